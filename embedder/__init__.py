@@ -1,0 +1,1 @@
+"""From bytes, pixels or text to unit vectors."""

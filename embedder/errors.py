@@ -1,0 +1,55 @@
+"""Errors of the package.
+
+EmbedderError
+├── Rejected                one picture cannot be used; the others go on
+│   ├── ImageError          stage "decode"
+│   └── FetchError          stage "fetch"
+└── ModelError              the model cannot be loaded, or not used in this way
+    └── ModelNotFoundError  no such folder, no such hub id, or no network to get it
+"""
+
+from typing import Any, ClassVar
+
+
+class EmbedderError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class Rejected(EmbedderError):
+    """One picture cannot be used. `str(error)` is the message.
+
+    `reason` is a stable snake_case slug, fit for counting and filtering; `retryable` says whether the same
+    picture may work later. `stage` belongs to the class: raise a subclass.
+    """
+
+    stage: ClassVar[str]
+
+    def __init__(self, reason: str, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are rebuilt from `args` alone, which hold the message only.
+        return type(self), (self.reason, self.message), {"retryable": self.retryable}
+
+
+class ImageError(Rejected):
+    """The bytes do not decode to a picture within the limits."""
+
+    stage = "decode"
+
+
+class FetchError(Rejected):
+    """The bytes of a picture could not be had."""
+
+    stage = "fetch"
+
+
+class ModelError(EmbedderError):
+    """A model cannot be loaded, or cannot do what was asked of it."""
+
+
+class ModelNotFoundError(ModelError):
+    """There is no model by that name, or no way to reach it."""
