@@ -1,0 +1,1 @@
+"""Jobs: a source of images becomes a collection that can be searched."""
