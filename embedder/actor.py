@@ -1,0 +1,72 @@
+"""The Ray Data stage that turns crops into embeddings."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from embedder.errors import ModelError
+from embedder.protocol import Embedder, ModelIdentity
+
+
+class EmbedImages:
+    """A `map_batches` actor class (batch format "pyarrow"): replaces the column `pixels` by `embedding`.
+
+    `load` is called once, in the actor's own process: it, and not a loaded model, travels to the worker.
+    """
+
+    def __init__(self, load: Callable[[], Embedder], batch_size: int) -> None:
+        if batch_size < 1:
+            raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
+        self._embedder = load()
+        self._batch_size = batch_size
+
+    @property
+    def identity(self) -> ModelIdentity:
+        return self._embedder.identity
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """`table` without `pixels` (binary of side·side·3 bytes, null for a rejected row) and with `embedding`
+        (fixed_size_list<float32>[dim], null where `pixels` was null); rows and other columns stay in order.
+
+        A batch that the model fails on raises ModelError, so that its rows are tried again and none is lost.
+        """
+        crops = _as_binary(table.column("pixels"))
+        kept = pc.is_valid(crops).to_numpy(zero_copy_only=False)
+        vectors = np.zeros((len(table), self.identity.dim), np.float32)
+        vectors[kept] = self._embed(_stack(crops.drop_null(), self._embedder.crop.side))
+        embedding = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.ravel()), self.identity.dim, mask=pa.array(~kept)
+        )
+        return table.drop_columns("pixels").append_column("embedding", embedding)
+
+    def _embed(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        size = self._batch_size
+        parts = [self._embedder.embed_images(pixels[i : i + size]) for i in range(0, len(pixels), size)]
+        return np.concatenate(parts) if parts else np.empty((0, self.identity.dim), np.float32)
+
+
+def _as_binary(column: pa.ChunkedArray) -> pa.Array:
+    """One array of large_binary: its 64-bit offsets hold more than the 2 GB of pixels that binary can."""
+    # A batch of rejects alone may come typed as null, which casts to anything.
+    wide = column.cast(pa.large_binary())
+    return wide.combine_chunks() if wide.num_chunks != 1 else wide.chunk(0)
+
+
+def _stack(crops: pa.Array, side: int) -> NDArray[np.uint8]:
+    """`(n, side, side, 3)` uint8, a read-only view of the column's own memory; `crops` has no nulls."""
+    length = side * side * 3
+    if len(crops) == 0:
+        return np.empty((0, side, side, 3), np.uint8)
+    lengths = np.unique(pc.binary_length(crops).to_numpy())
+    if lengths.tolist() != [length]:
+        raise ModelError(
+            f"expected pixels of {length} bytes, {side} × {side} × 3, got {lengths.tolist()}: cut the pictures with "
+            "the crop of the model that embeds them"
+        )
+    _, offsets, data = crops.buffers()
+    # A slice shares its parent's buffers, and the parent's nulls take no room: ask where the first row begins.
+    first = int(np.frombuffer(offsets, np.int64)[crops.offset])
+    return np.frombuffer(data, np.uint8, len(crops) * length, first).reshape(-1, side, side, 3)

@@ -1,0 +1,56 @@
+"""An embedder with no model behind it, for tests."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedder.errors import ModelError
+from embedder.images import CropSpec
+from embedder.protocol import ModelIdentity
+
+# Pictures are summed up by the mean colours of this many cells along each edge.
+_CELLS = 4
+
+
+class FakeEmbedder:
+    """A fixed random projection of a picture's 4×4 mean colours: deterministic, and near for pictures that look alike.
+
+    A text's vector is drawn from its hash: equal texts get equal vectors, and no text is near any picture on purpose.
+    `side` must be a multiple of 4. Loads in no time, pickles, and needs nothing but numpy.
+    """
+
+    def __init__(self, *, side: int = 32, dim: int = 16) -> None:
+        if side < _CELLS or side % _CELLS:
+            raise ModelError(f"expected a side that is a multiple of {_CELLS}, got {side}")
+        self.crop = CropSpec(side=side, shortest_edge=side)
+        fingerprint = hashlib.sha256(f"fake {side} {dim}".encode()).hexdigest()
+        self.identity = ModelIdentity(model_id="fake", revision=None, fingerprint=fingerprint, dim=dim)
+        rng = np.random.default_rng(20261121)
+        self._projection = rng.standard_normal((_CELLS * _CELLS * 3 + 1, dim)).astype(np.float32)
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """`(n, side, side, 3)` uint8 to `(n, dim)` float32, unit norm."""
+        side, step = self.crop.side, self.crop.side // _CELLS
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
+            raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
+        count = len(pixels)
+        cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4)).reshape(count, -1)
+        # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may add in
+        # another order when the batch has another size, and a fake's vectors should not depend on their batch.
+        features = np.concatenate([cells / 127.5 - 1, np.ones((count, 1))], axis=1).astype(np.float32)
+        return _unit(np.einsum("nf,fd->nd", features, self._projection))
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm."""
+        vectors = np.empty((len(texts), self.identity.dim), np.float32)
+        for row, text in enumerate(texts):
+            seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+            vectors[row] = np.random.default_rng(seed).standard_normal(self.identity.dim)
+        return _unit(vectors)
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    unit: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit

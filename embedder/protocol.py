@@ -1,0 +1,45 @@
+"""What the rest of the project knows of a model: its identity, and that it turns pictures and texts into vectors.
+
+Apart from `embedder.model`, so that a process that only needs these words does not pay for importing torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedder.images import CropSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """Which model made a vector. Vectors can be compared exactly when their `fingerprint`s are equal.
+
+    `fingerprint` covers weights, architecture and preprocessing, and is the same for every copy of a checkpoint;
+    `model_id` and `revision` only say where this copy came from.
+    """
+
+    model_id: str
+    revision: str | None
+    fingerprint: str
+    dim: int
+
+
+class Embedder(Protocol):
+    """A loaded model. Pictures must have been cut to `crop` before they are embedded."""
+
+    @property
+    def identity(self) -> ModelIdentity: ...
+
+    @property
+    def crop(self) -> CropSpec: ...
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm; n may be 0. Raises ModelError."""
+        ...
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm, in the space of the images. Raises ModelError if the model has no text side."""
+        ...
