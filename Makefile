@@ -1,0 +1,46 @@
+# Every target sets up what it needs; `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check fix bench clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.installed
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Done once; done again when the dependencies change.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; choose one with: make PYTHON=python3.11 ..." >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(READY)  ## Make .venv and install Likeness with pinned dependencies (about 2 GB)
+
+demo: $(READY)  ## Draw a gallery, embed and index it, search it, and stay up as a server
+	$(BIN)/likeness demo
+
+test: $(READY)  ## Run the tests, except the slow ones (under 15 minutes on 2 cores)
+	$(BIN)/python -m pytest -m "not fault and not browser and not slow"
+
+test-slow: $(READY)  ## Run the fault, soak and browser tests that `make test` leaves out
+	@# Exit status 5: no such test is there yet.
+	$(BIN)/python -m pytest -m "fault or browser or slow" || [ $$? -eq 5 ]
+
+check: $(READY)  ## Lint, formatting, types, and which package may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(READY)  ## Format, and repair what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Run the benchmarks in their quick form
+	$(BIN)/python -m benchmarks.embed --quick
+
+clean:  ## Remove the environment, caches, builds and the demo's data
+	rm -rf .venv build dist demo-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
