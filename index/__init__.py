@@ -1,0 +1,1 @@
+"""Collections of embedded images, and indexes that find the nearest of them."""

@@ -1,0 +1,251 @@
+"""A collection: an append-only log of runs, and the versions of the index made from them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
+from index.live import LiveRows
+from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
+from index.rows import EMBEDDING, FIXED, check_rows
+from index.storage import Storage
+
+R = TypeVar("R", RunStart, RunManifest)
+
+_MEMBERS = {"runs", "index", "CURRENT"}
+_RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Counts for people. `current` is the live index version, or None."""
+
+    runs: int
+    unfinished_runs: int
+    embedded: int
+    rejected: int
+    model: ModelRecord | None
+    versions: list[str]
+    current: str | None
+
+    @property
+    def rows(self) -> int:
+        """Images that the collection knows: embedded and rejected."""
+        return self.embedded + self.rejected
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Runs of rows and versions of an index below one location. Stateless: cheap to pickle."""
+
+    storage: Storage
+
+    @classmethod
+    def create_or_open(cls, location: str) -> Collection:
+        """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
+        storage = Storage.open(location)
+        if storage.is_file():
+            raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
+        foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS]
+        if foreign:
+            shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
+            raise NotACollectionError(
+                f"{location} holds files that are not a collection's: {shown}; "
+                "expected a new or an empty folder, or a collection: name another folder"
+            )
+        storage.create_folder("runs")
+        return cls(storage)
+
+    @classmethod
+    def open(cls, location: str) -> Collection:
+        """A collection that exists. NotACollectionError when there is none."""
+        storage = Storage.open(location)
+        if not storage.exists():
+            raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
+        if not any(entry.name in _MEMBERS for entry in storage.list()):
+            raise NotACollectionError(
+                f"{location} is not a collection: expected runs/ in it; make one with `likeness embed`"
+            )
+        return cls(storage)
+
+    @property
+    def location(self) -> str:
+        """An absolute path or a URI; `open` takes it."""
+        return self.storage.location
+
+    # Runs
+
+    def runs(self) -> list[RunManifest]:
+        """Committed runs, oldest first. DamagedRunError names a manifest that cannot be believed."""
+        paths = [f"{folder}/manifest.json" for folder in self._run_folders()]
+        return [self._read_run(path, RunManifest) for path in paths if self.storage.is_file(path)]
+
+    def run_starts(self) -> list[RunStart]:
+        """Runs that began and were not committed, oldest first."""
+        return [
+            self._read_run(f"{folder}/started.json", RunStart)
+            for folder in self._run_folders()
+            if self.storage.is_file(f"{folder}/started.json")
+            and not self.storage.is_file(f"{folder}/manifest.json")
+        ]
+
+    def start_run(self, source: str, model: ModelRecord) -> RunStart:
+        """Begin a run. Its id sorts after every other run's, whatever the clock says."""
+        started_at = datetime.now(UTC)
+        for folder in self._run_folders():
+            newest = _run_time(folder.rpartition("/")[2])
+            if newest and newest >= started_at.replace(microsecond=0):
+                started_at = newest + timedelta(seconds=1)
+        run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
+        start = RunStart(run_id=run_id, source=source, model=model, started_at=started_at)
+        self.storage.write_atomic(f"runs/{run_id}/started.json", start.to_bytes())
+        return start
+
+    def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
+        """Write rows as `runs/<run_id>/rows/<name>.parquet`, whole or not at all, over one of that name.
+
+        Missing fixed columns become null. CollectionError when a column is twice there or of another type,
+        an id is null or the embedding has no fixed length.
+        """
+        path = f"runs/{run_id}/rows/{name.removesuffix('.parquet')}.parquet"
+        return self._write_table(path, check_rows(table))
+
+    def write_deletes(self, run_id: str, image_ids: pa.Array[Any] | Sequence[str]) -> RowFile:
+        """Record ids that have left the source; the run's manifest has to name the file."""
+        table = pa.table({"image_id": pa.array(image_ids, pa.string())})
+        return self._write_table(f"runs/{run_id}/deletes.parquet", table)
+
+    def row_files(self, run_id: str) -> list[str]:
+        """Paths of all row files of a run, finished or not, by name."""
+        entries = self.storage.list(f"runs/{run_id}/rows")
+        return [entry.path for entry in entries if entry.name.endswith(".parquet")]
+
+    def row_file(self, path: str) -> RowFile:
+        """What a manifest says of a row file that is there already."""
+        with self.storage.open_input(path) as file:
+            return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=self.storage.size(path))
+
+    def read_rows(self, run_id: str, columns: Sequence[str] = FIXED) -> pa.Table:
+        """Rows of a run that may be unfinished, as they were written, in the order of its files."""
+        files = [self.row_file(path) for path in self.row_files(run_id)]
+        return LiveRows.of_files(self.storage, files).read(columns)
+
+    def commit_run(self, manifest: RunManifest) -> None:
+        """Make a run's rows count. DamagedRunError when a file that it names is missing or has changed."""
+        for file in [*manifest.files, *([manifest.deletes] if manifest.deletes else [])]:
+            if not self.storage.is_file(file.path) or self.storage.size(file.path) != file.size:
+                raise DamagedRunError(
+                    f"{file.path} is missing or has changed since it was written", file.path
+                )
+        self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
+
+    def model(self) -> ModelRecord | None:
+        """The model of the newest committed run."""
+        runs = self.runs()
+        return runs[-1].model if runs else None
+
+    # Rows
+
+    def live_rows(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The newest committed row of each id that was not deleted since, by image_id. None: every column."""
+        return LiveRows.of_runs(self.storage, self.runs()).read(columns).sort_by("image_id")
+
+    def rejects(self) -> pa.Table:
+        """Live rows that could not be embedded, without the embedding, by image_id."""
+        live = LiveRows.of_runs(self.storage, self.runs())
+        rows = live.read([name for name in live.schema.names if name != EMBEDDING])
+        return rows.filter(pc.is_valid(rows.column("error_reason"))).sort_by("image_id")
+
+    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
+        """Live rows that have an embedding, in batches, in the order in which they were written.
+
+        ModelMismatchError when a live embedding is not of the newest run's model.
+        """
+        yield from LiveRows.of_runs(self.storage, self.runs()).embedded(batch_rows)
+
+    def summary(self) -> Summary:
+        """Counts of everything, for `likeness info`."""
+        runs = self.runs()
+        reasons = LiveRows.of_runs(self.storage, runs).read(["error_reason"]).column("error_reason")
+        return Summary(
+            runs=len(runs),
+            unfinished_runs=len(self.run_starts()),
+            embedded=reasons.null_count,
+            rejected=len(reasons) - reasons.null_count,
+            model=runs[-1].model if runs else None,
+            versions=self.versions(),
+            current=self.current(),
+        )
+
+    # Index versions
+
+    def versions(self) -> list[str]:
+        """Complete index versions, oldest first: those that have a manifest."""
+        folders = [entry for entry in self.storage.list("index") if entry.is_folder]
+        return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/manifest.json")]
+
+    def current(self) -> str | None:
+        """The live index version, or None. DamagedVersionError when CURRENT does not name one."""
+        try:
+            text = self.storage.read("CURRENT").decode(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        if not re.fullmatch(r"\d{6}", text):
+            raise DamagedVersionError(
+                f"CURRENT holds {text[:40]!r}: expected six digits; versions: {self._named_versions()}",
+                "CURRENT",
+            )
+        return text
+
+    def promote(self, version: str) -> None:
+        """Make a version the live one, at once. DamagedVersionError when it has no readable manifest."""
+        self.read_version(version)
+        self.storage.write_atomic("CURRENT", f"{version}\n".encode())
+
+    def read_version(self, version: str) -> VersionManifest:
+        """The manifest of a version. DamagedVersionError when it is missing or altered."""
+        path = f"index/{version}/manifest.json"
+        try:
+            return VersionManifest.from_bytes(self.storage.read(path))
+        except (FileNotFoundError, ValueError) as error:
+            problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
+            raise DamagedVersionError(
+                f"{path} {problem}; versions: {self._named_versions()}", path
+            ) from error
+
+    def _named_versions(self) -> str:
+        return ", ".join(self.versions()) or "none"
+
+    def _run_folders(self) -> list[str]:
+        return [entry.path for entry in self.storage.list("runs") if entry.is_folder]
+
+    def _read_run(self, path: str, record: type[R]) -> R:
+        try:
+            return record.from_bytes(self.storage.read(path))
+        except (FileNotFoundError, ValueError) as error:
+            raise DamagedRunError(
+                f"{path} is damaged ({error}): restore it, or remove its run", path
+            ) from error
+
+    def _write_table(self, path: str, table: pa.Table) -> RowFile:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        data = sink.getvalue().to_pybytes()
+        self.storage.write_atomic(path, data)
+        return RowFile(path=path, rows=table.num_rows, size=len(data))
+
+
+def _run_time(run_id: str) -> datetime | None:
+    try:
+        return datetime.strptime(run_id.partition("-")[0], _RUN_ID_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,47 @@
+"""What can go wrong with a collection or an index.
+
+CollectionError
+├── NotACollectionError      the location is missing, is a file, or holds files that are not a collection's
+├── EmptyCollectionError     nothing is embedded yet, or no index version is there to search
+├── ModelMismatchError       vectors of two models would meet in one index
+├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
+├── DamagedVersionError      a file of an index version is missing, truncated or altered
+└── QueryError               a query that cannot be answered: its shape, its values or its k
+"""
+
+
+class CollectionError(Exception):
+    """Base of every error that `index` raises on purpose."""
+
+
+class NotACollectionError(CollectionError):
+    """The location is missing, is a file, or holds files that do not belong to a collection."""
+
+
+class EmptyCollectionError(CollectionError):
+    """Nothing is embedded yet, or no index version is there to search."""
+
+
+class ModelMismatchError(CollectionError):
+    """Vectors of two models would meet in one index."""
+
+
+class _DamagedFileError(CollectionError):
+    """`file` is the path of the damaged file below the collection."""
+
+    # A default keeps the exception picklable: it is rebuilt from its message, then from its attributes.
+    def __init__(self, message: str, file: str = "") -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class DamagedRunError(_DamagedFileError):
+    """A file of a run is missing, unreadable or not what its manifest says."""
+
+
+class DamagedVersionError(_DamagedFileError):
+    """A file of an index version is missing, truncated or altered."""
+
+
+class QueryError(CollectionError):
+    """A query that cannot be answered: its shape, its values or its k."""

@@ -1,0 +1,158 @@
+"""The live rows of a collection: its runs folded so that the newest row of an id wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from index.errors import CollectionError, DamagedRunError, ModelMismatchError
+from index.records import ModelRecord, RowFile, RunManifest
+from index.rows import EMBEDDING, conform, newest, row_schema, unify
+from index.storage import Storage
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A row file with the ascending positions of the rows in it that count; None: all of them."""
+
+    file: RowFile
+    model: ModelRecord | None = None
+    positions: npt.NDArray[np.int64] | None = None
+
+
+class LiveRows:
+    """Rows of some row files, in the order in which they were written. Only the files given are read."""
+
+    def __init__(self, storage: Storage, parts: Sequence[_Part], model: ModelRecord | None) -> None:
+        self._storage = storage
+        self._parts = parts
+        self._model = model
+
+    @classmethod
+    def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
+        """Every row of these files."""
+        return cls(storage, [_Part(file) for file in files], None)
+
+    @classmethod
+    def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
+        """The newest row of each id, unless it was deleted since. Runs come oldest first.
+
+        A run's deletes apply to the runs before it: a row of the same run wins over them. A reject is a row
+        like any other: it hides the embedding that the id had.
+        """
+        parts: list[_Part | None] = []
+        ids: list[pa.ChunkedArray[Any]] = []
+        for run in runs:
+            if run.deletes:
+                parts.append(None)
+                ids.append(_read_ids(storage, run.deletes))
+            for file in run.files:
+                parts.append(_Part(file, run.model))
+                ids.append(_read_ids(storage, file))
+        live = [
+            _Part(part.file, part.model, positions)
+            for part, positions in zip(parts, newest(ids), strict=True)
+            if part and len(positions)
+        ]
+        return cls(storage, live, runs[-1].model if runs else None)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of all files together. ModelMismatchError when their vectors differ in length."""
+        if not self._parts:
+            return row_schema(self._model.dim if self._model else 0)
+        return unify(self._schemas)
+
+    @cached_property
+    def _schemas(self) -> list[pa.Schema]:
+        return [_read_schema(self._storage, part.file) for part in self._parts]
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """These columns, or all, as one table. CollectionError names a column that no file has."""
+        schema = self._schema_of(columns)
+        tables = [self._read_part(part, schema) for part in self._parts]
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def embedded(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows that have an embedding, in batches of at most `batch_rows`."""
+        for part in self._parts:
+            for table in self._batches(part, batch_rows):
+                rows = table.filter(table.column(EMBEDDING).is_valid())
+                if rows.num_rows and part.model != self._model:
+                    raise ModelMismatchError(
+                        f"{part.file.path} holds live vectors of {part.model}, "
+                        f"the newest run those of {self._model}: "
+                        "an index holds one model's vectors; embed every image with one model"
+                    )
+                yield from conform(rows, self.schema).combine_chunks().to_batches()
+
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        if columns is None:
+            return self.schema
+        if EMBEDDING in columns:
+            schema = self.schema
+        else:  # without the embedding rows of two models fit one table
+            fields = [
+                pa.schema([f for f in s if f.name != EMBEDDING]).append(_NO_EMBEDDING) for s in self._schemas
+            ]
+            schema = unify(fields) if fields else row_schema(0)
+        unknown = [name for name in columns if name not in schema.names]
+        if unknown:
+            raise CollectionError(
+                f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}"
+            )
+        return pa.schema([schema.field(name) for name in columns])
+
+    def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:
+        with _open(self._storage, part.file) as file:
+            names = [name for name in schema.names if name in file.schema_arrow.names]
+            # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
+            table = file.read(columns=[*names, "image_id"]).select(names)
+        return conform(table if part.positions is None else table.take(part.positions), schema)
+
+    def _batches(self, part: _Part, batch_rows: int) -> Iterator[pa.Table]:
+        with _open(self._storage, part.file) as file:
+            start = 0
+            for batch in file.iter_batches(batch_size=batch_rows):
+                if part.positions is None:
+                    yield pa.Table.from_batches([batch])
+                else:
+                    low, high = np.searchsorted(part.positions, [start, start + len(batch)])
+                    yield pa.Table.from_batches([batch]).take(part.positions[low:high] - start)
+                start += len(batch)
+
+
+_NO_EMBEDDING = row_schema(0).field(EMBEDDING)
+
+
+@contextmanager
+def _open(storage: Storage, file: RowFile) -> Iterator[pq.ParquetFile]:
+    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest."""
+    try:
+        source = storage.open_input(file.path)
+        if source.size() != file.size:
+            raise OSError(f"{source.size()} bytes, its manifest says {file.size}")
+        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            yield parquet
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DamagedRunError(
+            f"{file.path} cannot be read ({error}): restore it, or embed its images again", file.path
+        ) from error
+
+
+def _read_schema(storage: Storage, file: RowFile) -> pa.Schema:
+    with _open(storage, file) as parquet:
+        return parquet.schema_arrow
+
+
+def _read_ids(storage: Storage, file: RowFile) -> pa.ChunkedArray[Any]:
+    with _open(storage, file) as parquet:
+        return parquet.read(columns=["image_id"]).column("image_id").cast(pa.string())

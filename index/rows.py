@@ -1,0 +1,133 @@
+"""The columns of a row: one image seen by a run, embedded or rejected with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.errors import CollectionError, ModelMismatchError
+
+EMBEDDING = "embedding"
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "image_id": pa.string(),
+    "uri": pa.string(),
+    "content_hash": pa.string(),
+    "size": pa.int64(),
+    "modified": pa.timestamp("us", tz="UTC"),
+    "etag": pa.string(),
+    "width": pa.int32(),
+    "height": pa.int32(),
+    "format": pa.string(),
+    EMBEDDING: pa.null(),  # stands for fixed_size_list<float32>[dim], see embedding_type
+    "error_stage": pa.string(),
+    "error_reason": pa.string(),
+    "error_message": pa.string(),
+    "retryable": pa.bool_(),
+}
+
+FIXED: tuple[str, ...] = tuple(_COLUMNS)
+"""Names of the columns that every row has. Every other column is the source's metadata."""
+
+
+def embedding_type(dim: int) -> pa.DataType:
+    """A plain list of `dim` float32, which pandas, DuckDB and Polars read as it is."""
+    return pa.list_(pa.float32(), dim)
+
+
+def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
+    """The fixed columns, then those metadata columns whose names are not taken."""
+    fixed = [
+        pa.field(name, embedding_type(dim) if name == EMBEDDING else kind) for name, kind in _COLUMNS.items()
+    ]
+    return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
+
+
+def metadata_columns(schema: pa.Schema) -> list[str]:
+    """Names of the columns that came from the source."""
+    return [name for name in schema.names if name not in _COLUMNS]
+
+
+def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """One schema that the rows of all files fit. ModelMismatchError when their vectors differ in length.
+
+    Types of a metadata column are promoted where one holds the other (int to float, null to anything);
+    where none does, the column becomes a string.
+    """
+    dims = sorted({schema.field(EMBEDDING).type.list_size for schema in schemas})
+    if len(dims) > 1:
+        raise ModelMismatchError(
+            f"live rows hold vectors of {' and '.join(map(str, dims))} dimensions: expected one model's; "
+            "embed everything with one model, or read the rows without their embedding"
+        )
+    fields: dict[str, pa.Field[Any]] = {}
+    for schema in schemas:
+        for name in metadata_columns(schema):
+            field = schema.field(name).remove_metadata()
+            fields[name] = _promote(fields.get(name, field), field)
+    return row_schema(dims[0] if dims else 0, fields.values())
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly these columns: missing ones null, the others cast.
+
+    CollectionError names the column that cannot be cast.
+    """
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
+        column = table.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise CollectionError(
+                f"column {field.name!r}: expected {field.type}, got {column.type} ({error}); "
+                "rename the column in the source, or give it one type"
+            ) from error
+    return pa.table(columns, schema=schema)
+
+
+def check_rows(table: pa.Table) -> pa.Table:
+    """The table as it is written: every fixed column, of its type, then the metadata.
+
+    CollectionError when a column is there twice or of another type, an id is null or the embedding has no
+    fixed length.
+    """
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise CollectionError(f"columns are there more than once: {', '.join(twice)}; rename the source's")
+    embedding = table.schema.field(EMBEDDING).type if EMBEDDING in table.column_names else pa.null()
+    if not pa.types.is_fixed_size_list(embedding):
+        raise CollectionError(f"column {EMBEDDING!r}: expected fixed_size_list<float>[dim], got {embedding}")
+    rows = conform(table, row_schema(embedding.list_size, table.schema))
+    if rows.column("image_id").null_count:
+        raise CollectionError(f"{rows.column('image_id').null_count} rows have no image_id: each needs one")
+    return rows
+
+
+def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
+    """For each part, oldest first, the ascending positions of the ids that no later part or row repeats."""
+    lengths = [len(part) for part in ids]
+    chunks = [chunk for part in ids for chunk in part.chunks]
+    keys = pa.chunked_array(chunks, type=pa.string())
+    table = pa.table({"image_id": keys, "position": pa.array(np.arange(len(keys)))})
+    last = table.group_by("image_id").aggregate([("position", "max")])
+    winners = np.sort(last.column("position_max").to_numpy())
+    bounds = np.cumsum([0, *lengths])
+    cuts = np.searchsorted(winners, bounds)
+    return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
+
+
+def _promote(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
+    if one.type == other.type:
+        return one
+    try:
+        return pa.unify_schemas([pa.schema([one]), pa.schema([other])], promote_options="permissive").field(0)
+    except pa.ArrowException:
+        return pa.field(one.name, pa.string())

@@ -1,0 +1,215 @@
+"""Files of a collection, in a folder or in an object store, through pyarrow's file systems."""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from index.errors import CollectionError
+
+_CHUNK = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """One entry of a folder. `path` is relative to the storage's root; `size` in bytes, 0 for a folder."""
+
+    path: str
+    size: int
+    is_folder: bool
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
+
+    A file appears under its name complete or not at all. Names that start with a dot are files in the
+    making: they are never listed. Pickles with its file system, not with its content.
+    """
+
+    filesystem: pafs.FileSystem
+    root: str
+    location: str
+    """As it was given, an absolute path or a URI without a password: `open` takes it again."""
+
+    @classmethod
+    def open(cls, location: str | os.PathLike[str]) -> "Storage":
+        """A folder, or a file:// s3:// gs:// az:// (or abfs://) URI. Nothing needs to exist there yet.
+
+        az:// without an account in it (`az://account@container/…`) takes AZURE_STORAGE_ACCOUNT.
+        """
+        text = os.fspath(location)
+        scheme = urlsplit(text).scheme if "://" in text else ""
+        if not scheme:
+            root = os.path.abspath(os.path.expanduser(text))
+            return cls(pafs.LocalFileSystem(), root, root)
+        try:
+            filesystem, root = pafs.FileSystem.from_uri(_azure_uri(text) if scheme == "az" else text)
+        except (pa.ArrowInvalid, NotImplementedError) as error:
+            raise CollectionError(
+                f"{location}: expected a folder or a file:// s3:// gs:// az:// address ({error})"
+            ) from error
+        return cls(filesystem, root.rstrip("/") or "/", re.sub(r"://[^/@]*:[^/@]*@", "://", text))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether files lie in a folder of this machine."""
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
+    def exists(self, path: str = "") -> bool:
+        """Whether a file or a folder is there."""
+        return bool(self._info(path).type != pafs.FileType.NotFound)
+
+    def is_file(self, path: str = "") -> bool:
+        """Whether a file is there."""
+        return bool(self._info(path).type == pafs.FileType.File)
+
+    def size(self, path: str) -> int:
+        """Bytes. FileNotFoundError when no file is there."""
+        info = self._info(path)
+        if info.type != pafs.FileType.File:
+            raise FileNotFoundError(f"{self.location}/{path}")
+        return int(info.size)
+
+    def list(self, folder: str = "") -> list[FileInfo]:
+        """What lies directly in a folder, by name; nothing when the folder is missing."""
+        selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True)
+        found = [
+            info for info in self.filesystem.get_file_info(selector) if not info.base_name.startswith(".")
+        ]
+        entries = [
+            FileInfo(
+                path=f"{folder}/{info.base_name}" if folder else info.base_name,
+                size=int(info.size or 0),
+                is_folder=info.type == pafs.FileType.Directory,
+            )
+            for info in found
+        ]
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file to read."""
+        return self.filesystem.open_input_file(self.absolute(path))
+
+    def read(self, path: str) -> bytes:
+        """The whole file. FileNotFoundError when it is missing."""
+        with self.open_input(path) as file:
+            return bytes(file.read())
+
+    def sha256(self, path: str) -> str:
+        """Hex digest of a file, read in pieces."""
+        digest = hashlib.sha256()
+        with self.open_input(path) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Put `data` under a name, complete or not at all, over whatever was there."""
+        if not self.is_local:
+            with self.filesystem.open_output_stream(self.absolute(path)) as stream:
+                stream.write(data)
+            return
+        target = Path(self.absolute(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            partial.write_bytes(data)
+            _publish(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def put_file(self, source: Path, path: str) -> None:
+        """Move a file composed in `scratch` under its name, complete or not at all."""
+        if self.is_local:
+            target = Path(self.absolute(path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _publish(source, target)
+            return
+        with source.open("rb") as file, self.filesystem.open_output_stream(self.absolute(path)) as stream:
+            shutil.copyfileobj(file, stream, _CHUNK)
+        source.unlink()
+
+    @contextmanager
+    def scratch(self, folder: str) -> Iterator[Path]:
+        """A local folder to compose large files in for `put_file`, removed afterwards.
+
+        With local storage it is a hidden folder in `folder`, so that putting a file is a rename.
+        """
+        parent = Path(self.absolute(folder)) if self.is_local else None
+        if parent:
+            parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name:
+            yield Path(name)
+
+    def download(self, path: str, target: Path) -> None:
+        """Copy a file to a local one."""
+        with self.open_input(path) as file, target.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
+
+    def local_path(self, path: str) -> Path | None:
+        """Where a file lies on this machine, or None for an object store."""
+        return Path(self.absolute(path)) if self.is_local else None
+
+    def create_folder(self, path: str = "") -> None:
+        """Make a folder. Object stores have none to make."""
+        if self.is_local:
+            Path(self.absolute(path)).mkdir(parents=True, exist_ok=True)
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it; nothing when it is missing."""
+        kind = self._info(path).type
+        if kind == pafs.FileType.Directory:
+            self.filesystem.delete_dir(self.absolute(path))
+        elif kind == pafs.FileType.File:
+            self.filesystem.delete_file(self.absolute(path))
+
+    def absolute(self, path: str) -> str:
+        """The path as the file system knows it."""
+        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def _info(self, path: str) -> pafs.FileInfo:
+        return self.filesystem.get_file_info(self.absolute(path))
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Rename within a file system, once the bytes are on the disk."""
+    _sync(partial)
+    os.replace(partial, target)
+    _sync(target.parent)  # the new name has to survive a power cut too
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _azure_uri(location: str) -> str:
+    """pyarrow's spelling, abfs://account@container/path, of az://[account@]container/path."""
+    rest = location.removeprefix("az://")
+    account = os.environ.get("AZURE_STORAGE_ACCOUNT", "")
+    if "@" in rest.partition("/")[0]:
+        return f"abfs://{rest}"
+    if not account:
+        raise CollectionError(
+            f"{location}: expected a storage account; set AZURE_STORAGE_ACCOUNT or write az://account@container/…"
+        )
+    return f"abfs://{account}@{rest}"
