@@ -15,7 +15,7 @@ class EmbedderError(Exception):
     """Base of everything that this package raises on purpose."""
 
 
-class Rejected(EmbedderError):
+class Rejected(EmbedderError):  # noqa: N818 (the word that the rows, the CLI and the reports use)
     """One picture cannot be used. `str(error)` is the message.
 
     `reason` is a stable snake_case slug, fit for counting and filtering; `retryable` says whether the same

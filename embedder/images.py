@@ -1,0 +1,229 @@
+"""From the bytes of a picture to the uint8 crop that a model takes, or to a thumbnail.
+
+Conversion to RGB, resizing and cropping agree with the image processors of transformers on upright 8-bit
+pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`). Whatever is wrong with the bytes ends as an
+`ImageError`. All functions are thread-safe.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+# Imported to be registered: Image.open would import every plugin instead, in whichever thread comes first.
+from PIL import (
+    AvifImagePlugin,  # noqa: F401
+    BmpImagePlugin,  # noqa: F401
+    ExifTags,
+    GifImagePlugin,  # noqa: F401
+    Image,
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    WebPImagePlugin,  # noqa: F401
+)
+
+from embedder.colour import linear
+from embedder.errors import ImageError
+from embedder.formats import SUPPORTED, describe, ends_early, picture_format
+from embedder.quiet import quiet_pillow
+
+Size = tuple[int, int]
+Box = tuple[float, float, float, float]
+
+_DRAFT_MARGIN = 2.0  # a JPEG decoded at reduced scale stays at least so many times larger than the target
+_REDUCING_GAP = 3.0  # box-reduce to no less than so many times the target before resampling
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropSpec:
+    """How a picture becomes `side × side` pixels.
+
+    With `shortest_edge` the shorter edge is resized to it and the central square cut out (CLIP, DINOv2); with
+    None the whole picture is squashed into the square (SigLIP).
+    """
+
+    side: int
+    shortest_edge: int | None
+    resample: Image.Resampling = Image.Resampling.BICUBIC
+
+    def __post_init__(self) -> None:
+        if self.side < 1 or (self.shortest_edge is not None and self.shortest_edge < self.side):
+            raise ValueError(
+                f"a crop needs 1 <= side <= shortest_edge, or shortest_edge None to squash the whole picture; "
+                f"got side {self.side} and shortest_edge {self.shortest_edge}"
+            )
+
+    def fit(self, width: int, height: int) -> tuple[Size, Box]:
+        """The size to resize to and the part of a `width × height` picture to take for it.
+
+        Rounds like `get_resize_output_image_size` and `center_crop` of transformers.
+        """
+        size = (self.side, self.side)
+        if self.shortest_edge is None:
+            return size, (0.0, 0.0, width, height)
+        short = min(width, height)
+        resized_width = int(self.shortest_edge * width / short)
+        resized_height = int(self.shortest_edge * height / short)
+        left, top = (resized_width - self.side) // 2, (resized_height - self.side) // 2
+        x, y = width / resized_width, height / resized_height
+        right, bottom = min((left + self.side) * x, width), min((top + self.side) * y, height)
+        return size, (left * x, top * y, right, bottom)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLimits:
+    """What is refused before it is decoded. Pillow refuses over 179 million pixels, whatever is set here."""
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = 150_000_000
+
+
+DEFAULT_LIMITS = ImageLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedImage:
+    """The crop, `(side, side, 3)` RGB, and what the file held: size as displayed, format such as "jpeg"."""
+
+    pixels: npt.NDArray[np.uint8]
+    width: int
+    height: int
+    format: str
+
+
+def decode_image(
+    data: bytes, crop: CropSpec, *, limits: ImageLimits = DEFAULT_LIMITS, draft: bool = True
+) -> DecodedImage:
+    """Decode the first frame, turn it upright, put transparency over white and crop it; raises `ImageError`.
+
+    With `draft`, JPEGs far larger than the crop are decoded at a half, a quarter or an eighth of their size:
+    several times faster, and nearly the same pixels.
+    """
+    with _opened(data, limits) as image:
+        rgb, (width, height) = _render(image, crop.fit, crop.resample, draft=draft)
+        name = (image.format or "").lower()
+        return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
+
+
+def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS) -> bytes:
+    """A JPEG of the upright picture, neither side over `max_side`, without metadata; raises `ImageError`."""
+    if max_side < 1:
+        raise ValueError(f"a thumbnail has at least 1 pixel, got max_side {max_side}")
+
+    def fit(width: int, height: int) -> tuple[Size, Box]:
+        scale = min(1.0, max_side / max(width, height))
+        return (max(1, round(width * scale)), max(1, round(height * scale))), (0.0, 0.0, width, height)
+
+    with _opened(data, limits) as image:
+        rgb, _ = _render(image, fit, Image.Resampling.BICUBIC, draft=True)
+        target = io.BytesIO()
+        # The encoder copies comments from the image it is given; one made from the pixels has none.
+        Image.fromarray(np.asarray(rgb)).save(target, "JPEG", quality=85)
+        return target.getvalue()
+
+
+@contextmanager
+def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
+    """The opened picture, its header within the limits; errors inside the block become `ImageError`."""
+    if not data:
+        raise ImageError("empty", "the file is empty (0 bytes); copy or fetch it again")
+    if len(data) > limits.max_bytes:
+        raise ImageError(
+            "too_many_bytes",
+            f"the file has {len(data):,} bytes, the limit is {limits.max_bytes:,}; "
+            "shrink it or raise max_bytes",
+        )
+    try:
+        with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
+            width, height = image.size
+            if width * height > limits.max_pixels:
+                raise ImageError(
+                    "too_many_pixels",
+                    f"the picture has {width} × {height} = {width * height:,} pixels, "
+                    f"the limit is {limits.max_pixels:,}; shrink it or raise max_pixels",
+                )
+            yield image
+    except ImageError:
+        raise
+    except Exception as error:  # damaged files make Pillow raise nearly anything
+        raise _rejection(data, error) from error
+
+
+def _rejection(data: bytes, error: Exception) -> ImageError:
+    """The reason why Pillow failed with `error`, found in the bytes where its own message is vague."""
+    name = picture_format(data)
+    if isinstance(error, Image.DecompressionBombError):
+        return ImageError("too_many_pixels", f"{error} Shrink the picture before it is embedded.")
+    if isinstance(error, MemoryError):
+        return ImageError("out_of_memory", f"no memory to decode this {name} file; free some", retryable=True)
+    if name is None:
+        return ImageError("not_an_image", f"expected a picture, but this looks like {describe(data)}")
+    if name not in SUPPORTED:
+        return ImageError(
+            "unsupported_format", f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
+        )
+    size = f"after {len(data):,} bytes"
+    early = ends_early(data, name)
+    if early or (early is None and (isinstance(error, EOFError) or "truncated" in str(error).lower())):
+        return ImageError("truncated", f"the {name} file breaks off {size} ({error}); copy or fetch it again")
+    return ImageError("corrupt", f"the {name} file is damaged ({error}); restore it from its source")
+
+
+def _render(
+    image: Image.Image,
+    fit: Callable[[int, int], tuple[Size, Box]],
+    resample: Image.Resampling,
+    *,
+    draft: bool,
+) -> tuple[Image.Image, Size]:
+    """The RGB picture that `fit` asks for, and the size of the whole as displayed.
+
+    The crop is taken lying as stored and turned upright when it is small.
+    """
+    width, height = image.size
+    scale = _draft(image, *fit(width, height)) if draft else 1
+    image.load()
+    orientation = _orientation(image)  # known for certain only now: PNG may keep it behind the pixels
+    if orientation >= 5:
+        width, height = height, width
+    size, box = fit(width, height)
+    if orientation in (2, 3, 6, 7):
+        box = (width - box[2], box[1], width - box[0], box[3])
+    if orientation in (3, 4, 7, 8):
+        box = (box[0], height - box[3], box[2], height - box[1])
+    if orientation >= 5:
+        size, box = (size[1], size[0]), (box[1], box[0], box[3], box[2])
+    box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
+    resizable, to_rgb = linear(image)
+    rgb = to_rgb(resizable.resize(size, resample, box=box, reducing_gap=_REDUCING_GAP))
+    return (rgb.transpose(_UPRIGHT[orientation]) if orientation > 1 else rgb), (width, height)
+
+
+def _draft(image: Image.Image, size: Size, box: Box) -> float:
+    """Have a JPEG decoded at the smallest scale that leaves a margin; returns the divisor: 1, 2, 4 or 8."""
+    shrink = min((box[2] - box[0]) / size[0], (box[3] - box[1]) / size[1]) / _DRAFT_MARGIN
+    scale = next((s for s in (8, 4, 2) if s <= shrink), 1)
+    width, height = image.size
+    drafted = image.draft(None, (width // scale, height // scale)) if scale > 1 else None
+    return width / drafted[1][2] if drafted else 1
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        value = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # a picture is not lost for broken metadata
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
