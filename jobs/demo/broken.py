@@ -1,0 +1,152 @@
+"""Twenty ways in which a file with a picture's name fails to be one, each with the reason for its rejection.
+
+All are small, deterministic, and named with the extension of a picture, so that a listing takes them for one.
+"""
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+
+from jobs.demo.drawing import Subject, draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakage:
+    """A way of being broken. `reason` is the one that `embedder.images.decode_image` gives."""
+
+    name: str
+    extension: str
+    reason: str
+    make: Callable[[], bytes]
+
+
+def _sound(format_name: str, size: tuple[int, int] = (320, 240), **options: object) -> bytes:
+    """A good picture, to be broken."""
+    subject = Subject(shape="star", colour="red", pattern="striped", background="speckled")
+    data = BytesIO()
+    draw(subject, size, np.random.default_rng(20)).save(data, format_name, **options)
+    return data.getvalue()
+
+
+def _random_bytes() -> bytes:
+    return np.random.default_rng(21).bytes(4096)
+
+
+def _error_page() -> bytes:
+    return b"<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>Not Found</body></html>\n"
+
+
+def _svg() -> bytes:
+    return (
+        b'<?xml version="1.0" encoding="UTF-8"?>\n'
+        b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx="4" cy="4" r="4"/></svg>\n'
+    )
+
+
+def _pdf() -> bytes:
+    data = BytesIO()
+    Image.new("RGB", (32, 32), "white").save(data, "PDF")
+    # Pillow notes when it wrote the file, which would make it another file each time.
+    return b"\n".join(line for line in data.getvalue().split(b"\n") if b"Date" not in line)
+
+
+def _zip() -> bytes:
+    data = BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("star.jpg"), _sound("JPEG"))
+    return data.getvalue()
+
+
+def _heic() -> bytes:
+    brands = b"heic" + bytes(4) + b"mif1heic"
+    return _box(b"ftyp", brands) + _box(b"meta", bytes(400)) + _box(b"mdat", bytes(2000))
+
+
+def _mp4() -> bytes:
+    brands = b"isom" + struct.pack(">I", 512) + b"isomiso2avc1mp41"
+    return _box(b"ftyp", brands) + _box(b"mdat", bytes(2000))
+
+
+def _box(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", 8 + len(body)) + name + body
+
+
+def _jpeg_cut_in_exif() -> bytes:
+    exif = Image.Exif()
+    exif[0x010E] = "a description of some length " * 40
+    data = _sound("JPEG", exif=exif)
+    return data[: data.index(b"Exif") + 400]
+
+
+def _jpeg_cut_in_header() -> bytes:
+    data = _sound("JPEG")
+    return data[: data.index(b"\xff\xc0") + 6]  # within the frame header, before the size is known
+
+
+def _cut(format_name: str, share: float) -> bytes:
+    data = _sound(format_name)
+    return data[: int(len(data) * share)]
+
+
+def _png_damaged() -> bytes:
+    data = bytearray(_sound("PNG"))
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(64)
+    return bytes(data)
+
+
+def _png_chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def _png_bomb() -> bytes:
+    """A sound black PNG of 200 megapixels in 25 kB: one bit a pixel, 20,000 wide and 10,000 high."""
+    width, height = 20_000, 10_000
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(height * (1 + width // 8)), 9)
+    chunks = _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", rows) + _png_chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def _bmp_lying_about_size() -> bytes:
+    data = bytearray(_sound("BMP", size=(64, 64)))
+    struct.pack_into("<ii", data, 18, 640, 640)  # a hundred times the pixels that follow
+    return bytes(data)
+
+
+def _tiff_without_directory() -> bytes:
+    data = bytearray(_sound("TIFF", size=(64, 64)))
+    struct.pack_into("<I", data, 4, len(data) * 2)  # the offset of the first directory
+    return bytes(data)
+
+
+BROKEN: tuple[Breakage, ...] = (
+    Breakage(name="empty", extension="jpg", reason="empty", make=lambda: b""),
+    Breakage(name="only-zeros", extension="jpg", reason="not_an_image", make=lambda: bytes(4096)),
+    Breakage(name="random-bytes", extension="png", reason="not_an_image", make=_random_bytes),
+    Breakage(name="text", extension="jpg", reason="not_an_image", make=lambda: b"A striped red star.\n"),
+    Breakage(name="error-page", extension="jpg", reason="not_an_image", make=_error_page),
+    Breakage(name="svg", extension="png", reason="not_an_image", make=_svg),
+    Breakage(name="pdf", extension="jpg", reason="not_an_image", make=_pdf),
+    Breakage(name="zip", extension="png", reason="not_an_image", make=_zip),
+    Breakage(name="heic", extension="jpg", reason="unsupported_format", make=_heic),
+    Breakage(name="mp4", extension="jpg", reason="not_an_image", make=_mp4),
+    Breakage(name="jpeg-cut-in-header", extension="jpg", reason="truncated", make=_jpeg_cut_in_header),
+    Breakage(name="jpeg-cut-in-exif", extension="jpg", reason="truncated", make=_jpeg_cut_in_exif),
+    Breakage(name="jpeg-cut-in-scan", extension="jpg", reason="truncated", make=lambda: _cut("JPEG", 0.6)),
+    Breakage(name="png-cut", extension="png", reason="truncated", make=lambda: _cut("PNG", 0.6)),
+    Breakage(name="png-damaged", extension="png", reason="corrupt", make=_png_damaged),
+    Breakage(name="png-bomb", extension="png", reason="too_many_pixels", make=_png_bomb),
+    Breakage(name="webp-cut", extension="webp", reason="truncated", make=lambda: _cut("WEBP", 0.6)),
+    Breakage(name="gif-cut", extension="gif", reason="truncated", make=lambda: _cut("GIF", 0.6)),
+    Breakage(name="bmp-lying-about-size", extension="bmp", reason="truncated", make=_bmp_lying_about_size),
+    Breakage(
+        name="tiff-without-directory", extension="tif", reason="truncated", make=_tiff_without_directory
+    ),
+)
