@@ -1,0 +1,97 @@
+"""Pictures in cells of Parquet files."""
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from embedder.errors import FetchError
+from embedder.stores import Stores
+from embedder.uris import Cell, shown
+
+_MAX_GROUP_BYTES = 2 << 30
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """One column of one row group, and the rows of the file that it holds."""
+
+    file: tuple[str, int]
+    column: str
+    rows: range
+    values: pa.ChunkedArray[Any]
+
+
+class Cells:
+    """Reads cells. Thread-safe; keeps the row groups that were read last, for rows are asked for in turn."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._loaded: tuple[_Loaded, ...] = ()
+        self._lock = Lock()
+
+    def read(self, uri: str, cell: Cell) -> bytes:
+        """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets."""
+        with self._stores.open(uri) as file:
+            # The size stands for the content: a file written anew is not answered from memory.
+            key = (uri, int(file.size()))
+            found = self._find(key, cell)
+            if found is None:
+                # Threads that want the same row group wait for one of them to read it.
+                with self._lock:
+                    found = self._find(key, cell)
+                    if found is None:
+                        found = _load(file, key, cell)
+                        self._loaded = (found, *self._loaded[: _KEPT - 1])
+        return _bytes(uri, cell, found.values[cell.row - found.rows.start].as_py())
+
+    def _find(self, key: tuple[str, int], cell: Cell) -> _Loaded | None:
+        for loaded in self._loaded:
+            if loaded.file == key and loaded.column == cell.column and cell.row in loaded.rows:
+                return loaded
+        return None
+
+
+def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _Loaded:
+    uri = key[0]
+    try:
+        table = pq.ParquetFile(file)
+        if cell.column not in table.schema_arrow.names:
+            names = ", ".join(table.schema_arrow.names)
+            raise FetchError("no_such_column", f"{shown(uri)}: has no column {cell.column!r}, but {names}")
+        first = 0
+        for group in range(table.metadata.num_row_groups):
+            rows = range(first, first + table.metadata.row_group(group).num_rows)
+            if cell.row in rows:
+                _check_size(uri, table.metadata.row_group(group), cell.column)
+                values = table.read_row_group(group, columns=[cell.column], use_threads=False).column(0)
+                return _Loaded(key, cell.column, rows, values)
+            first = rows.stop
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise FetchError("not_parquet", f"{shown(uri)}: cannot be read as Parquet ({error})") from error
+    raise FetchError("no_such_row", f"{shown(uri)}: has no row {cell.row}; it has {first:,}, counted from 0")
+
+
+def _check_size(uri: str, group: Any, column: str) -> None:
+    leaves = [group.column(i) for i in range(group.num_columns)]
+    size = sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
+    if size > _MAX_GROUP_BYTES:
+        raise FetchError(
+            "too_many_bytes",
+            f"{shown(uri)}: a row group of {size:,} bytes, at most {_MAX_GROUP_BYTES:,} are read; "
+            "write the file with smaller row groups",
+        )
+
+
+def _bytes(uri: str, cell: Cell, value: object) -> bytes:
+    if isinstance(value, dict):
+        value = value.get("bytes")
+    if isinstance(value, bytes):
+        return value
+    found = "nothing" if value is None else type(value).__name__
+    raise FetchError(
+        "not_bytes", f"{shown(uri)}: expected bytes in row {cell.row} of {cell.column!r}, found {found}"
+    )

@@ -1,0 +1,104 @@
+"""Pooled http(s) connections that connect through a given function and stop reading in time.
+
+Why not requests-hardened, which pins addresses too: it puts the address in place of the URL's host and
+patches the checks of the name back in, takes no resolver and no list of allowed hosts, lets fec0::/10,
+::127.0.0.1 and Azure's 168.63.129.16 pass, tries one address only, and has no deadline, byte cap or port check.
+Connecting is the one step that has to differ, and urllib3 has a method for it; host, certificate and Host
+header stay as they are.
+"""
+
+import http.client
+import io
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+
+Connect = Callable[[str, int, float], socket.socket]
+"""Host, port, seconds → a connected socket."""
+
+
+class WireLimitError(Exception):
+    """A server sent more bytes than are allowed, headers and framing included."""
+
+
+class PinnedPools(urllib3.PoolManager):
+    """Connection pools by scheme, host and port. No proxies, no cookies, no .netrc; thread-safe."""
+
+    def __init__(self, connect: Connect, *, wire_limit: int, tls: ssl.SSLContext) -> None:
+        super().__init__(num_pools=64, maxsize=16, ssl_context=tls)
+        self._connection_kinds: dict[str, Any] = {
+            "http": partial(_Connection, connect=connect, wire_limit=wire_limit),
+            "https": partial(_SecureConnection, connect=connect, wire_limit=wire_limit),
+        }
+
+    def _new_pool(
+        self, scheme: str, host: str, port: int, request_context: dict[str, Any] | None = None
+    ) -> HTTPConnectionPool:
+        pool = super()._new_pool(scheme, host, port, request_context)
+        pool.ConnectionCls = self._connection_kinds[scheme]
+        return pool
+
+
+class _Connection(HTTPConnection):
+    def __init__(self, *args: Any, connect: Connect, wire_limit: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._connect_to = connect
+        self.response_class: Any = partial(_BoundedResponse, wire_limit=wire_limit)
+
+    def _new_conn(self) -> socket.socket:
+        seconds = float(self.timeout or 0)
+        try:
+            return self._connect_to(self._dns_host, self.port, seconds)
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error
+        except TimeoutError as error:
+            raise ConnectTimeoutError(self, f"no connection within {seconds:.3g} s") from error
+        except OSError as error:
+            raise NewConnectionError(self, str(error)) from error
+
+
+class _SecureConnection(_Connection, HTTPSConnection):
+    pass
+
+
+class _BoundedResponse(http.client.HTTPResponse):
+    # The socket's time-out on creation is what is left of the whole transfer. A plain socket would count it
+    # anew for each read, and a server that drips a byte a second would never run into it.
+    def __init__(self, sock: socket.socket, *args: Any, wire_limit: int, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        deadline = time.monotonic() + (sock.gettimeout() or 0.0)
+        self.fp = io.BufferedReader(_BoundedReader(self.fp.detach(), sock, deadline, wire_limit))
+
+
+class _BoundedReader(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: float, limit: int) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._deadline = deadline
+        self._left = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("the deadline of the transfer has passed")
+        self._sock.settimeout(seconds)
+        count = self._raw.readinto(buffer)
+        self._left -= count or 0
+        if self._left < 0:
+            raise WireLimitError
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

@@ -1,0 +1,236 @@
+"""http(s) URLs → bytes, within a policy that also holds against hostile servers."""
+
+import email.utils
+import random
+import socket
+import ssl
+import time
+import zlib
+from collections.abc import Callable
+from urllib.parse import urljoin
+
+import urllib3.exceptions
+from urllib3.response import BaseHTTPResponse
+from urllib3.util import Timeout, Url, parse_url
+
+from embedder.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
+from embedder.connections import PinnedPools, WireLimitError
+from embedder.errors import FetchError
+from embedder.policy import FetchPolicy
+from embedder.uris import shown
+
+# "identity": what is not compressed cannot explode, and pictures do not shrink anyway.
+_HEADERS = {"Accept": "image/*, */*;q=0.5", "Accept-Encoding": "identity", "User-Agent": "likeness"}
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BUSY = frozenset({408, 425, 429})
+# Many object stores serve pictures under these; the decoder has the last word.
+_UNTYPED = frozenset({"", "application/octet-stream", "binary/octet-stream"})
+_CHUNK = 1 << 16
+_FRAMING = 1 << 20
+
+
+class _BusyError(FetchError):
+    """A refusal that may pass, with the seconds that the server asks to wait."""
+
+    retry_after_s = 0.0
+
+
+class HttpClient:
+    """Fetches URLs. Thread-safe; keeps connections open for the next fetch from the same host."""
+
+    def __init__(
+        self,
+        policy: FetchPolicy,
+        *,
+        resolve: Resolver = resolve_host,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._policy = policy
+        self._resolve = resolve
+        self._sleep = sleep
+        tls = ssl.create_default_context()
+        if policy.ca_file is not None:
+            tls.load_verify_locations(policy.ca_file)
+        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _FRAMING, tls=tls)
+
+    def get(self, url: str) -> bytes:
+        """The body. FetchError says what was wrong, after the retries that the policy allows."""
+        deadline = time.monotonic() + self._policy.timeout_s
+        attempt = 0
+        while True:
+            try:
+                return self._follow(url, deadline)
+            except FetchError as error:
+                wait = self._policy.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
+                if isinstance(error, _BusyError):
+                    wait = max(wait, error.retry_after_s)
+                too_late = time.monotonic() + wait >= deadline
+                if not error.retryable or attempt >= self._policy.retries or too_late:
+                    raise
+            attempt += 1
+            self._sleep(wait)
+
+    def _connect(self, host: str, port: int, timeout: float) -> socket.socket:
+        any_address = self._policy.allows_any_address(host, port)
+        return open_socket(host, port, timeout=timeout, resolve=self._resolve, any_address=any_address)
+
+    def _follow(self, url: str, deadline: float) -> bytes:
+        # Each hop is checked like a first URL, and gets no header that the first did not get.
+        current = url
+        for _ in range(self._policy.max_redirects + 1):
+            name = shown(url) if current == url else f"{shown(url)} (redirected to {shown(current)})"
+            response = self._request(current, name, deadline)
+            try:
+                location = response.headers.get("Location")
+                if response.status in _REDIRECTS and location:
+                    current = _joined(current, location)
+                    continue
+                self._check(name, response)
+                return self._body(name, response)
+            except (urllib3.exceptions.HTTPError, WireLimitError) as error:
+                raise self._failure(name, error) from error
+            finally:
+                # Goes back to its pool where the body was read to its end, and is closed otherwise.
+                response.close()
+        raise FetchError(
+            "too_many_redirects",
+            f"{shown(url)}: more than {self._policy.max_redirects} redirects, the last to {shown(current)}; "
+            "use the address of the picture itself",
+        )
+
+    def _request(self, url: str, name: str, deadline: float) -> BaseHTTPResponse:
+        target, host, port = self._target(url, name)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._failure(name, TimeoutError())
+        try:
+            return self._pools.connection_from_host(host, port, target.scheme).urlopen(
+                "GET",
+                target.request_uri,
+                headers=_HEADERS,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+                timeout=Timeout(connect=min(left, self._policy.connect_timeout_s), total=left),
+            )
+        except (urllib3.exceptions.HTTPError, ForbiddenAddressError, WireLimitError) as error:
+            raise self._failure(name, error) from error
+
+    def _target(self, url: str, name: str) -> tuple[Url, str, int]:
+        # The one place that takes a URL apart: what is checked here is what is connected to.
+        try:
+            target = parse_url(url)
+        except (urllib3.exceptions.LocationValueError, ValueError) as error:
+            raise FetchError("bad_uri", f"{name}: not a URL; check its spelling") from error
+        if target.scheme not in ("http", "https") or target.scheme not in self._policy.schemes:
+            raise FetchError("forbidden_scheme", f"{name}: only http and https are followed")
+        if not target.host:
+            raise FetchError("bad_uri", f"{name}: a host was expected after {target.scheme}://")
+        if target.auth is not None:
+            raise FetchError(
+                "forbidden_userinfo",
+                f"{name}: user names and passwords in URLs are not used; leave them out",
+            )
+        port = target.port if target.port is not None else {"http": 80, "https": 443}[target.scheme]
+        if not self._policy.allows_port(target.host, port):
+            ports = ", ".join(map(str, sorted(self._policy.ports or ())))
+            raise FetchError(
+                "forbidden_port",
+                f"{name}: port {port} is not allowed (allowed: {ports}, or an allowed host)",
+            )
+        return target, target.host, port
+
+    def _check(self, name: str, response: BaseHTTPResponse) -> None:
+        status = response.status
+        if status in _BUSY or status >= 500:
+            error = _BusyError(f"http_{status}", f"{name}: the server answered {status}", retryable=True)
+            error.retry_after_s = _seconds(response.headers.get("Retry-After", ""))
+            raise error
+        if status != 200:
+            raise FetchError(f"http_{status}", f"{name}: the server answered {status}, expected 200")
+        kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if self._policy.image_content_only and not kind.startswith("image/") and kind not in _UNTYPED:
+            raise FetchError(
+                "not_an_image",
+                f"{name}: expected a picture, the server sent {kind}; link to the picture itself",
+            )
+
+    def _body(self, name: str, response: BaseHTTPResponse) -> bytes:
+        limit = self._policy.max_bytes
+        if (response.length_remaining or 0) > limit:
+            raise self._too_many(name)
+        body = bytearray()
+        for chunk in response.stream(_CHUNK, decode_content=False):
+            body += chunk
+            if len(body) > limit:
+                raise self._too_many(name)
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding in ("", "identity"):
+            return bytes(body)
+        return self._inflate(name, bytes(body), encoding)
+
+    def _inflate(self, name: str, body: bytes, encoding: str) -> bytes:
+        # Not asked for, but some servers compress all the same.
+        inflater = zlib.decompressobj(wbits=47)  # 32 + 15: a gzip or a zlib header
+        try:
+            if encoding not in ("gzip", "x-gzip", "deflate"):
+                raise zlib.error("unknown encoding")
+            data = inflater.decompress(body, self._policy.max_bytes + 1)
+            if len(data) > self._policy.max_bytes:
+                raise self._too_many(name)
+            if not inflater.eof:
+                raise zlib.error("ends early")
+        except zlib.error as error:
+            raise FetchError(
+                "bad_content_encoding",
+                f"{name}: expected the bytes as they are, got Content-Encoding {encoding!r} "
+                f"that cannot be undone ({error})",
+            ) from error
+        return data
+
+    def _too_many(self, name: str) -> FetchError:
+        limit = self._policy.max_bytes
+        return FetchError("too_many_bytes", f"{name}: larger than the {limit:,} bytes allowed")
+
+    def _failure(self, name: str, error: Exception) -> FetchError:
+        match error:
+            case ForbiddenAddressError():
+                # The address stays unsaid: strangers are not to learn what names mean inside.
+                return FetchError(
+                    "forbidden_address",
+                    f"{name}: the host is not on the public internet; allow it by setting",
+                )
+            case WireLimitError():
+                return self._too_many(name)
+            case urllib3.exceptions.NameResolutionError():
+                again = getattr(error.__cause__, "errno", None) == socket.EAI_AGAIN
+                return FetchError("unknown_host", f"{name}: the host's name has no address", retryable=again)
+            case urllib3.exceptions.TimeoutError() | TimeoutError():
+                limits = (
+                    f"{self._policy.connect_timeout_s:g} s to connect, {self._policy.timeout_s:g} s in all"
+                )
+                return FetchError("timeout", f"{name}: took too long ({limits})", retryable=True)
+            case urllib3.exceptions.SSLError():
+                lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in error.args)
+                return FetchError(
+                    "tls_failed", f"{name}: no secure connection: {error}", retryable=not lasting
+                )
+        return FetchError("connection_failed", f"{name}: {error}", retryable=True)
+
+
+def _joined(base: str, location: str) -> str:
+    try:
+        return urljoin(base, location)
+    except ValueError:
+        return location  # refused as the next hop, by name
+
+
+def _seconds(retry_after: str) -> float:
+    """Retry-After as seconds or as a date; 0 when it is neither."""
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return 0.0

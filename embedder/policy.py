@@ -1,0 +1,71 @@
+"""What may be fetched, and at what cost."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_MIB = 1 << 20
+_SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchPolicy:
+    """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
+
+    `timeout_s` is the deadline of one http(s) fetch from the look-up of its name to the last byte, redirects,
+    retries and the waits between them included; an object store gets it for each of its requests.
+    `allowed_hosts` holds "host" (any port) or "host:port"; neither their address nor their port is checked.
+    `ports` None allows all. `ca_file` names a PEM file of certificates to trust besides the system's.
+    """
+
+    max_bytes: int = 64 * _MIB
+    timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    retries: int = 3
+    backoff_s: float = 0.5
+    max_redirects: int = 5
+    schemes: frozenset[str] = _SCHEMES
+    public_addresses_only: bool = False
+    ports: frozenset[int] | None = None
+    allowed_hosts: frozenset[str] = frozenset()
+    image_content_only: bool = False
+    ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := self.schemes - _SCHEMES:
+            raise ValueError(f"schemes: expected some of {sorted(_SCHEMES)}, got {sorted(unknown)}")
+        if min(self.max_bytes, self.timeout_s, self.connect_timeout_s) <= 0:
+            raise ValueError("max_bytes, timeout_s and connect_timeout_s must be above 0")
+        if min(self.retries, self.backoff_s, self.max_redirects) < 0:
+            raise ValueError("retries, backoff_s and max_redirects must be at least 0")
+        object.__setattr__(self, "allowed_hosts", frozenset(host.lower() for host in self.allowed_hosts))
+
+    @classmethod
+    def for_untrusted_urls(cls, allowed_hosts: Iterable[str] = ()) -> "FetchPolicy":
+        """For URLs that strangers send: public web servers only, small and soon."""
+        return cls(
+            max_bytes=16 * _MIB,
+            timeout_s=10.0,
+            connect_timeout_s=3.0,
+            retries=1,
+            backoff_s=0.2,
+            max_redirects=3,
+            schemes=frozenset({"http", "https"}),
+            public_addresses_only=True,
+            ports=frozenset({80, 443}),
+            allowed_hosts=frozenset(allowed_hosts),
+            image_content_only=True,
+        )
+
+    def allows_host(self, host: str, port: int) -> bool:
+        """Whether a host was allowed by name, so that neither its address nor its port is checked."""
+        host = host.lower().strip("[]").rstrip(".")
+        named = {host, f"[{host}]"} if ":" in host else {host}
+        return any(name in self.allowed_hosts or f"{name}:{port}" in self.allowed_hosts for name in named)
+
+    def allows_port(self, host: str, port: int) -> bool:
+        """Whether to connect to this port of this host."""
+        return self.ports is None or port in self.ports or self.allows_host(host, port)
+
+    def allows_any_address(self, host: str, port: int) -> bool:
+        """Whether to connect to this host wherever it is."""
+        return not self.public_addresses_only or self.allows_host(host, port)

@@ -1,0 +1,67 @@
+"""URIs of pictures: the scheme, the part of a file that a fragment names, and how to show them."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from embedder.errors import FetchError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_FRAGMENT = re.compile(
+    r"(?P<file>.+)#(?:bytes=(?P<first>[0-9]{1,18})-(?P<last>[0-9]{1,18})|row=(?P<row>[0-9]{1,18})&column=(?P<column>.+))",
+    re.DOTALL,
+)
+_USERINFO = re.compile(r"(?<=://)[^/?#\\]*@")
+_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """From `first` to `last`, both included; `last` is `first` − 1 when there are none."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table, rows counted from 0."""
+
+    row: int
+    column: str
+
+
+def scheme_of(uri: str) -> str:
+    """In lower case; "file" for a plain path."""
+    found = _SCHEME.match(uri)
+    return found[1].lower() if found else "file"
+
+
+def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | None]:
+    """The file's URI and the part of it that is meant. Any other "#" belongs to the name."""
+    found = _FRAGMENT.fullmatch(uri)
+    if found is None:
+        return uri, None
+    if found["row"] is not None:
+        return found["file"], Cell(int(found["row"]), found["column"])
+    part = ByteRange(int(found["first"]), int(found["last"]))
+    if part.last < part.first - 1:
+        raise FetchError("bad_uri", f"{shown(uri)}: a range of bytes must not end before it begins")
+    return found["file"], part
+
+
+def local_path(uri: str) -> str:
+    """The path of a plain path or of a file:// URI, in which %20 and the like are undone."""
+    found = _SCHEME.match(uri)
+    if found is None:
+        return uri
+    host, slash, rest = uri[found.end() :].partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise FetchError("bad_uri", f"{shown(uri)}: expected file:///path or a plain path")
+    return unquote("/" + rest, errors="surrogateescape")
+
+
+def shown(uri: str) -> str:
+    """A URI for messages: on one line, not too long, without user name and password."""
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in _USERINFO.sub("", uri))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
