@@ -22,6 +22,7 @@ from index.storage import Storage
 R = TypeVar("R", RunStart, RunManifest)
 
 _MEMBERS = {"runs", "index", "CURRENT"}
+_VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
 
@@ -190,7 +191,7 @@ class Collection:
 
     def versions(self) -> list[str]:
         """Complete index versions, oldest first: those that have a manifest."""
-        folders = [entry for entry in self.storage.list("index") if entry.is_folder]
+        folders = [entry for entry in self.storage.list("index") if _VERSION.fullmatch(entry.name)]
         return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/manifest.json")]
 
     def current(self) -> str | None:
@@ -199,9 +200,9 @@ class Collection:
             text = self.storage.read("CURRENT").decode(errors="replace").strip()
         except FileNotFoundError:
             return None
-        if not re.fullmatch(r"\d{6}", text):
+        if not _VERSION.fullmatch(text):
             raise DamagedVersionError(
-                f"CURRENT holds {text[:40]!r}: expected six digits; versions: {self._named_versions()}",
+                f"CURRENT holds {text[:40]!r}: expected six digits; versions: {self.other_versions()}",
                 "CURRENT",
             )
         return text
@@ -219,11 +220,12 @@ class Collection:
         except (FileNotFoundError, ValueError) as error:
             problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
             raise DamagedVersionError(
-                f"{path} {problem}; versions: {self._named_versions()}", path
+                f"{path} {problem}; other versions: {self.other_versions(version)}", path
             ) from error
 
-    def _named_versions(self) -> str:
-        return ", ".join(self.versions()) or "none"
+    def other_versions(self, version: str = "") -> str:
+        """The complete versions apart from one, for a message."""
+        return ", ".join(name for name in self.versions() if name != version) or "none"
 
     def _run_folders(self) -> list[str]:
         return [entry.path for entry in self.storage.list("runs") if entry.is_folder]

@@ -64,6 +64,10 @@ class LiveRows:
         ]
         return cls(storage, live, runs[-1].model if runs else None)
 
+    def __len__(self) -> int:
+        """Number of rows, embedded or rejected."""
+        return sum(part.file.rows if part.positions is None else len(part.positions) for part in self._parts)
+
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of all files together. ModelMismatchError when their vectors differ in length."""
@@ -81,7 +85,7 @@ class LiveRows:
         tables = [self._read_part(part, schema) for part in self._parts]
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
-    def embedded(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`."""
         for part in self._parts:
             for table in self._batches(part, batch_rows):

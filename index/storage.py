@@ -56,7 +56,8 @@ class Storage:
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme:
-            root = os.path.abspath(os.path.expanduser(text))
+            # Not resolved: a link that is moved to another folder later is followed.
+            root = str(Path(text).expanduser().absolute())
             return cls(pafs.LocalFileSystem(), root, root)
         try:
             filesystem, root = pafs.FileSystem.from_uri(_azure_uri(text) if scheme == "az" else text)
@@ -190,7 +191,7 @@ class Storage:
 def _publish(partial: Path, target: Path) -> None:
     """Rename within a file system, once the bytes are on the disk."""
     _sync(partial)
-    os.replace(partial, target)
+    partial.replace(target)
     _sync(target.parent)  # the new name has to survive a power cut too
 
 
