@@ -1,0 +1,137 @@
+"""What the demo model knows: `python -m benchmarks.demo_model [--quick] [--model FOLDER]`.
+
+Draws fresh pictures as the gallery has them (with a seed of its own), stores them as files and decodes those
+as a job does. Among the 10 nearest of a picture, itself left out: the share with its colour, its shape, its
+pattern. Among the 10 nearest of each caption such as "a striped red star": the share that fits it wholly.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import jobs.demo
+from benchmarks.report import Bar, Report, print_table
+from embedder.images import CropSpec, decode_image
+from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
+from jobs.demo.gallery import plan_exhibit
+
+SEED = 31
+NEAREST = 10
+BARS = {"colour": 0.95, "shape": 0.90, "pattern": 0.85, "text": 0.90}
+ATTRIBUTES = ("pattern", "colour", "shape")
+
+Vectors = NDArray[np.float32]
+# (n, 3) words: pattern, colour and shape of each picture
+Words = NDArray[np.str_]
+
+
+def words_of(subjects: Sequence[Subject]) -> Words:
+    return np.array([[getattr(subject, name) for name in ATTRIBUTES] for subject in subjects])
+
+
+def nearest(
+    queries: Vectors, vectors: Vectors, k: int, *, leave_out: NDArray[np.intp] | None = None
+) -> NDArray[np.intp]:
+    """Rows of the `k` highest dot products, best first, `(n, k)`.
+
+    `leave_out`, `(n,)`, names for each query a row that does not count.
+    """
+    scores = queries @ vectors.T
+    if leave_out is not None:
+        scores[np.arange(len(queries)), leave_out] = -np.inf
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+
+
+def agreement(vectors: Vectors, words: Words, queries: int) -> dict[str, float]:
+    """Share of the nearest of the first `queries` pictures with their colour, shape, pattern, all three."""
+    rows = np.arange(queries)
+    found = nearest(vectors[:queries], vectors, NEAREST, leave_out=rows)
+    same = words[found] == words[rows, None]
+    shares = {name: float(same[..., i].mean()) for i, name in enumerate(ATTRIBUTES)}
+    return shares | {"all three": float(same.all(axis=-1).mean())}
+
+
+def captions() -> Words:
+    """Pattern, colour and shape of every caption, `(320, 3)`."""
+    return np.array([(p, c, s) for p in PATTERNS for c in COLOURS for s in SHAPES])
+
+
+def text_precision(text_vectors: Vectors, vectors: Vectors, words: Words) -> float:
+    """Share of the 10 nearest of each caption that fit it wholly.
+
+    Where fewer than 10 pictures fit, of as many as do; a caption that none fits does not count.
+    """
+    shares = []
+    for caption, row in zip(captions(), nearest(text_vectors, vectors, NEAREST), strict=True):
+        fits = (words == caption).all(axis=1)
+        wanted = min(NEAREST, int(fits.sum()))
+        if wanted:
+            shares.append(float(fits[row[:wanted]].mean()))
+    return float(np.mean(shares))
+
+
+def _crop(number: int, *, crop: CropSpec) -> NDArray[np.uint8]:
+    """The picture of that number, through a file of its format and back."""
+    return decode_image(plan_exhibit(number, seed=SEED).data(), crop).pixels
+
+
+def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
+    """`(count, side, side, 3)` uint8, drawn by all cores."""
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        return np.stack(list(pool.map(partial(_crop, crop=crop), range(count), chunksize=50)))
+
+
+def measure(model: str, *, pictures: int, queries: int) -> Report:
+    # Imported here: the processes that draw import this module too, and have no use for torch.
+    from embedder.model import ClipEmbedder
+
+    embedder = ClipEmbedder.load(model)
+    started = time.perf_counter()
+    crops = draw_crops(pictures, embedder.crop)
+    drawn = time.perf_counter()
+    vectors = embedder.embed_images(crops)
+    embedded = time.perf_counter()
+    words = words_of([plan_exhibit(number, seed=SEED).subject for number in range(pictures)])
+    shares = agreement(vectors, words, queries)
+    texts = embedder.embed_texts([f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()])
+    shares["text"] = text_precision(texts, vectors, words)
+    figures = {
+        "pictures": pictures,
+        "queries": queries,
+        "captions": len(texts),
+        "all_three": shares["all three"],
+        "draw_and_decode_s": drawn - started,
+        "embed_s": embedded - drawn,
+        "fingerprint": embedder.identity.fingerprint,
+    }
+    bars = [Bar(name=name, value=shares[name], bar=bar) for name, bar in BARS.items()]
+    return Report(benchmark="demo_model", figures=figures, bars=bars)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure what the demo model knows.")
+    parser.add_argument("--model", default=str(Path(jobs.demo.__file__).parent / "model"))
+    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--queries", type=int, default=1_000)
+    parser.add_argument("--quick", action="store_true", help="4,000 pictures and 400 queries")
+    options = parser.parse_args()
+    pictures, queries = (4_000, 400) if options.quick else (options.pictures, options.queries)
+    if pictures <= NEAREST or not 1 <= queries <= pictures:
+        parser.error(
+            f"expected more than {NEAREST} pictures and 1 to {pictures} queries, got {queries} queries"
+        )
+    report = measure(options.model, pictures=pictures, queries=queries)
+    print_table("demo_model", ("figure", "value"), list(report.figures.items()))
+    return report.conclude()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
