@@ -1,7 +1,7 @@
 """Every pixel mode that files come in, made fit for resizing and then RGB.
 
-Resizing is done in between, in a mode in which mixing neighbours is right, so that only the small result needs
-the costly part of the conversion.
+Resizing is done in between, in a mode in which mixing neighbours is right, so that only the small result
+needs the costly part of the conversion.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def _over_white(premultiplied: Image.Image) -> Image.Image:
 def _grey_range(image: Image.Image) -> tuple[float, float]:
     """The values that mean black and white in 32-bit grey: the narrowest usual range that fits.
 
-    Files do not say. With values below 0 or above all usual ranges, the picture is stretched over those it has.
+    Files do not say. With values below 0 or above all usual ranges, the picture is stretched over its own.
     """
     low, high = (float(value) for value in image.getextrema())  # type: ignore[arg-type]
     if not np.isfinite((low, high)).all():

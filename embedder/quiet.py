@@ -7,8 +7,8 @@ import warnings
 class QuietPillow:
     """Ignores Pillow's warnings while any thread decodes.
 
-    `warnings.catch_warnings` is not for threads: one that leaves would restore the filters under another. This
-    adds a filter with the first that enters and removes it with the last that leaves.
+    `warnings.catch_warnings` is not for threads: one that leaves would restore the filters under another.
+    This adds a filter with the first that enters and removes it with the last that leaves.
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,82 @@
+"""Pictures whose every colour is known, and their bytes in any format."""
+
+import functools
+import io
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from embedder.images import CropSpec
+
+WHOLE = CropSpec(side=64, shortest_edge=None)
+CENTRE = CropSpec(side=64, shortest_edge=64)
+RED, GREEN, BLUE, YELLOW = (220, 30, 30), (30, 200, 40), (40, 60, 220), (230, 220, 40)
+SAVE: dict[str, dict[str, object]] = {
+    "jpeg": {"quality": 95},
+    "png": {},
+    "webp": {"quality": 90},
+    "gif": {},
+    "bmp": {},
+    "tiff": {},
+    "avif": {"quality": 90},
+}
+
+
+def encode(image: Image.Image, name: str, **options: object) -> bytes:
+    target = io.BytesIO()
+    image.save(target, name, **{**SAVE.get(name, {}), **options})
+    return target.getvalue()
+
+
+def quarters(width: int = 96, height: int = 64) -> Image.Image:
+    """Red, green / blue, yellow."""
+    image = Image.new("RGB", (width, height), RED)
+    image.paste(GREEN, (width // 2, 0, width, height // 2))
+    image.paste(BLUE, (0, height // 2, width // 2, height))
+    image.paste(YELLOW, (width // 2, height // 2, width, height))
+    return image
+
+
+def corners(pixels: npt.NDArray[np.uint8]) -> list[tuple[int, ...]]:
+    """Top left, top right, bottom left, bottom right, each from inside its quarter."""
+    a, b = len(pixels) // 4, len(pixels) * 3 // 4
+    return [tuple(int(v) for v in pixels[y, x]) for y, x in ((a, a), (a, b), (b, a), (b, b))]
+
+
+@functools.cache
+def smooth(width: int, height: int, channels: int = 3) -> npt.NDArray[np.uint8]:
+    x, y = np.meshgrid(np.linspace(0, 6, width), np.linspace(0, 5, height))
+    waves = [128 + 60 * np.sin(x + c) + 60 * np.cos(1.3 * y - c + 0.4 * x) for c in range(channels)]
+    return np.stack(waves, axis=-1).astype(np.uint8)
+
+
+def png(width: int, height: int, depth: int, colour: int, rows: bytes, extra: bytes = b"") -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    body = chunk(b"IHDR", header) + extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+STORED = {  # what is stored for orientation n so that it shows as `quarters`
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def rotated(image: Image.Image, orientation: int, name: str) -> bytes:
+    method = STORED[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encode(image.transpose(method) if method is not None else image, name, exif=exif)
