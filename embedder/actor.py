@@ -1,6 +1,7 @@
 """The Ray Data stage that turns crops into embeddings."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,10 @@ class EmbedImages:
         return self._embedder.identity
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """`table` without `pixels` (binary of side·side·3 bytes, null for a rejected row) and with `embedding`
-        (fixed_size_list<float32>[dim], null where `pixels` was null); rows and other columns stay in order.
+        """`table` without `pixels` and with `embedding`; rows and other columns stay in order.
+
+        `pixels` is binary of side·side·3 bytes, null for a rejected row; `embedding` is
+        fixed_size_list<float32>[dim], null where `pixels` was null.
 
         A batch that the model fails on raises ModelError, so that its rows are tried again and none is lost.
         """
@@ -48,14 +51,15 @@ class EmbedImages:
         return np.concatenate(parts) if parts else np.empty((0, self.identity.dim), np.float32)
 
 
-def _as_binary(column: pa.ChunkedArray) -> pa.Array:
+def _as_binary(column: pa.ChunkedArray[Any]) -> pa.LargeBinaryArray:
     """One array of large_binary: its 64-bit offsets hold more than the 2 GB of pixels that binary can."""
     # A batch of rejects alone may come typed as null, which casts to anything.
     wide = column.cast(pa.large_binary())
-    return wide.combine_chunks() if wide.num_chunks != 1 else wide.chunk(0)
+    array = wide.chunk(0) if wide.num_chunks == 1 else wide.combine_chunks()
+    return cast(pa.LargeBinaryArray, array)
 
 
-def _stack(crops: pa.Array, side: int) -> NDArray[np.uint8]:
+def _stack(crops: pa.LargeBinaryArray, side: int) -> NDArray[np.uint8]:
     """`(n, side, side, 3)` uint8, a read-only view of the column's own memory; `crops` has no nulls."""
     length = side * side * 3
     if len(crops) == 0:
@@ -63,10 +67,11 @@ def _stack(crops: pa.Array, side: int) -> NDArray[np.uint8]:
     lengths = np.unique(pc.binary_length(crops).to_numpy())
     if lengths.tolist() != [length]:
         raise ModelError(
-            f"expected pixels of {length} bytes, {side} × {side} × 3, got {lengths.tolist()}: cut the pictures with "
-            "the crop of the model that embeds them"
+            f"expected pixels of {length} bytes, {side} × {side} × 3, got {lengths.tolist()}: cut the "
+            "pictures with the crop of the model that embeds them"
         )
     _, offsets, data = crops.buffers()
-    # A slice shares its parent's buffers, and the parent's nulls take no room: ask where the first row begins.
-    first = int(np.frombuffer(offsets, np.int64)[crops.offset])
-    return np.frombuffer(data, np.uint8, len(crops) * length, first).reshape(-1, side, side, 3)
+    # A slice shares its parent's buffers, where nulls take no room: ask where the first row begins.
+    first = int(np.frombuffer(offsets, np.int64)[crops.offset])  # type: ignore[call-overload]
+    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(crops) * length, first)  # type: ignore[call-overload]
+    return pixels.reshape(-1, side, side, 3)

@@ -15,9 +15,9 @@ _CELLS = 4
 
 
 class FakeEmbedder:
-    """A fixed random projection of a picture's 4×4 mean colours: deterministic, and near for pictures that look alike.
+    """A fixed random projection of a picture's 4×4 mean colours: near for pictures that look alike.
 
-    A text's vector is drawn from its hash: equal texts get equal vectors, and no text is near any picture on purpose.
+    A text's vector is drawn from its hash: equal texts get equal vectors, near no picture on purpose.
     `side` must be a multiple of 4. Loads in no time, pickles, and needs nothing but numpy.
     """
 
@@ -37,8 +37,8 @@ class FakeEmbedder:
             raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
         count = len(pixels)
         cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4)).reshape(count, -1)
-        # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may add in
-        # another order when the batch has another size, and a fake's vectors should not depend on their batch.
+        # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may
+        # add in another order when the batch has another size, and a fake's vectors should not vary so.
         features = np.concatenate([cells / 127.5 - 1, np.ones((count, 1))], axis=1).astype(np.float32)
         return _unit(np.einsum("nf,fd->nd", features, self._projection))
 

@@ -1,5 +1,200 @@
-"""CLIP-family models: pictures and texts to unit vectors."""
+"""CLIP-family models: crops of pictures, or texts, to unit vectors."""
 
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from embedder.checkpoint import Checkpoint, Preprocessing
+from embedder.errors import ModelError
+from embedder.images import CropSpec
+from embedder.loading import Tokens, load_tokenizer, load_weights, pick_device, pick_dtype
 from embedder.protocol import Embedder, ModelIdentity
 
-__all__ = ["Embedder", "ModelIdentity"]
+__all__ = ["ClipEmbedder", "Embedder", "ModelIdentity"]
+
+logger = logging.getLogger(__name__)
+
+
+class ClipEmbedder:
+    """A CLIP, SigLIP, fixed-resolution SigLIP 2 or (pictures only) DINOv2 model on one device.
+
+    `load` makes one. Several threads may embed at once. `model` is the transformers model, in eval mode.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        identity: ModelIdentity,
+        preprocessing: Preprocessing,
+        tokenize: Callable[[Sequence[str]], Tokens],
+        batch_size: int = 64,
+    ) -> None:
+        if batch_size < 1:
+            raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
+        self.model = model
+        self.identity = identity
+        self.crop: CropSpec = preprocessing.crop
+        self.batch_size = batch_size
+        self._tokenize = tokenize
+        self._device = next(model.parameters()).device
+        self._dtype = next(model.parameters()).dtype
+        # (pixel · rescale − mean) / std, as one multiplication and one subtraction
+        mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+        self._scale = (preprocessing.rescale / std).view(1, 3, 1, 1).to(self._device)
+        self._shift = (mean / std).view(1, 3, 1, 1).to(self._device)
+
+    @classmethod
+    def load(
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_size: int = 64,
+        threads: int | None = None,
+    ) -> "ClipEmbedder":
+        """Load a checkpoint by local folder or hub id; raises ModelNotFoundError or ModelError.
+
+        `device` is cuda, mps or cpu (by default the first there is); `dtype` is float32, float16 or bfloat16
+        (by default bfloat16 on CUDA, float16 on CUDA devices without it, else float32). `batch_size` bounds a
+        forward pass and is halved when a CUDA device runs out of memory. `threads` sets torch's CPU threads,
+        for the whole process.
+        """
+        where = pick_device(device)
+        precision = pick_dtype(dtype, where)
+        if threads is not None:
+            if threads < 1:
+                raise ModelError(f"expected at least 1 thread, got {threads}")
+            torch.set_num_threads(threads)
+        checkpoint = Checkpoint.find(model, revision)
+        network = load_weights(checkpoint)
+        try:
+            network.to(device=where, dtype=precision)  # type: ignore[call-arg]
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{model} does not fit in the memory of {where}: free some, or use a CPU"
+            ) from error
+        return cls(
+            model=network,
+            identity=_identify(checkpoint, network),
+            preprocessing=checkpoint.preprocessing,
+            tokenize=_text_side(checkpoint, network),
+            batch_size=batch_size,
+        )
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError."""
+        side = self.crop.side
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
+            raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
+
+        def forward(start: int, stop: int) -> torch.Tensor:
+            # Copied, for torch warns of arrays that are read-only, and those that come out of Arrow are.
+            crops = torch.from_numpy(pixels[start:stop].copy()).to(self._device)
+            crops = crops.permute(0, 3, 1, 2) * self._scale - self._shift
+            return _image_features(self.model, crops.to(self._dtype))
+
+        return self._embed(len(pixels), forward)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm; what is over the model's limit of tokens is cut off.
+
+        Raises ModelError if the model or its checkpoint has no text side.
+        """
+        if isinstance(texts, str):
+            raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")
+
+        def forward(start: int, stop: int) -> torch.Tensor:
+            tokens = {key: ids.to(self._device) for key, ids in self._tokenize(texts[start:stop]).items()}
+            return self.model.get_text_features(**tokens).pooler_output  # type: ignore[no-any-return, operator]
+
+        return self._embed(len(texts), forward)
+
+    @torch.inference_mode()
+    def _embed(self, count: int, forward: Callable[[int, int], torch.Tensor]) -> NDArray[np.float32]:
+        """Run `forward(start, stop)` over `count` rows in batches, and normalise what comes out."""
+        vectors = np.empty((count, self.identity.dim), np.float32)
+        start = 0
+        while start < count:
+            stop = min(start + self.batch_size, count)
+            try:
+                features = forward(start, stop).float()
+            except torch.OutOfMemoryError as error:
+                self._halve(stop - start, error)
+                continue
+            vectors[start:stop] = torch.nn.functional.normalize(features, dim=-1).cpu().numpy()
+            start = stop
+        # A zero vector has stayed zero, and anything not a number has spread over its row.
+        bad = np.flatnonzero(~(np.abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-3))
+        if len(bad):
+            raise ModelError(
+                f"{self.identity.model_id} gave {len(bad)} of {count} inputs a vector that is zero or not "
+                f"finite (the first is number {bad[0]}) in {self._dtype}: try dtype float32; if that "
+                "fails too, the weights are damaged"
+            )
+        return vectors
+
+    def _halve(self, tried: int, error: torch.OutOfMemoryError) -> None:
+        """Settle on half of the batch that did not fit; raises ModelError if that was a single input."""
+        if tried == 1:
+            raise ModelError(
+                f"{self._device} has no memory left for a single input of {self.identity.model_id}: end "
+                "other programs that use it, give each actor more of a GPU, or take a smaller model or a CPU"
+            ) from error
+        self.batch_size = min(self.batch_size, tried // 2)
+        logger.warning("out of memory with a batch of %d, going on with %d", tried, self.batch_size)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor:
+    """`(n, dim)`, not normalised: the projected output of a two-tower model, else the pooled class token."""
+    encode = getattr(model, "get_image_features", model)
+    return encode(pixel_values=inputs).pooler_output  # type: ignore[no-any-return]
+
+
+@torch.inference_mode()
+def _identify(checkpoint: Checkpoint, model: PreTrainedModel) -> ModelIdentity:
+    """The identity, with dim taken from one forward pass: that the model takes such crops shows at once."""
+    side = checkpoint.preprocessing.crop.side
+    parameter = next(model.parameters())
+    blank = torch.zeros(1, 3, side, side, device=parameter.device, dtype=parameter.dtype)
+    try:
+        dim = _image_features(model, blank).shape[1]
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"{checkpoint.model_id} does not take the crops of {side} × {side} pixels that its image "
+            f"processor's settings ask for ({error}): they belong to another model"
+        ) from error
+    config = model.config.to_dict()
+    return ModelIdentity(
+        model_id=checkpoint.model_id,
+        revision=checkpoint.revision,
+        fingerprint=checkpoint.fingerprint(config.get("vision_config", config)),
+        dim=dim,
+    )
+
+
+def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:
+    """The tokenizer, or a function that says why there is none: pictures can be embedded without it."""
+    if not hasattr(model, "get_text_features"):
+        problem = ModelError(
+            f"{checkpoint.model_id} ({checkpoint.model_type}) knows pictures only: search by a picture, or "
+            "embed the collection with a CLIP or SigLIP model"
+        )
+    else:
+        try:
+            return load_tokenizer(checkpoint, model.config)
+        except ModelError as error:
+            problem = error
+
+    def refuse(texts: Sequence[str]) -> Tokens:
+        raise problem
+
+    return refuse

@@ -1,4 +1,4 @@
-"""What the rest of the project knows of a model: its identity, and that it turns pictures and texts into vectors.
+"""What the rest of the project knows of a model: its identity, and what it turns into vectors.
 
 Apart from `embedder.model`, so that a process that only needs these words does not pay for importing torch.
 """
@@ -17,8 +17,8 @@ from embedder.images import CropSpec
 class ModelIdentity:
     """Which model made a vector. Vectors can be compared exactly when their `fingerprint`s are equal.
 
-    `fingerprint` covers weights, architecture and preprocessing, and is the same for every copy of a checkpoint;
-    `model_id` and `revision` only say where this copy came from.
+    `fingerprint` covers weights, architecture and preprocessing, and is the same for every copy of a
+    checkpoint; `model_id` and `revision` only say where this copy came from.
     """
 
     model_id: str
@@ -41,5 +41,5 @@ class Embedder(Protocol):
         ...
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm, in the space of the images. Raises ModelError if the model has no text side."""
+        """`(n, dim)` float32, unit norm. Raises ModelError if the model has no text side."""
         ...

@@ -1,0 +1,250 @@
+"""A checkpoint folder in the Hugging Face layout: where it is, what its files say, and its fingerprint."""
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from embedder.errors import ModelError, ModelNotFoundError
+from embedder.hub import fetch_checkpoint
+from embedder.images import CropSpec
+
+SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
+
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# What changes the vector of a picture and does not show in the weights' names and shapes. A list of what
+# counts, and not of what does not: configurations get new keys with every release of transformers.
+_ARITHMETIC = (
+    "model_type",
+    "hidden_act",
+    "layer_norm_eps",
+    "num_attention_heads",
+    "image_size",
+    "patch_size",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How a crop becomes the model's input: `(uint8 · rescale − mean) / std` for each channel."""
+
+    crop: CropSpec
+    rescale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A folder with `config.json`, weights and the image processor's settings.
+
+    `model_id` is the hub id, or the folder's absolute path: either can be given again to load the same model,
+    from any working directory. `revision` is the commit of a hub id.
+    """
+
+    folder: Path
+    model_id: str
+    revision: str | None
+    model_type: str
+    preprocessing: Preprocessing
+    weights: tuple[Path, ...]
+
+    @classmethod
+    def find(cls, model: str, revision: str | None = None) -> "Checkpoint":
+        """Look at a local folder, else ask the hub; raises ModelNotFoundError or ModelError."""
+        folder, model_id, commit = _locate(model, revision)
+        config_file = folder / "config.json"
+        if not config_file.is_file():
+            raise ModelNotFoundError(
+                f"expected a Hugging Face checkpoint in {folder}, but it has no config.json: give the folder "
+                "that `save_pretrained` wrote or `hf download` filled"
+            )
+        model_type = _read_json(config_file).get("model_type")
+        if model_type not in SUPPORTED:
+            raise ModelError(_unsupported(model_id, model_type))
+        return cls(
+            folder=folder,
+            model_id=model_id,
+            revision=commit,
+            model_type=model_type,
+            preprocessing=_read_preprocessing(folder),
+            weights=tuple(_weight_files(folder)),
+        )
+
+    def fingerprint(self, vision_config: dict[str, Any]) -> str:
+        """SHA-256 of all that decides a picture's vector: weights, arithmetic and preprocessing.
+
+        `vision_config` is the vision model's configuration as transformers reads it, defaults filled in.
+        Equal for every copy of a checkpoint, wherever it lies and however its safetensors are split. The
+        tokenizer is left out: the vectors in an index do not depend on it.
+        """
+        digest = hashlib.sha256()
+        arithmetic = {key: vision_config.get(key) for key in _ARITHMETIC}
+        settings = self.preprocessing
+        crop = [settings.crop.side, settings.crop.shortest_edge, int(settings.crop.resample)]
+        applied = [f"{number:.9g}" for number in (settings.rescale, *settings.mean, *settings.std)]
+        digest.update(json.dumps([self.model_type, arithmetic, crop, applied], sort_keys=True).encode())
+        if self.weights[0].suffix == ".safetensors":
+            parts = [part for path in self.weights for part in _tensors(path)]
+        else:
+            parts = [
+                _Part(label=path.name, path=path, start=0, stop=path.stat().st_size) for path in self.weights
+            ]
+        for part in sorted(parts, key=lambda part: part.label):
+            digest.update(part.label.encode())
+            part.update(digest)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A stretch of a file of weights."""
+
+    label: str
+    path: Path
+    start: int
+    stop: int
+
+    def update(self, digest: "hashlib._Hash") -> None:
+        if self.start == self.stop:
+            return
+        with (
+            self.path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole,
+            memoryview(whole) as view,
+            view[self.start : self.stop] as part,
+        ):
+            digest.update(part)
+
+
+def _tensors(path: Path) -> Iterator[_Part]:
+    """Where each tensor of a safetensors file lies: 8 bytes of length, a JSON header that long, the data."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, stop = (8 + length + offset for offset in entry["data_offsets"])
+            yield _Part(label=f"{name} {entry['dtype']} {entry['shape']}", path=path, start=start, stop=stop)
+
+
+def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
+    """Folder, model id and commit."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise ModelError(
+                f"'{model}' is a folder, and only a hub id has revisions: leave '{revision}' out"
+            )
+        return folder.resolve(), str(folder.resolve()), None
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.exists():
+        raise ModelNotFoundError(
+            f"there is no folder {folder.absolute()}: give the folder of a Hugging Face checkpoint (the one "
+            "with config.json), or a hub id such as openai/clip-vit-base-patch32"
+        )
+    folder = fetch_checkpoint(model, revision)
+    return folder, model, folder.name
+
+
+def _unsupported(model_id: str, model_type: object) -> str:
+    message = f"{model_id}: expected a model of type {', '.join(SUPPORTED)}, got {model_type}"
+    if model_type == "siglip2":
+        message += (
+            ": SigLIP 2 NaFlex takes pictures of varying shape; use a checkpoint of fixed resolution, such "
+            "as google/siglip2-base-patch16-224"
+        )
+    return message
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files of weights, safetensors where there are any; shards as their index names them."""
+    for name in _WEIGHTS:
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            shards = [
+                folder / shard for shard in sorted(set(_read_json(index).get("weight_map", {}).values()))
+            ]
+            missing = [shard.name for shard in shards if not shard.is_file()]
+            if missing or not shards:
+                raise ModelNotFoundError(f"{folder} lacks {missing or 'the files'} that {index.name} names")
+            return shards
+    raise ModelNotFoundError(
+        f"{folder} has a config.json but no weights: expected {' or '.join(_WEIGHTS)}; "
+        "download the whole checkpoint"
+    )
+
+
+def _read_preprocessing(folder: Path) -> Preprocessing:
+    """The image processor's settings, read from its file: its class may need torchvision."""
+    settings = None
+    if (folder / "processor_config.json").is_file():  # transformers 5 keeps them here, and lets them win
+        settings = _read_json(folder / "processor_config.json").get("image_processor")
+    if settings is None and (folder / "preprocessor_config.json").is_file():
+        settings = _read_json(folder / "preprocessor_config.json")
+    if not isinstance(settings, dict):
+        raise ModelError(
+            f"{folder} does not say how pictures are prepared: expected preprocessor_config.json; save the "
+            "image processor beside the model, or download the whole checkpoint"
+        )
+    try:
+        normalised = settings.get("do_normalize", True)
+        return Preprocessing(
+            crop=_crop(settings),
+            rescale=float(settings.get("rescale_factor", 1 / 255))
+            if settings.get("do_rescale", True)
+            else 1.0,
+            mean=_channels(settings["image_mean"]) if normalised else (0.0, 0.0, 0.0),
+            std=_channels(settings["image_std"]) if normalised else (1.0, 1.0, 1.0),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{folder}: expected the image processor to cut a square and to normalise three channels, got "
+            f"{settings} ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _crop(settings: dict[str, Any]) -> CropSpec:
+    """The crop. Older files say less: a bare number is the shortest edge, or the square's side."""
+    if not settings.get("do_resize", True):
+        raise ValueError("pictures that are not resized do not fit in one batch")
+    resample = Image.Resampling(settings.get("resample", Image.Resampling.BICUBIC))
+    size = settings["size"]
+    edge = size if isinstance(size, int) else size.get("shortest_edge")
+    if edge is None:
+        if settings.get("do_center_crop") and _side(settings["crop_size"]) != _side(size):
+            raise ValueError("a crop after squashing is not supported")
+        return CropSpec(side=_side(size), shortest_edge=None, resample=resample)
+    if not settings.get("do_center_crop", "crop_size" in settings):
+        raise ValueError("without a centre crop pictures are not square")
+    return CropSpec(side=_side(settings["crop_size"]), shortest_edge=int(edge), resample=resample)
+
+
+def _side(size: int | dict[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    if size["height"] != size["width"]:
+        raise ValueError(f"{size} is not square")
+    return int(size["height"])
+
+
+def _channels(values: list[float]) -> tuple[float, ...]:
+    if len(values) != 3:
+        raise ValueError(f"{values} are not three channels")
+    return tuple(float(value) for value in values)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): download the checkpoint again") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return content

@@ -1,0 +1,75 @@
+"""Checkpoints of the Hugging Face hub: downloaded, or taken from the cache when the hub is out of reach."""
+
+import logging
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from embedder.errors import ModelNotFoundError
+
+_LOOKUP_TIMEOUT_S = 5.0
+_SMALL_FILES = ["*.json", "*.txt", "*.model"]  # configuration and tokenizer, `spiece.model` among them
+
+logger = logging.getLogger(__name__)
+
+
+def fetch_checkpoint(model_id: str, revision: str | None) -> Path:
+    """The cache folder of a checkpoint, named after its commit; raises ModelNotFoundError."""
+    try:
+        return _download(model_id, revision)
+    except Exception as error:  # the hub's client lets errors of several libraries through
+        unreachable = error
+    try:
+        cached = snapshot_download(
+            model_id, revision=revision, local_files_only=True, allow_patterns=_SMALL_FILES
+        )
+    except Exception as error:
+        raise ModelNotFoundError(_explain(model_id, revision, unreachable)) from error
+    logger.info("%s: the hub was not reached, using the copy in %s", model_id, cached)
+    return Path(cached)
+
+
+def _download(model_id: str, revision: str | None) -> Path:
+    # Asked for first, with a short time-out: snapshot_download has no setting for how long it waits here.
+    info = HfApi().model_info(model_id, revision=revision, timeout=_LOOKUP_TIMEOUT_S)
+    names = [sibling.rfilename for sibling in info.siblings or ()]
+    # Many repositories hold the same weights in several formats: one is enough.
+    safe = any(name.startswith("model") and ".safetensors" in name for name in names)
+    weights = "model*.safetensors*" if safe else "pytorch_model*.bin*"
+    return Path(snapshot_download(model_id, revision=revision, allow_patterns=[weights, *_SMALL_FILES]))
+
+
+def _explain(model_id: str, revision: str | None, error: Exception) -> str:
+    """What was looked for, why it was not there, and what to do."""
+    if isinstance(error, HFValidationError):
+        return f"model '{model_id}' is neither a folder on this machine nor a hub id such as owner/name"
+    if isinstance(error, GatedRepoError):
+        return (
+            f"model '{model_id}' is gated: accept its terms at {constants.ENDPOINT}/{model_id}, "
+            "then log in with `hf auth login`"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"there is no model '{model_id}' at {constants.ENDPOINT}, or it is private, and no folder has "
+            "that name: check the spelling, give a local folder, or log in with `hf auth login`"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"model '{model_id}' has no revision '{revision}': give one of its branches, tags or commits"
+    if isinstance(error, OfflineModeIsEnabled):
+        reason = "HF_HUB_OFFLINE forbids a download"
+    else:
+        lines = str(error).splitlines()
+        reason = f"{constants.ENDPOINT} could not be reached ({lines[0] if lines else type(error).__name__})"
+    wanted = f"{model_id} --revision {revision}" if revision else model_id
+    return (
+        f"model '{model_id}' is neither a folder nor in the cache {constants.HF_HUB_CACHE}, and {reason}. "
+        f"Run `hf download {wanted}` where there is a network and set HF_HOME to the folder it went to, or "
+        "give the path of a local folder with the checkpoint"
+    )
