@@ -23,6 +23,7 @@ from PIL import (
     JpegImagePlugin,  # noqa: F401
     PngImagePlugin,  # noqa: F401
     TiffImagePlugin,  # noqa: F401
+    UnidentifiedImageError,
     WebPImagePlugin,  # noqa: F401
 )
 
@@ -169,7 +170,8 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
     """The reason why Pillow failed with `error`, found in the bytes where its own message is vague."""
     name = picture_format(data)
     if isinstance(error, Image.DecompressionBombError):
-        return ImageError("too_many_pixels", f"{error} Shrink the picture before it is embedded.")
+        size_and_limit = str(error).partition(",")[0]
+        return ImageError("too_many_pixels", f"{size_and_limit}; shrink the picture")
     if isinstance(error, MemoryError):
         return ImageError("out_of_memory", f"no memory to decode this {name} file; free some", retryable=True)
     if name is None:
@@ -178,11 +180,13 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
         return ImageError(
             "unsupported_format", f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
         )
-    size = f"after {len(data):,} bytes"
+    # Pillow's message for a file of which no plugin makes anything names the buffer and its address.
+    what = "unreadable header" if isinstance(error, UnidentifiedImageError) else str(error) or repr(error)
     early = ends_early(data, name)
-    if early or (early is None and (isinstance(error, EOFError) or "truncated" in str(error).lower())):
-        return ImageError("truncated", f"the {name} file breaks off {size} ({error}); copy or fetch it again")
-    return ImageError("corrupt", f"the {name} file is damaged ({error}); restore it from its source")
+    if early or (early is None and (isinstance(error, EOFError) or "truncated" in what.lower())):
+        after = f"after {len(data):,} bytes"
+        return ImageError("truncated", f"the {name} file breaks off {after} ({what}); copy or fetch it again")
+    return ImageError("corrupt", f"the {name} file is damaged ({what}); restore it from its source")
 
 
 def _render(

@@ -20,6 +20,7 @@ def reason_of(data: bytes, limits: ImageLimits | None = None) -> str:
         decode_image(data, CENTRE, limits=limits or ImageLimits())
     assert caught.value.stage == "decode"
     assert len(str(caught.value)) > 20
+    assert " at 0x" not in str(caught.value)
     return caught.value.reason
 
 
