@@ -1,0 +1,76 @@
+"""Ray for a job: a cluster of one on this machine, or one that is there already."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+
+from embedder.model import ClipEmbedder
+from embedder.protocol import Embedder
+
+_CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
+
+
+@contextmanager
+def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
+    """Connect to the cluster at `address`, or start one here and stop it at the end.
+
+    Workers' output is shown with `verbose` alone; their exceptions reach the driver either way.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not verbose:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+    level = logging.INFO if verbose else logging.ERROR
+    if address is not None:
+        ray.init(address=address, log_to_driver=verbose, logging_level=level)
+    else:
+        cpus = max(_CPUS_NEEDED, os.cpu_count() or 1)
+        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=verbose, logging_level=level)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """How many embedding actors, (least, most), and the share of a GPU that each takes; 0 for none."""
+
+    actors: tuple[int, int]
+    num_gpus: float
+
+    @classmethod
+    def fitting(cls, actors: tuple[int, int] | None, num_gpus: float | None) -> "Pool":
+        """What was asked for; else an actor for every GPU of the connected cluster, or one a node without GPUs."""
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        share = (1.0 if gpus else 0.0) if num_gpus is None else num_gpus
+        if actors is None:
+            nodes = sum(1 for node in ray.nodes() if node["Alive"])
+            count = max(1, int(gpus / share)) if share else nodes
+            actors = (count, count)
+        return cls(actors=actors, num_gpus=share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Loads the model where it is called: in an actor, on its machine."""
+
+    model: str
+    revision: str | None
+    device: str | None
+    batch_size: int
+
+    def __call__(self) -> Embedder:
+        # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
+        # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
+        return ClipEmbedder.load(
+            self.model,
+            revision=self.revision,
+            device=self.device,
+            batch_size=self.batch_size,
+            threads=os.cpu_count(),
+        )

@@ -1,0 +1,33 @@
+"""Three questions to a running server, as a first-time user would ask them: by picture, by URL and by words."""
+
+from pathlib import Path
+from typing import Any
+
+import requests
+from rich.console import Console
+
+from jobs.show import rows_table
+
+TEXT = "a striped red star"
+K = 5
+
+
+def show_queries(url: str, picture: Path, image_id: str, console: Console) -> None:
+    """Ask the server at `url` for what is like a local picture, like the picture of `image_id`, and like `TEXT`."""
+    console.rule("a picture")
+    console.print(f"curl -F image=@{picture} -F k={K} {url}/search", soft_wrap=True, highlight=False, style="dim")
+    with picture.open("rb") as file:
+        _show(requests.post(f"{url}/search", files={"image": file}, data={"k": K}, timeout=60), console)
+    page = f"{url}/images/{requests.utils.quote(image_id)}/picture"
+    for title, query in (("a URL", {"url": page, "k": K}), ("words", {"text": TEXT, "k": K})):
+        console.rule(title)
+        console.print(f"POST {url}/search {query}", soft_wrap=True, highlight=False, style="dim")
+        _show(requests.post(f"{url}/search", json=query, timeout=60), console)
+
+
+def _show(response: requests.Response, console: Console) -> None:
+    response.raise_for_status()
+    answer: dict[str, Any] = response.json()
+    rows = [(f"{match['score']:.3f}", match["image_id"]) for match in answer["matches"]]
+    console.print(rows_table(("score", "image"), rows))
+    console.print(f"{answer['timing_ms']['total']:.0f} ms", style="dim")

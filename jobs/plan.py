@@ -1,0 +1,110 @@
+"""What is left to do: the listing, less what live rows cover, less what an unfinished run has already written.
+
+Resuming after a crash and embedding what is new are the same subtraction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection import Collection
+from index.live import LiveRows
+from index.records import ModelRecord, RowFile, RunStart
+from index.rows import newest
+from jobs.errors import OtherModelError
+
+STATE_COLUMNS = ("image_id", "uri", "size", "modified", "etag", "error_reason", "retryable")
+_EVIDENCE = ("uri", "size", "modified", "etag")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written."""
+
+    source: str
+    model: ModelRecord
+    listing: pa.Table
+    todo: pa.Table
+    live: pa.Table
+    run: RunStart | None
+    files: list[RowFile]
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to embed and nothing to commit."""
+        return self.todo.num_rows == 0 and self.run is None
+
+    @property
+    def already_there(self) -> int:
+        return self.listing.num_rows - self.todo.num_rows
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt at the run. Later attempts' rows win, so their files must sort later."""
+        names = [file.path.rpartition("/")[2] for file in self.files]
+        return 1 + max((int(name.split("-")[0]) for name in names), default=0)
+
+
+def make_plan(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
+    """Compare a listing with a collection. An unfinished run of the same source and model is gone on with.
+
+    Raises `OtherModelError` where the collection holds another model's vectors.
+    """
+    _check_model(collection, model)
+    live = collection.live_rows(STATE_COLUMNS)
+    started = [run for run in collection.run_starts() if run.source == source and same_model(run.model, model)]
+    run = started[-1] if started else None
+    files = _written(collection, run) if run else []
+    covered = _covered(listing, live)
+    if files:
+        covered = pc.or_(covered, _covered(listing, fold(collection, files)))
+    todo = listing.filter(pc.invert(covered))
+    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
+
+
+def same_model(one: ModelRecord, other: ModelRecord) -> bool:
+    """Vectors can be compared when fingerprints agree, wherever the copies of the model lie."""
+    return one.fingerprint == other.fingerprint
+
+
+def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
+    """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
+    rows = LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)
+    return rows.take(newest([rows["image_id"]])[0])
+
+
+def _check_model(collection: Collection, model: ModelRecord) -> None:
+    there = collection.model()
+    if there is not None and not same_model(there, model):
+        raise OtherModelError(
+            f"{collection.location} was embedded with {there}, not with {model}: their vectors cannot be compared. "
+            "Use that model, or name another folder for a new collection"
+        )
+
+
+def _written(collection: Collection, run: RunStart) -> list[RowFile]:
+    """The complete row files of an unfinished run, those of earlier attempts first; what is not one is left out."""
+    files = []
+    for path in collection.row_files(run.run_id):
+        attempt = path.rpartition("/")[2].split("-")[0]
+        try:
+            if attempt.isdigit():
+                files.append(collection.row_file(path))
+        except pa.ArrowInvalid:
+            continue  # no file of ours is ever half written under its name: this one is foreign, or its disk is bad
+    return files
+
+
+def _covered(listing: pa.Table, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
+    """A mask over the listing: a row of that id is there, nothing says that the image changed, and it need not be
+    tried again. What one side does not know (a list has no sizes) is no evidence of a change.
+    """
+    if rows.num_rows == 0:
+        return pa.array([False] * listing.num_rows)
+    found = rows.take(pc.index_in(listing["image_id"], rows["image_id"]))
+    covered = pc.and_(pc.is_valid(found["image_id"]), pc.invert(pc.fill_null(found["retryable"], False)))
+    for name in _EVIDENCE:
+        covered = pc.and_(covered, pc.fill_null(pc.equal(listing[name], found[name]), True))
+    return covered

@@ -1,0 +1,117 @@
+"""What an embedding job came to, for people: a progress bar while it runs and a table at its end."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+import rich.progress
+from rich.console import Console
+from rich.table import Table
+
+from jobs.plan import Plan
+from jobs.stages import BlockSummary
+
+
+@dataclass(kw_only=True)
+class EmbedReport:
+    """Counts and seconds of a job. `*_seconds` add up over workers and may exceed `seconds`, which is the clock's."""
+
+    listed: int
+    already_there: int
+    actors: int = 1
+    embedded: int = 0
+    rejected: int = 0
+    reject_reasons: Counter[str] = field(default_factory=Counter)
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    model_seconds: float = 0.0
+    write_seconds: float = 0.0
+    started: float | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan, *, actors: int = 1) -> Self:
+        """A report of a job that has not begun."""
+        return cls(listed=plan.listing.num_rows, already_there=plan.already_there, actors=actors)
+
+    def add(self, block: BlockSummary) -> None:
+        """Count a block that is on disk. The clock starts when the first is about to be embedded."""
+        now = time.perf_counter()
+        if self.started is None:
+            self.started = now - block.model_seconds - block.write_seconds
+        self.seconds = now - self.started
+        self.embedded += block.embedded
+        self.rejected += block.rejected
+        for name in ("fetch_seconds", "decode_seconds", "model_seconds", "write_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(block, name))
+
+    @property
+    def images_per_second(self) -> float:
+        """Images embedded or rejected per second, the start-up of Ray and of the model apart."""
+        return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
+
+    @property
+    def bottleneck(self) -> str:
+        """The stage that the others waited for: the model if it was nearly always busy, else what supplies it."""
+        if not self.seconds:
+            return "nothing to do"
+        busy = (self.model_seconds + self.write_seconds) / (self.seconds * self.actors)
+        if busy >= 0.85:
+            return f"the model (busy {busy:.0%} of the time)"
+        stage = "reading" if self.fetch_seconds > self.decode_seconds else "decoding"
+        return f"{stage} (the model was busy {busy:.0%} of the time)"
+
+
+class Progress(Protocol):
+    """Told of each block that is on disk."""
+
+    def advance(self, report: EmbedReport) -> None: ...
+
+
+class ProgressBar:
+    """A bar with images, rate and time left. Prints a line now and then where the output is no terminal."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._total = total
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("embedding"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn("{task.fields[rate]}"),
+            rich.progress.TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("embedding", total=total, rate="starting Ray and the model")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def advance(self, report: EmbedReport) -> None:
+        rate = f"{report.images_per_second:,.0f} images/s" + (
+            f", {report.rejected} rejected" if report.rejected else ""
+        )
+        self._bar.update(self._task, completed=report.embedded + report.rejected, rate=rate)
+
+
+def embed_table(report: EmbedReport) -> Table:
+    """The closing table."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(justify="left")
+    table.add_row("listed", f"{report.listed:,}", "")
+    table.add_row("already there", f"{report.already_there:,}", "")
+    table.add_row("embedded", f"{report.embedded:,}", "")
+    table.add_row("rejected", f"{sum(report.reject_reasons.values()):,}", "")
+    for reason, count in report.reject_reasons.most_common():
+        table.add_row(f"  {reason}", f"{count:,}", "")
+    if report.seconds:
+        table.add_row("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart")
+        table.add_row("bottleneck", "", report.bottleneck)
+    return table

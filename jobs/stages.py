@@ -1,0 +1,191 @@
+"""The stages of the embedding pipeline, as Ray Data's workers run them: fetch and decode, then embed and write."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from embedder.actor import EmbedImages
+from embedder.errors import FetchError, Rejected
+from embedder.fetch import Fetcher, FetchPolicy
+from embedder.images import CropSpec, ImageLimits, decode_image
+from embedder.protocol import Embedder
+from index.collection import Collection
+from jobs.errors import OtherModelError
+
+_SECONDS = ("fetch_seconds", "decode_seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeSettings:
+    """What the fetch and decode stage needs; travels to the workers."""
+
+    crop: CropSpec
+    policy: FetchPolicy
+    limits: ImageLimits
+    draft: bool
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """One row's picture or the reason why there is none. Field names are those of the row's columns."""
+
+    pixels: bytes | None = None
+    content_hash: str | None = None
+    bytes_read: int | None = None
+    width: int | None = None
+    height: int | None = None
+    format: str | None = None
+    error_stage: str | None = None
+    error_reason: str | None = None
+    error_message: str | None = None
+    retryable: bool | None = None
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+_OUTCOME_TYPES: dict[str, pa.DataType] = {
+    "content_hash": pa.string(),
+    "width": pa.int32(),
+    "height": pa.int32(),
+    "format": pa.string(),
+    "error_stage": pa.string(),
+    "error_reason": pa.string(),
+    "error_message": pa.string(),
+    "retryable": pa.bool_(),
+    "fetch_seconds": pa.float64(),
+    "decode_seconds": pa.float64(),
+}
+
+
+def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
+    """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), what was read, and why not."""
+    fetcher = _fetcher(settings.policy)
+    with ThreadPoolExecutor(settings.threads) as pool:
+        outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
+    for name, type_ in _OUTCOME_TYPES.items():
+        table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
+    read = pa.array([o.bytes_read for o in outcomes], pa.int64())
+    table = table.set_column(table.column_names.index("size"), "size", pc.coalesce(table["size"], read))
+    side = settings.crop.side
+    return table.append_column("pixels", pa.array([o.pixels for o in outcomes], pa.binary(side * side * 3)))
+
+
+@lru_cache(maxsize=4)
+def _fetcher(policy: FetchPolicy) -> Fetcher:
+    """One per worker process: connections are kept between batches."""
+    return Fetcher(policy)
+
+
+def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Outcome:
+    started = time.perf_counter()
+    fetched: float | None = None
+    digest = None
+    size = None
+    try:
+        if uri is None:
+            raise FetchError("no_uri", "the list has no uri for this row")
+        data = fetcher.fetch(uri)
+        fetched = time.perf_counter()
+        digest, size = hashlib.sha256(data).hexdigest(), len(data)
+        image = decode_image(data, settings.crop, limits=settings.limits, draft=settings.draft)
+    except Rejected as error:
+        ended = time.perf_counter()
+        return _Outcome(
+            content_hash=digest,
+            bytes_read=size,
+            error_stage=error.stage,
+            error_reason=error.reason,
+            error_message=error.message,
+            retryable=error.retryable,
+            fetch_seconds=(fetched or ended) - started,
+            decode_seconds=ended - (fetched or ended),
+        )
+    return _Outcome(
+        pixels=image.pixels.tobytes(),
+        content_hash=digest,
+        bytes_read=size,
+        width=image.width,
+        height=image.height,
+        format=image.format,
+        fetch_seconds=fetched - started,
+        decode_seconds=time.perf_counter() - fetched,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSummary:
+    """What one block of rows came to; the only thing that the driver sees of it."""
+
+    path: str
+    rows: int
+    size: int
+    embedded: int
+    rejected: int
+    fetch_seconds: float
+    decode_seconds: float
+    model_seconds: float
+    write_seconds: float
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> "BlockSummary":
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+
+class EmbedBlock:
+    """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
+
+    Both in one call: what a crash can cost is the block in hand. The file's name follows from the ids in it, so that a
+    block that Ray tries again, because its actor died after writing, replaces its own file.
+    """
+
+    def __init__(
+        self,
+        *,
+        load: Callable[[], Embedder],
+        batch_size: int,
+        fingerprint: str,
+        location: str,
+        run_id: str,
+        attempt: int,
+    ) -> None:
+        self._embed = EmbedImages(load, batch_size)
+        if self._embed.identity.fingerprint != fingerprint:
+            raise OtherModelError(
+                f"this worker loaded {self._embed.identity.model_id} with fingerprint "
+                f"{self._embed.identity.fingerprint[:12]}, the job began with {fingerprint[:12]}: "
+                "put the same model files on every machine"
+            )
+        self._collection = Collection.open(location)
+        self._run_id = run_id
+        self._attempt = attempt
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        seconds = {name: pc.sum(table[name]).as_py() for name in _SECONDS}
+        started = time.perf_counter()
+        rows = self._embed(table.drop_columns(list(_SECONDS)))
+        embedded = time.perf_counter()
+        file = self._collection.write_rows(self._run_id, self._file_name(rows["image_id"]), rows)
+        rejected = rows.num_rows - rows["error_reason"].null_count
+        summary = BlockSummary(
+            path=file.path,
+            rows=file.rows,
+            size=file.size,
+            embedded=rows.num_rows - rejected,
+            rejected=rejected,
+            model_seconds=embedded - started,
+            write_seconds=time.perf_counter() - embedded,
+            **seconds,
+        )
+        return pa.Table.from_pylist([vars(summary)])
+
+    def _file_name(self, ids: pa.ChunkedArray) -> str:
+        digest = hashlib.sha256("\n".join(ids.to_pylist()).encode()).hexdigest()
+        return f"{self._attempt:04}-{digest[:20]}"
