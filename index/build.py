@@ -138,9 +138,8 @@ def _self_check(collection: Collection, manifest: VersionManifest, sample: pa.Ta
         (segment,) = open_segments(collection, manifest, Path(cache))
         ids = sample.column("image_id").to_pylist()
         positions = sample.column("position").to_numpy()
-        vectors = np.array(pc.list_flatten(sample.column(EMBEDDING)), np.float32)
-        vectors = vectors.reshape(len(ids), manifest.dim)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # Arrow's memory is read-only
         nearest = segment.search(vectors, 1)[0][:, 0]
         own = np.array([segment.vector(int(position)) for position in positions])
         scores = np.minimum(nearest, np.einsum("nd,nd->n", own, vectors))

@@ -158,7 +158,9 @@ class Collection:
 
     def live_rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest committed row of each id that was not deleted since, by image_id. None: every column."""
-        return LiveRows.of_runs(self.storage, self.runs()).read(columns).sort_by("image_id")
+        live = LiveRows.of_runs(self.storage, self.runs())
+        names = list(live.schema.names if columns is None else columns)
+        return live.read(list(dict.fromkeys([*names, "image_id"]))).sort_by("image_id").select(names)
 
     def rejects(self) -> pa.Table:
         """Live rows that could not be embedded, without the embedding, by image_id."""

@@ -35,15 +35,9 @@ class Match:
 class Searcher:
     """The nearest neighbours in one index version. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        manifest: VersionManifest,
-        segments: list[Segment],
-        cache: tempfile.TemporaryDirectory[str] | None = None,
-    ) -> None:
+    def __init__(self, manifest: VersionManifest, segments: list[Segment]) -> None:
         self.manifest = manifest
         self._segments = segments
-        self._cache = cache  # lives as long as the searcher: the segments map files in it
         self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
 
     @classmethod
@@ -58,8 +52,9 @@ class Searcher:
                 f"{collection.location} has no index to search: build one with `likeness index`"
             )
         manifest = collection.read_version(version)
-        cache = None if collection.storage.is_local else tempfile.TemporaryDirectory(prefix="likeness-")
-        return cls(manifest, open_segments(collection, manifest, Path(cache.name if cache else "")), cache)
+        with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
+            # A mapped file stays readable after its name is gone, and its room is freed with the process.
+            return cls(manifest, open_segments(collection, manifest, Path(cache)))
 
     @property
     def version(self) -> str:
