@@ -58,9 +58,7 @@ def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[4][0]) for address in found))
 
 
-def open_socket(
-    host: str, port: int, *, timeout: float, resolve: Resolver, any_address: bool = False
-) -> socket.socket:
+def open_socket(host: str, port: int, *, timeout: float, resolve: Resolver, any_address: bool = False) -> socket.socket:
     """Connect to the first address that answers within `timeout` seconds, look-up included.
 
     One address that is not public forbids the host: ForbiddenAddressError, before anything is sent. Otherwise

@@ -22,7 +22,7 @@ class _Loaded:
     file: tuple[str, int]
     column: str
     rows: range
-    values: pa.ChunkedArray[Any]
+    values: "pa.ChunkedArray[Any]"
 
 
 class Cells:
@@ -92,6 +92,4 @@ def _bytes(uri: str, cell: Cell, value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     found = "nothing" if value is None else type(value).__name__
-    raise FetchError(
-        "not_bytes", f"{shown(uri)}: expected bytes in row {cell.row} of {cell.column!r}, found {found}"
-    )
+    raise FetchError("not_bytes", f"{shown(uri)}: expected bytes in row {cell.row} of {cell.column!r}, found {found}")

@@ -2,7 +2,7 @@
 
 Why not requests-hardened, which pins addresses too: it puts the address in place of the URL's host and
 patches the checks of the name back in, takes no resolver and no list of allowed hosts, lets fec0::/10,
-::127.0.0.1 and Azure's 168.63.129.16 pass, tries one address only, and has no deadline, byte cap or port check.
+::127.0.0.1 and Azure's 168.63.129.16 pass, tries one address only, has no deadline, byte cap or port check.
 Connecting is the one step that has to differ, and urllib3 has a method for it; host, certificate and Host
 header stay as they are.
 """
@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import urllib3
@@ -32,8 +32,9 @@ class WireLimitError(Exception):
 class PinnedPools(urllib3.PoolManager):
     """Connection pools by scheme, host and port. No proxies, no cookies, no .netrc; thread-safe."""
 
-    def __init__(self, connect: Connect, *, wire_limit: int, tls: ssl.SSLContext) -> None:
-        super().__init__(num_pools=64, maxsize=16, ssl_context=tls)
+    def __init__(self, connect: Connect, *, wire_limit: int, ca_file: str | None) -> None:
+        super().__init__(num_pools=64, maxsize=16)
+        self._ca_file = ca_file
         self._connection_kinds: dict[str, Any] = {
             "http": partial(_Connection, connect=connect, wire_limit=wire_limit),
             "https": partial(_SecureConnection, connect=connect, wire_limit=wire_limit),
@@ -42,9 +43,19 @@ class PinnedPools(urllib3.PoolManager):
     def _new_pool(
         self, scheme: str, host: str, port: int, request_context: dict[str, Any] | None = None
     ) -> HTTPConnectionPool:
+        if scheme == "https":
+            request_context = {**(request_context or self.connection_pool_kw), "ssl_context": self._tls}
         pool = super()._new_pool(scheme, host, port, request_context)
         pool.ConnectionCls = self._connection_kinds[scheme]
         return pool
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Made when it is needed: to read the system's certificates takes longer than a fetch.
+        context = ssl.create_default_context()
+        if self._ca_file is not None:
+            context.load_verify_locations(self._ca_file)
+        return context
 
 
 class _Connection(HTTPConnection):
@@ -76,6 +87,13 @@ class _BoundedResponse(http.client.HTTPResponse):
         super().__init__(sock, *args, **options)
         deadline = time.monotonic() + (sock.gettimeout() or 0.0)
         self.fp = io.BufferedReader(_BoundedReader(self.fp.detach(), sock, deadline, wire_limit))
+
+    def begin(self) -> None:
+        super().begin()
+        # urllib3 refuses this as well, but leaves the socket open.
+        lengths = ",".join(self.headers.get_all("Content-Length", [])).split(",")
+        if len({length.strip() for length in lengths}) > 1:
+            raise http.client.HTTPException(f"contradictory lengths {lengths}")
 
 
 class _BoundedReader(io.RawIOBase):

@@ -48,9 +48,7 @@ class Fetcher:
         file, part = split_fragment(uri)
         if scheme in ("http", "https"):
             if part is not None:
-                raise FetchError(
-                    "bad_uri", f"{shown(uri)}: parts are read from local files and object stores only"
-                )
+                raise FetchError("bad_uri", f"{shown(uri)}: parts are read from local files and object stores only")
             return self._http.get(uri)
         if isinstance(part, Cell):
             data = self._cells.read(file, part)
@@ -63,9 +61,7 @@ class Fetcher:
         size = int(file.size())
         first, end = (0, size) if part is None else (part.first, part.last + 1)
         if end > size:
-            raise FetchError(
-                "out_of_range", f"{shown(uri)}: the file ends at {size:,} bytes; has it been rewritten?"
-            )
+            raise FetchError("out_of_range", f"{shown(uri)}: the file ends at {size:,} bytes; has it been rewritten?")
         self._check_size(uri, end - first)
         file.seek(first)
         data = bytes(file.read(end - first))

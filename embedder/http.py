@@ -48,10 +48,7 @@ class HttpClient:
         self._policy = policy
         self._resolve = resolve
         self._sleep = sleep
-        tls = ssl.create_default_context()
-        if policy.ca_file is not None:
-            tls.load_verify_locations(policy.ca_file)
-        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _FRAMING, tls=tls)
+        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _FRAMING, ca_file=policy.ca_file)
 
     def get(self, url: str) -> bytes:
         """The body. FetchError says what was wrong, after the retries that the policy allows."""
@@ -206,16 +203,14 @@ class HttpClient:
             case urllib3.exceptions.NameResolutionError():
                 again = getattr(error.__cause__, "errno", None) == socket.EAI_AGAIN
                 return FetchError("unknown_host", f"{name}: the host's name has no address", retryable=again)
+            case urllib3.exceptions.NewConnectionError():  # by descent a time-out, but it is not one
+                return FetchError("connection_failed", f"{name}: {error.__cause__}", retryable=True)
             case urllib3.exceptions.TimeoutError() | TimeoutError():
-                limits = (
-                    f"{self._policy.connect_timeout_s:g} s to connect, {self._policy.timeout_s:g} s in all"
-                )
+                limits = f"{self._policy.connect_timeout_s:g} s to connect, {self._policy.timeout_s:g} s in all"
                 return FetchError("timeout", f"{name}: took too long ({limits})", retryable=True)
             case urllib3.exceptions.SSLError():
                 lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in error.args)
-                return FetchError(
-                    "tls_failed", f"{name}: no secure connection: {error}", retryable=not lasting
-                )
+                return FetchError("tls_failed", f"{name}: no secure connection: {error}", retryable=not lasting)
         return FetchError("connection_failed", f"{name}: {error}", retryable=True)
 
 

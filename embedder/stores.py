@@ -16,9 +16,7 @@ from embedder.errors import FetchError
 from embedder.policy import FetchPolicy
 from embedder.uris import local_path, scheme_of, shown
 
-_OBJECT = re.compile(
-    r"[a-z0-9]+://(?:(?P<user>[^/@]*)@)?(?P<bucket>[^/@]+)/(?P<key>.+)", re.IGNORECASE | re.DOTALL
-)
+_OBJECT = re.compile(r"[a-z0-9]+://(?:(?P<user>[^/@]*)@)?(?P<bucket>[^/@]+)/(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 
 # pyarrow tells most failures of object stores by their text alone.
 _REPORT = re.compile(r"(?:AWS Error|Azure Error|google::cloud).*", re.DOTALL)
@@ -58,10 +56,8 @@ class Stores:
             raise FetchError("bad_uri", "expected the path of a file, got an empty one")
         # Asked before opening: to open a FIFO waits for a writer, and to open a device can do anything.
         if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise FetchError(
-                "not_a_file", f"{shown(uri)}: expected a file, found a folder, a device or the like"
-            )
-        return pa.OSFile(path, "r")
+            raise FetchError("not_a_file", f"{shown(uri)}: expected a file, found a folder, a device or the like")
+        return pa.OSFile(os.fsencode(path), "r")  # type: ignore[arg-type]  # bytes: any name
 
     def _open_object(self, uri: str) -> pa.NativeFile:
         found = _OBJECT.fullmatch(uri)
@@ -83,9 +79,9 @@ class Stores:
             return self._connect_s3(bucket, anonymous=user == "anonymous")
         if scheme == "gs":
             seconds = f"{self._policy.timeout_s:g}"
-            return pafs.FileSystem.from_uri(
-                f"gs://{user + '@' if user else ''}{bucket}?retry_limit_seconds={seconds}"
-            )[0]
+            return pafs.FileSystem.from_uri(f"gs://{user + '@' if user else ''}{bucket}?retry_limit_seconds={seconds}")[
+                0
+            ]
         account = user or os.environ.get("AZURE_STORAGE_ACCOUNT", "")
         if not account:
             raise FetchError(
@@ -123,15 +119,11 @@ def _fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
     if isinstance(error, FileNotFoundError | NotADirectoryError) or _MISSING.search(report):
         return FetchError("not_found", f"{shown(uri)}: there is no such file; has it been moved or deleted?")
     if isinstance(error, PermissionError) or _REFUSED.search(report):
-        return FetchError(
-            "permission_denied", f"{shown(uri)}: access refused; check permissions and credentials"
-        )
+        return FetchError("permission_denied", f"{shown(uri)}: access refused; check permissions and credentials")
     if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return FetchError("bad_uri", f"{shown(uri)}: {text}")
     if "Not a regular file" in text:
         return FetchError("not_a_file", f"{shown(uri)}: expected a file, found a folder or a bucket")
     if isinstance(error, TimeoutError) or _LATE.search(report):
-        return FetchError(
-            "timeout", f"{shown(uri)}: the store did not answer in time ({text})", retryable=True
-        )
+        return FetchError("timeout", f"{shown(uri)}: the store did not answer in time ({text})", retryable=True)
     return FetchError("read_failed", f"{shown(uri)}: {text}", retryable=True)
