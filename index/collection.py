@@ -95,8 +95,7 @@ class Collection:
         return [
             self._read_run(f"{folder}/started.json", RunStart)
             for folder in self._run_folders()
-            if self.storage.is_file(f"{folder}/started.json")
-            and not self.storage.is_file(f"{folder}/manifest.json")
+            if self.storage.is_file(f"{folder}/started.json") and not self.storage.is_file(f"{folder}/manifest.json")
         ]
 
     def start_run(self, source: str, model: ModelRecord) -> RunStart:
@@ -144,9 +143,7 @@ class Collection:
         """Make a run's rows count. DamagedRunError when a file that it names is missing or has changed."""
         for file in [*manifest.files, *([manifest.deletes] if manifest.deletes else [])]:
             if not self.storage.is_file(file.path) or self.storage.size(file.path) != file.size:
-                raise DamagedRunError(
-                    f"{file.path} is missing or has changed since it was written", file.path
-                )
+                raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
         self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
 
     def model(self) -> ModelRecord | None:
@@ -236,9 +233,7 @@ class Collection:
         try:
             return record.from_bytes(self.storage.read(path))
         except (FileNotFoundError, ValueError) as error:
-            raise DamagedRunError(
-                f"{path} is damaged ({error}): restore it, or remove its run", path
-            ) from error
+            raise DamagedRunError(f"{path} is damaged ({error}): restore it, or remove its run", path) from error
 
     def _write_table(self, path: str, table: pa.Table) -> RowFile:
         sink = pa.BufferOutputStream()

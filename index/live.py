@@ -104,15 +104,11 @@ class LiveRows:
         if EMBEDDING in columns:
             schema = self.schema
         else:  # without the embedding rows of two models fit one table
-            fields = [
-                pa.schema([f for f in s if f.name != EMBEDDING]).append(_NO_EMBEDDING) for s in self._schemas
-            ]
+            fields = [pa.schema([f for f in s if f.name != EMBEDDING]).append(_NO_EMBEDDING) for s in self._schemas]
             schema = unify(fields) if fields else row_schema(0)
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
-            raise CollectionError(
-                f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}"
-            )
+            raise CollectionError(f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}")
         return pa.schema([schema.field(name) for name in columns])
 
     def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:

@@ -40,9 +40,7 @@ class ModelRecord(Record):
     dim: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]})"
-        )
+        return f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]})"
 
 
 class FileRecord(Record):

@@ -41,9 +41,7 @@ def embedding_type(dim: int) -> pa.DataType:
 
 def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     """The fixed columns, then those metadata columns whose names are not taken."""
-    fixed = [
-        pa.field(name, embedding_type(dim) if name == EMBEDDING else kind) for name, kind in _COLUMNS.items()
-    ]
+    fixed = [pa.field(name, embedding_type(dim) if name == EMBEDDING else kind) for name, kind in _COLUMNS.items()]
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 

@@ -48,9 +48,7 @@ class Searcher:
         """
         version = version or collection.current()
         if version is None:
-            raise EmptyCollectionError(
-                f"{collection.location} has no index to search: build one with `likeness index`"
-            )
+            raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
         manifest = collection.read_version(version)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
             # A mapped file stays readable after its name is gone, and its room is freed with the process.
@@ -88,9 +86,7 @@ class Searcher:
             return []
         scores, positions = self._nearest(queries, k)
         rows = self._rows(positions[positions >= 0])
-        matches = iter(
-            _match(row, score) for row, score in zip(rows, scores[positions >= 0].tolist(), strict=True)
-        )
+        matches = iter(_match(row, score) for row, score in zip(rows, scores[positions >= 0].tolist(), strict=True))
         found = [[next(matches) for _ in range(count)] for count in (positions >= 0).sum(axis=1)]
         return [sorted(ranked, key=lambda match: (-match.score, match.image_id)) for ranked in found]
 

@@ -39,9 +39,7 @@ class Segment:
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         rows = sum(len(batch) for batch in batches)
         if index.ntotal != rows:
-            raise CollectionError(
-                f"{folder} has {index.ntotal} vectors but {rows} rows: build the index again"
-            )
+            raise CollectionError(f"{folder} has {index.ntotal} vectors but {rows} rows: build the index again")
         return cls(index, batches)
 
     @property
@@ -54,9 +52,7 @@ class Segment:
         """Length of a vector."""
         return int(self._index.d)
 
-    def search(
-        self, queries: npt.NDArray[np.float32], k: int
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Cosine and position of the k nearest, each `(n, k)`, best first. A position of -1 is no match.
 
         `queries` is `(n, dim)` float32, contiguous, unit norm.
@@ -68,9 +64,7 @@ class Segment:
         """The vector at a position, `(dim,)` float32."""
         return np.asarray(self._index.reconstruct(position), np.float32)
 
-    def rows(
-        self, positions: npt.NDArray[np.int64], columns: list[str] | None = None
-    ) -> list[dict[str, Any]]:
+    def rows(self, positions: npt.NDArray[np.int64], columns: list[str] | None = None) -> list[dict[str, Any]]:
         """The rows at these positions, in their order. None: every column but the embedding."""
         found: list[dict[str, Any]] = [{}] * len(positions)
         # Batch by batch: taking from a table of many batches would first join them all.
@@ -98,9 +92,7 @@ class Segment:
         return list(self._batches[0].schema.names) if self._batches else []
 
 
-def write_segment(
-    folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, capacity: int
-) -> int:
+def write_segment(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, capacity: int) -> int:
     """Write embedded rows as a segment, in their order, and return how many there were.
 
     At most `capacity` rows. The vectors are copied once, straight into the index. CollectionError names the

@@ -90,9 +90,7 @@ class Storage:
     def list(self, folder: str = "") -> list[FileInfo]:
         """What lies directly in a folder, by name; nothing when the folder is missing."""
         selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True)
-        found = [
-            info for info in self.filesystem.get_file_info(selector) if not info.base_name.startswith(".")
-        ]
+        found = [info for info in self.filesystem.get_file_info(selector) if not info.base_name.startswith(".")]
         entries = [
             FileInfo(
                 path=f"{folder}/{info.base_name}" if folder else info.base_name,

@@ -16,8 +16,7 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
     truncated or altered, and the other versions.
     """
     return [
-        _open_segment(collection, manifest, name, cache)
-        for name in (segment.name for segment in manifest.segments)
+        _open_segment(collection, manifest, name, cache) for name in (segment.name for segment in manifest.segments)
     ]
 
 
@@ -38,13 +37,9 @@ def _open_segment(collection: Collection, manifest: VersionManifest, name: str, 
         except FileNotFoundError as error:
             raise _damaged(collection, manifest, path, "is missing") from error
         if found.size != expected.size:
-            raise _damaged(
-                collection, manifest, path, f"has {found.size:,} bytes, expected {expected.size:,}"
-            )
+            raise _damaged(collection, manifest, path, f"has {found.size:,} bytes, expected {expected.size:,}")
         if found != expected:
-            raise _damaged(
-                collection, manifest, path, "has been altered: its SHA-256 is not the recorded one"
-            )
+            raise _damaged(collection, manifest, path, "has been altered: its SHA-256 is not the recorded one")
         folder = local.parent
     opened = Segment.open(folder)
     if (opened.ntotal, opened.dim) != (segment.ntotal, manifest.dim):
@@ -64,9 +59,7 @@ def _local_file(collection: Collection, path: str, cache: Path) -> Path:
     return local
 
 
-def _damaged(
-    collection: Collection, manifest: VersionManifest, path: str, problem: str
-) -> DamagedVersionError:
+def _damaged(collection: Collection, manifest: VersionManifest, path: str, problem: str) -> DamagedVersionError:
     others = collection.other_versions(manifest.version)
     return DamagedVersionError(
         f"index version {manifest.version} is damaged: {path} {problem}; other versions: {others}; "

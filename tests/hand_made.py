@@ -1,0 +1,63 @@
+"""Collections made by hand, for the tests of index."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection import Collection
+from index.records import ModelRecord, RunManifest
+
+DIM = 8
+MODEL = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=DIM)
+
+
+def unit_vectors(count: int, seed: int = 0, dim: int = DIM) -> npt.NDArray[np.float32]:
+    """`(count, dim)` float32, unit norm."""
+    vectors = np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def rows(
+    ids: Sequence[str],
+    vectors: npt.NDArray[np.float32] | None = None,
+    *,
+    rejected: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> pa.Table:
+    """Rows of these ids, then a row for each rejected id with its reason."""
+    rejected = rejected or {}
+    if vectors is None:
+        vectors = unit_vectors(len(ids), seed=len(ids))
+    every = [*ids, *rejected]
+    embedding = pa.array([*vectors, *[None] * len(rejected)], pa.list_(pa.float32(), vectors.shape[1]))
+    columns: dict[str, Any] = {
+        "image_id": pa.array(every, pa.string()),
+        "uri": pa.array([f"memory:{image_id}" for image_id in every], pa.string()),
+        "embedding": embedding,
+        "error_reason": pa.array([*[None] * len(ids), *rejected.values()], pa.string()),
+    }
+    return pa.table({**columns, **(metadata or {})})
+
+
+def add_run(
+    collection: Collection,
+    *tables: pa.Table,
+    deletes: Sequence[str] | None = None,
+    model: ModelRecord = MODEL,
+) -> RunManifest:
+    """Write and commit a run with one file per table."""
+    start = collection.start_run("memory:", model)
+    manifest = RunManifest(
+        **start.model_dump(exclude={"model"}),
+        model=model,
+        finished_at=start.started_at,
+        files=[collection.write_rows(start.run_id, f"part-{number:03d}", table) for number, table in enumerate(tables)],
+        deletes=collection.write_deletes(start.run_id, deletes) if deletes else None,
+        counts={"rows": sum(table.num_rows for table in tables)},
+    )
+    collection.commit_run(manifest)
+    return manifest

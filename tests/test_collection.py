@@ -1,0 +1,258 @@
+"""Collections: what counts as one, runs and their order, and the fold that lets the newest row win."""
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from index.collection import Collection
+from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
+from index.records import ModelRecord
+from index.rows import FIXED, metadata_columns, newest
+from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def live_ids(collection: Collection) -> list[Any]:
+    return collection.live_rows(["image_id"]).column("image_id").to_pylist()
+
+
+def test_foreign_files_are_named(tmp_path: Path) -> None:
+    for name in ["holiday.jpg", "notes.txt"]:
+        (tmp_path / name).touch()
+    (tmp_path / ".DS_Store").touch()
+    with pytest.raises(NotACollectionError, match=r"holiday\.jpg, notes\.txt; expected a new or an empty folder"):
+        Collection.create_or_open(str(tmp_path))
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(NotACollectionError, match="is a file"):
+        Collection.create_or_open(str(tmp_path / "notes.txt"))
+
+
+def test_a_new_an_empty_and_an_existing_folder_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / ".gitkeep").touch()
+    assert Collection.create_or_open(str(tmp_path)).runs() == []
+    assert Collection.create_or_open(str(tmp_path / "deep" / "new")).runs() == []
+    assert Collection.create_or_open(str(tmp_path / "deep" / "new")).live_rows().num_rows == 0
+    assert Collection.open(str(tmp_path / "deep" / "new")).current() is None
+
+
+def test_open_wants_a_collection(tmp_path: Path) -> None:
+    with pytest.raises(NotACollectionError, match="does not exist: make a collection with `likeness embed`"):
+        Collection.open(str(tmp_path / "missing"))
+    with pytest.raises(NotACollectionError, match="is not a collection: expected runs/ in it"):
+        Collection.open(str(tmp_path))
+
+
+def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
+    start = collection.start_run("memory:", MODEL)
+    file = collection.write_rows(start.run_id, "one", rows(["a"]))
+    assert collection.runs() == []
+    assert collection.run_starts() == [start]
+    assert collection.row_files(start.run_id) == [f"runs/{start.run_id}/rows/one.parquet"]
+    assert collection.row_file(file.path) == file
+    assert collection.read_rows(start.run_id, ["image_id"]).to_pylist() == [{"image_id": "a"}]
+    assert live_ids(collection) == []
+    committed = add_run(collection, rows(["b"]))
+    assert collection.runs() == [committed]
+    assert collection.run_starts() == [start]
+    assert live_ids(collection) == ["b"]
+    assert collection.model() == MODEL
+
+
+def test_run_ids_sort_by_start_even_when_the_clock_goes_back(collection: Collection) -> None:
+    future = datetime.now(UTC) + timedelta(days=400)
+    collection.storage.create_folder(f"runs/{future:%Y%m%dT%H%M%SZ}-ffff")
+    ids = [collection.start_run("memory:", MODEL).run_id for _ in range(5)]
+    assert sorted(ids) == ids
+    assert ids[0] > f"{future:%Y%m%dT%H%M%SZ}-ffff"
+
+
+def test_rows_come_back_as_they_were_written(collection: Collection) -> None:
+    vectors = unit_vectors(3)
+    add_run(collection, rows(["b", "a", "c"], vectors, metadata={"label": ["x", "y", None], "rank": [2, 1, 3]}))
+    live = collection.live_rows()
+    assert live.schema.names == [*FIXED, "label", "rank"]
+    assert metadata_columns(live.schema) == ["label", "rank"]
+    assert live.select(["image_id", "uri", "label", "rank", "width"]).to_pylist() == [
+        {"image_id": "a", "uri": "memory:a", "label": "y", "rank": 1, "width": None},
+        {"image_id": "b", "uri": "memory:b", "label": "x", "rank": 2, "width": None},
+        {"image_id": "c", "uri": "memory:c", "label": None, "rank": 3, "width": None},
+    ]
+    assert live.schema.field("embedding").type == pa.list_(pa.float32(), DIM)
+    assert np.array_equal(np.array(live.column("embedding").to_pylist(), np.float32), vectors[[1, 0, 2]])
+    file = collection.runs()[0].files[0]
+    plain = pq.read_schema(f"{collection.location}/{file.path}").field("embedding").type
+    assert plain == pa.list_(pa.float32(), DIM)
+
+
+def test_the_newest_row_wins_and_deletes_apply_to_older_runs(collection: Collection) -> None:
+    old, new = unit_vectors(4, seed=1), unit_vectors(2, seed=2)
+    add_run(collection, rows(["a", "b", "c", "d"], old))
+    add_run(collection, rows(["b", "d"], new), deletes=["c", "d"])
+    add_run(collection, rows([], unit_vectors(0), rejected={"a": "truncated"}))
+    live = collection.live_rows(["image_id", "embedding", "error_reason"]).to_pylist()
+    assert [(row["image_id"], row["error_reason"]) for row in live] == [
+        ("a", "truncated"),
+        ("b", None),
+        ("d", None),
+    ]
+    assert live[0]["embedding"] is None
+    assert np.array_equal(np.array([live[1]["embedding"], live[2]["embedding"]], np.float32), new)
+    assert collection.rejects().select(["image_id", "error_reason"]).to_pylist() == [
+        {"image_id": "a", "error_reason": "truncated"}
+    ]
+    embedded = pa.Table.from_batches(collection.embedded(batch_rows=1))
+    assert embedded.column("image_id").to_pylist() == ["b", "d"]
+    summary = collection.summary()
+    assert (summary.runs, summary.rows, summary.embedded, summary.rejected) == (3, 3, 2, 1)
+
+
+_RUN = st.tuples(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=6),  # id, rejected?
+    st.lists(st.sampled_from("abcdef"), max_size=3),
+    st.integers(1, 3),
+)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs=st.lists(_RUN, max_size=5))
+def test_the_fold_agrees_with_a_dict(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("fold")))
+    expected: dict[str, tuple[str, bool]] = {}
+    for number, (seen, deleted, files) in enumerate(runs):
+        for image_id in deleted:
+            expected.pop(image_id, None)
+        tables = []
+        for part in range(files):
+            some = seen[part::files]
+            uris = [f"{number}/{part}/{place}" for place in range(len(some))]
+            vectors = [None if rejected else unit_vectors(1)[0] for _, rejected in some]
+            tables.append(
+                pa.table(
+                    {
+                        "image_id": pa.array([image_id for image_id, _ in some], pa.string()),
+                        "uri": pa.array(uris, pa.string()),
+                        "embedding": pa.array(vectors, pa.list_(pa.float32(), DIM)),
+                        "error_reason": pa.array([(r and "corrupt") or None for _, r in some], pa.string()),
+                    }
+                )
+            )
+            for (image_id, rejected), uri in zip(some, uris, strict=True):
+                expected[image_id] = (uri, rejected)
+        add_run(collection, *tables, deletes=deleted)
+    live = collection.live_rows(["image_id", "uri", "error_reason"]).to_pylist()
+    found = {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live}
+    assert found == expected
+    assert [row["image_id"] for row in live] == sorted(expected)
+    embedded = [row["image_id"] for batch in collection.embedded() for row in batch.to_pylist()]
+    assert sorted(embedded) == sorted(image_id for image_id, (_, rejected) in expected.items() if not rejected)
+
+
+def test_many_ids_fold() -> None:
+    ids = [pa.chunked_array([pa.array(np.arange(start, 200_000).astype(str))]) for start in (0, 80_000)]
+    old, new = newest(ids)
+    assert np.array_equal(old, np.arange(80_000))
+    assert np.array_equal(new, np.arange(120_000))
+
+
+def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -> None:
+    add_run(collection, rows(["a"], metadata={"year": [1999], "mixed": [1], "only_old": ["x"], "a.b": ["dot"]}))
+    add_run(collection, rows(["b"], metadata={"year": [2.5], "mixed": ["one"], "a": ["whole"]}))
+    live = collection.live_rows()
+    assert live.select(["year", "mixed", "only_old", "a", "a.b"]).to_pylist() == [
+        {"year": 1999.0, "mixed": "1", "only_old": "x", "a": None, "a.b": "dot"},
+        {"year": 2.5, "mixed": "one", "only_old": None, "a": "whole", "a.b": None},
+    ]
+    assert collection.live_rows(["a"]).to_pylist() == [{"a": None}, {"a": "whole"}]
+    with pytest.raises(CollectionError, match="no column colour: expected some of image_id"):
+        collection.live_rows(["colour"])
+
+
+def test_types_that_no_string_can_hold_are_refused_by_name(collection: Collection) -> None:
+    add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
+    add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
+    with pytest.raises(CollectionError, match="column 'tags': expected string, got struct"):
+        collection.live_rows()
+    assert live_ids(collection) == ["a", "b"]
+
+
+def test_rows_that_could_not_be_read_again_are_not_written(collection: Collection) -> None:
+    start = collection.start_run("memory:", MODEL)
+    good = rows(["a"])
+    twice = pa.Table.from_arrays([*good.columns, good.column("uri")], names=[*good.column_names, "uri"])
+    bad = [
+        (twice, "more than once: uri"),
+        (good.append_column("width", pa.array(["wide"])), "column 'width': expected int32, got string"),
+        (good.drop_columns("embedding"), "expected fixed_size_list"),
+        (good.set_column(0, "image_id", pa.array([None], pa.string())), "1 rows have no image_id"),
+    ]
+    for table, message in bad:
+        with pytest.raises(CollectionError, match=message):
+            collection.write_rows(start.run_id, "bad", table)
+    assert collection.row_files(start.run_id) == []
+
+
+def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> None:
+    run = add_run(collection, rows(["a"]))
+    folder = Path(collection.location) / "runs" / run.run_id
+    pq.write_table(rows(["stranger"]), folder / "rows" / "stranger.parquet")
+    (folder / "rows" / "junk.parquet").write_bytes(b"not parquet")
+    pq.write_table(pa.table({"image_id": ["a"]}), folder / "deletes.parquet")
+    assert live_ids(collection) == ["a"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_row_file_is_named(collection: Collection, damage: str) -> None:
+    file = add_run(collection, rows([f"{n}" for n in range(100)])).files[0]
+    path = Path(collection.location) / file.path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 4] ^= 0x10
+    left = {"flip": bytes(data), "truncate": bytes(data[:-7]), "remove": None}[damage]
+    path.unlink() if left is None else path.write_bytes(left)
+    with pytest.raises(DamagedRunError, match=file.path) as caught:
+        collection.live_rows()
+    assert pickle.loads(pickle.dumps(caught.value)).file == file.path
+
+
+def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:
+    run = add_run(collection, rows(["a"]))
+    missing = run.model_copy(update={"files": [run.files[0].model_copy(update={"path": "runs/x/rows/y.parquet"})]})
+    with pytest.raises(DamagedRunError, match=r"runs/x/rows/y\.parquet is missing or has changed"):
+        collection.commit_run(missing)
+    path = Path(collection.location) / "runs" / run.run_id / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
+    with pytest.raises(DamagedRunError, match=r"manifest\.json is damaged"):
+        collection.runs()
+
+
+def test_vectors_of_two_models_do_not_meet(collection: Collection) -> None:
+    other = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
+    add_run(collection, rows(["a", "b"]))
+    add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=other)
+    with pytest.raises(ModelMismatchError, match="vectors of 4 and 8 dimensions"):
+        collection.live_rows()
+    assert live_ids(collection) == ["a", "b"]
+    add_run(collection, rows(["a"], unit_vectors(1, dim=4)), model=other)
+    assert len(collection.live_rows().column("embedding")[0]) == 4
+    retrained = other.model_copy(update={"fingerprint": "c" * 64})
+    add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=retrained)
+    with pytest.raises(ModelMismatchError, match=r"other \(fingerprint bbbbbbbbbbbb\).* other \(fingerprint cccc"):
+        list(collection.embedded())
+
+
+def test_a_collection_pickles_small(collection: Collection) -> None:
+    add_run(collection, rows([f"{n}" for n in range(1000)]))
+    data = pickle.dumps(collection)
+    assert len(data) < 1000
+    assert pickle.loads(data).live_rows(["image_id"]).num_rows == 1000

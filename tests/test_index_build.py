@@ -1,0 +1,283 @@
+"""Index versions: what is built, what is refused, and what a crash or a damaged file leaves behind."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.build import build_index
+from index.collection import Collection
+from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, ModelMismatchError
+from index.records import VersionManifest
+from index.search import Searcher
+from index.segment import Segment
+from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+
+IDS = [f"{number:03d}" for number in range(250)]
+FILES = ["manifest.json", "segments/0000/vectors.faiss", "segments/0000/rows.arrow"]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows(IDS[:100], unit_vectors(250)[:100]), rows(IDS[100:], unit_vectors(250)[100:]))
+    return collection
+
+
+def version_file(collection: Collection, version: str, name: str) -> Path:
+    return Path(collection.location) / "index" / version / name
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_version_says_what_it_holds(collection: Collection) -> None:
+    manifest = build_index(collection)
+    assert collection.current() == "000001"
+    assert collection.versions() == ["000001"]
+    assert collection.read_version("000001") == manifest
+    assert (manifest.ntotal, manifest.dim, manifest.model) == (250, DIM, MODEL)
+    assert manifest.runs == [run.run_id for run in collection.runs()]
+    assert (manifest.recall, manifest.exact) == ({"1": 1.0, "10": 1.0, "100": 1.0}, True)
+    assert manifest.self_check["queries"] == 84  # every third of 250
+    assert manifest.self_check["min_score"] == pytest.approx(1, abs=1e-6)
+    (segment,) = manifest.segments
+    assert (segment.name, segment.ntotal, segment.factory) == ("0000", 250, "Flat")
+    for name, file in segment.files.items():
+        path = version_file(collection, "000001", name)
+        assert file.size == path.stat().st_size
+        assert file.sha256 == collection.storage.sha256(f"index/000001/{name}")
+    assert names(version_file(collection, "000001", "")) == ["manifest.json", "segments"]
+
+
+def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collection) -> None:
+    add_run(
+        collection,
+        rows(["010", "new"], unit_vectors(2, seed=9), rejected={"011": "corrupt"}),
+        deletes=["012", "249"],
+    )
+    build_index(collection)
+    segment = Segment.open(version_file(collection, "000001", "segments/0000"))
+    expected = dict(zip(IDS, unit_vectors(250), strict=True))
+    expected |= dict(zip(["010", "new"], unit_vectors(2, seed=9), strict=True))
+    for gone in ("011", "012", "249"):
+        del expected[gone]
+    found = segment.rows(np.arange(segment.ntotal))
+    assert sorted(row["image_id"] for row in found) == sorted(expected)
+    assert "embedding" not in found[0]
+    for position, row in enumerate(found):
+        assert np.allclose(segment.vector(position), expected[row["image_id"]], atol=1e-6)
+
+
+def test_nothing_is_built_when_the_live_version_covers_all_runs(collection: Collection) -> None:
+    first = build_index(collection)
+    assert build_index(collection) == first
+    assert collection.versions() == ["000001"]
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).ntotal == 251
+    assert collection.versions() == ["000001", "000002"]
+    assert collection.current() == "000002"
+
+
+def test_a_version_can_be_built_without_going_live_and_promoted_later(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    assert build_index(collection, promote=False).version == "000002"
+    assert Searcher.open(collection).ntotal == 250
+    assert Searcher.open(collection, "000002").ntotal == 251
+    collection.promote("000002")
+    assert Searcher.open(collection).ntotal == 251
+    with pytest.raises(DamagedVersionError, match="other versions: 000001, 000002"):
+        collection.promote("000009")
+    assert collection.current() == "000002"
+
+
+def test_a_collection_without_embeddings_is_refused(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 0 rows in .*: embed images first"):
+        build_index(collection)
+    add_run(collection, rows([], unit_vectors(0), rejected={"a": "empty", "b": "corrupt"}))
+    with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 2 rows in .*: see `likeness rejects`"):
+        build_index(collection)
+    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
+        Searcher.open(collection)
+    assert names(tmp_path / "index") == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"), [(1.01, "norm 1.01"), (0, "norm 0"), (np.nan, "norm nan"), (np.inf, "norm inf")]
+)
+def test_a_vector_that_is_not_of_unit_norm_is_named(collection: Collection, factor: float, message: str) -> None:
+    build_index(collection)
+    vectors = unit_vectors(3)
+    vectors[1, 0] = factor if not np.isfinite(factor) else vectors[1, 0]
+    vectors[1] *= factor if np.isfinite(factor) else 1
+    add_run(collection, rows(["good", "bad", "fine"], vectors))
+    with pytest.raises(CollectionError, match=f"the embedding of 'bad' has {message}: expected 1"):
+        build_index(collection)
+    assert Searcher.open(collection).ntotal == 250
+    assert names(version_file(collection, "", "")) == ["000001"]
+
+
+def test_rounded_norms_are_evened_out(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    vectors = unit_vectors(2)
+    add_run(collection, rows(["a", "b"], vectors * np.array([[0.9995], [1.0005]], np.float32)))
+    build_index(collection)
+    assert Searcher.open(collection).search(vectors[:1], 1)[0][0].score == 1.0
+
+
+def test_vectors_of_two_models_are_refused(collection: Collection) -> None:
+    other = MODEL.model_copy(update={"fingerprint": "b" * 64})
+    add_run(collection, rows(["new"]), model=other)
+    with pytest.raises(ModelMismatchError, match="an index holds one model's vectors"):
+        build_index(collection)
+    add_run(collection, rows(IDS, unit_vectors(250)), model=other)
+    assert build_index(collection).model == other
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
+def test_a_damaged_file_is_named_and_the_next_build_replaces_it(collection: Collection, name: str, damage: str) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    build_index(collection)
+    path = version_file(collection, "000002", name)
+    data = path.read_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 0x04
+    left = {"flip": bytes(flipped), "truncate": data[:-2], "empty": b"", "remove": None}[damage]
+    path.unlink() if left is None else path.write_bytes(left)
+    with pytest.raises(DamagedVersionError, match="other versions: 000001") as caught:
+        Searcher.open(collection)
+    assert caught.value.file == f"index/000002/{name}"
+    assert caught.value.file in str(caught.value)
+    assert Searcher.open(collection, "000001").ntotal == 250
+    assert build_index(collection).version == "000003"
+    assert Searcher.open(collection).ntotal == 251
+
+
+def test_no_flipped_byte_goes_unseen(collection: Collection) -> None:
+    build_index(collection)
+    for name in FILES:
+        path = version_file(collection, "000001", name)
+        data = path.read_bytes()
+        for position in np.linspace(0, len(data) - 1, 60, dtype=int):
+            path.write_bytes(data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :])
+            if name == "manifest.json" and data[position] in b" \n":
+                continue  # white space may change
+            with pytest.raises(DamagedVersionError) as caught:
+                Searcher.open(collection)
+            assert caught.value.file == f"index/000001/{name}"
+        path.write_bytes(data)
+    assert Searcher.open(collection).ntotal == 250
+
+
+def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Collection) -> None:
+    build_index(collection)
+    (Path(collection.location) / "CURRENT").write_bytes(b"\xff nonsense")
+    with pytest.raises(DamagedVersionError, match=r"CURRENT holds .*: expected six digits; versions: 000001"):
+        Searcher.open(collection)
+    assert build_index(collection).version == "000002"
+    assert Searcher.open(collection).version == "000002"
+
+
+# Imports once and forks for each point, before any library has started a thread.
+_KILLED = """
+import os, sys
+from pathlib import Path
+from index import storage
+from index.build import build_index
+from index.collection import Collection
+
+real = storage._publish
+for folder in Path(sys.argv[1]).iterdir():
+    name, when = folder.name.split(" ")
+
+    def publish(partial, target):
+        if target.name == name and when == "before":
+            os._exit(9)
+        real(partial, target)
+        if target.name == name:
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        storage._publish = publish
+        build_index(Collection.open(str(folder)))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, folder
+"""
+
+_POINTS = {
+    "vectors.faiss before": "000001",
+    "rows.arrow before": "000001",
+    "manifest.json before": "000001",
+    "manifest.json after": "000001",
+    "CURRENT before": "000001",
+    "CURRENT after": "000002",
+}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of collections in which the second build was killed, named by the point."""
+    original = Collection.create_or_open(str(tmp_path_factory.mktemp("original")))
+    add_run(original, rows(IDS))
+    build_index(original)
+    add_run(original, rows(["new"], unit_vectors(1, seed=5)))
+    folder = tmp_path_factory.mktemp("killed")
+    for point in _POINTS:
+        shutil.copytree(original.location, folder / point)
+    subprocess.run([sys.executable, "-c", _KILLED, str(folder)], check=True)
+    return folder
+
+
+@pytest.mark.parametrize(("point", "live"), _POINTS.items())
+def test_a_build_killed_at_any_point_leaves_a_collection_that_works(killed: Path, point: str, live: str) -> None:
+    collection = Collection.create_or_open(str(killed / point))
+    searcher = Searcher.open(collection)
+    assert searcher.version == live
+    assert searcher.ntotal == 250 + (live == "000002")
+    final = build_index(collection)
+    assert final.version == ("000002" if live == "000002" else "000003")
+    matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
+    assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
+    assert names(version_file(collection, "", "")) == collection.versions()  # what the killed build left is gone
+
+
+def test_a_self_check_that_fails_publishes_nothing(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    real = Segment.rows
+    monkeypatch.setattr(Segment, "rows", lambda *arguments: real(*arguments)[::-1])
+    with pytest.raises(DamagedVersionError, match=r"failed its self-check .*ids are not where their vectors are"):
+        build_index(collection)
+    monkeypatch.undo()
+    assert collection.versions() == [collection.current()] == ["000001"]
+
+
+def test_a_copied_collection_works_elsewhere(collection: Collection, tmp_path: Path) -> None:
+    build_index(collection)
+    shutil.copytree(collection.location, tmp_path / "copy")
+    shutil.rmtree(collection.location)
+    assert Searcher.open(Collection.open(str(tmp_path / "copy"))).ntotal == 250
+
+
+def test_a_manifest_of_a_later_release_is_refused_or_read(collection: Collection) -> None:
+    manifest = build_index(collection)
+    content = json.loads(manifest.to_bytes())
+    del content["checksum"]
+    extended = _Sealed.model_validate({**content, "colour": "blue"})
+    assert VersionManifest.from_bytes(extended.to_bytes()) == manifest
+    with pytest.raises(ValueError, match="format"):
+        VersionManifest.from_bytes(_Sealed.model_validate({**content, "format": 2}).to_bytes())
+
+
+class _Sealed(VersionManifest, extra="allow"):
+    format: int = 1  # type: ignore[assignment]
