@@ -1,0 +1,37 @@
+"""Puts a service together from settings: the one place where the server's parts are chosen."""
+
+from dataclasses import replace
+
+from api.service import SearchService
+from api.settings import ServeSettings
+from embedder.fetch import Fetcher, FetchPolicy
+from embedder.images import ImageLimits
+from index.collection import Collection
+from index.search import Searcher
+
+
+def build_service(settings: ServeSettings) -> SearchService:
+    """Open the collection's current index and load its model (or `settings.model`).
+
+    Raises CollectionError, ModelError, OtherModelError.
+    """
+    searcher = Searcher.open(Collection.open(settings.collection))
+    # Imported late: torch takes seconds, which a mistyped collection should not cost.
+    from embedder.model import ClipEmbedder
+
+    # A URL may bring as much as an upload, and no more.
+    untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
+    recorded = settings.model is None
+    embedder = ClipEmbedder.load(
+        searcher.model.id if settings.model is None else settings.model,
+        revision=searcher.model.revision if recorded and settings.revision is None else settings.revision,
+        device=settings.device,
+        threads=settings.threads,
+    )
+    return SearchService(
+        embedder=embedder,
+        searcher=searcher,
+        query_fetcher=Fetcher(untrusted),
+        picture_fetcher=Fetcher(FetchPolicy()),
+        query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),
+    )

@@ -1,0 +1,74 @@
+"""Runs the app on Ray Serve. The only module of the package that imports Ray."""
+
+import threading
+from collections.abc import Callable
+
+import ray
+from fastapi import FastAPI
+from ray import serve
+
+from api.app import create_app
+from api.compose import build_service
+from api.errors import DeployError
+from api.service import SearchService
+from api.settings import ServeSettings
+
+APP_NAME = "likeness"
+
+
+def serve_app(
+    settings: ServeSettings, *, compose: Callable[[ServeSettings], SearchService] = build_service
+) -> serve.Application:
+    """The Serve application of `settings`: one replica that holds the model and the index and answers HTTP.
+
+    `compose` runs in the replica and must pickle.
+    """
+
+    # A function, and not an app: Serve pickles what it is given, and a loaded model must not travel.
+    def build() -> FastAPI:
+        return create_app(compose(settings), limits=settings.limits())
+
+    deployment = serve.deployment(
+        name="Likeness",
+        num_replicas=1,
+        ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
+        # The default of 5 would leave the app's own limits idle.
+        max_ongoing_requests=settings.max_ongoing_requests,
+        max_queued_requests=settings.max_queued_requests,
+        backpressure_config={"status_code": 429, "retry_after_s": 1},
+        # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
+        max_constructor_retry_count=2,
+    )
+    return deployment(serve.ingress(build)()).bind()
+
+
+def run(
+    settings: ServeSettings,
+    *,
+    blocking: bool = True,
+    compose: Callable[[ServeSettings], SearchService] = build_service,
+    on_listening: Callable[[str], None] | None = None,
+) -> str:
+    """Deploy on the Ray cluster of RAY_ADDRESS, or on one of this machine; gives the server's URL.
+
+    With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
+    once queries can be answered. A Serve that already runs on the cluster keeps its own HTTP options.
+    Raises ListenError, DeployError.
+    """
+    host, port = settings.listen_address()
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False)
+    try:
+        serve.start(http_options={"host": host, "port": port, "request_timeout_s": settings.request_timeout_s})
+        serve.run(serve_app(settings, compose=compose), name=APP_NAME, route_prefix="/")
+    except RuntimeError as error:
+        raise DeployError(f"Ray Serve could not start the application: {error}") from error
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    if on_listening is not None:
+        on_listening(url)
+    if blocking:
+        try:
+            threading.Event().wait()
+        finally:
+            serve.delete(APP_NAME)
+    return url

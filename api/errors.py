@@ -1,0 +1,170 @@
+"""Errors of the package, and the table of the problems that the HTTP interface answers with.
+
+ApiError
+├── StartError              the server cannot start; the message says what to change
+│   ├── OtherModelError     the index holds vectors of another model
+│   ├── ListenError         not an address to listen on: beyond loopback without leave, or taken
+│   └── DeployError         Ray Serve gave up on the application
+└── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from embedder.errors import Rejected
+
+
+class ApiError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class StartError(ApiError):
+    """The server cannot start."""
+
+
+class OtherModelError(StartError):
+    """The vectors of the index and the query's vector would come from two models and cannot be compared."""
+
+
+class ListenError(StartError):
+    """The server may not, or cannot, listen on the address it was given."""
+
+
+class DeployError(StartError):
+    """Ray Serve could not bring the application up."""
+
+
+class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
+    """A request that cannot be answered. `str(error)` is the document's `detail`.
+
+    `slug` is a key of PROBLEMS and gives `type`, `title` and `status`; `extensions` are further members of
+    the document, such as `reason`.
+    """
+
+    def __init__(self, slug: str, detail: str, **extensions: Any) -> None:
+        super().__init__(detail)
+        self.kind = PROBLEMS[slug]
+        self.detail = detail
+        self.extensions = extensions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemType:
+    """A kind of problem. `type` never changes its meaning; `status` is the HTTP status it is sent with."""
+
+    slug: str
+    status: int
+    title: str
+    when: str
+
+    @property
+    def type(self) -> str:
+        return f"urn:likeness:problem:{self.slug}"
+
+
+def _table(*rows: tuple[str, int, str, str]) -> dict[str, ProblemType]:
+    return {slug: ProblemType(slug=slug, status=status, title=title, when=when) for slug, status, title, when in rows}
+
+
+# What the caller must not write is 400, what is well formed but cannot be used is 422. A host that says 404
+# of a picture is 422 as well: a 404 from us would say that *our* page is missing. A host that breaks is 502,
+# one that dawdles 504.
+PROBLEMS: Final = _table(
+    ("malformed-body", 400, "The body cannot be read", "not JSON, or broken multipart"),
+    ("bad-url", 400, "Not a URL that can be fetched", "`url` cannot be parsed, has no host, or names a user"),
+    ("forbidden-scheme", 400, "Only http and https", "`url` is neither http nor https"),
+    (
+        "forbidden-address",
+        400,
+        "This address is not fetched",
+        "`url`, or a redirect, leads to a private address or port",
+    ),
+    ("not-found", 404, "No such page", "no route has this path"),
+    ("image-not-found", 404, "No such image", "the index has no image of this id"),
+    (
+        "picture-not-found",
+        404,
+        "The picture is gone",
+        "the image is in the index, its file is no longer there",
+    ),
+    ("method-not-allowed", 405, "Wrong method", "the path exists for other methods, see `Allow`"),
+    ("request-timeout", 408, "The body came too slowly", "the body did not arrive in time"),
+    ("too-large", 413, "Too large", "the body, or the picture in it, is over the limit"),
+    ("unsupported-media-type", 415, "Wrong content type", "the body is neither JSON nor multipart/form-data"),
+    ("invalid-request", 422, "The request is not valid", "see `errors`: field, what was expected, what came"),
+    ("text-not-supported", 422, "This model knows no text", "search by text with an image-only model"),
+    (
+        "unusable-image",
+        422,
+        "Not an image that can be used",
+        "not a picture, broken, or over the limits: see `reason`",
+    ),
+    (
+        "url-not-usable",
+        422,
+        "The URL gives no usable answer",
+        "it says 4xx, too many redirects, too many bytes: `reason`",
+    ),
+    ("internal", 500, "Something went wrong here", "a defect; the server's log has it"),
+    ("picture-unavailable", 502, "The picture cannot be read", "the image's file or host cannot be read now"),
+    (
+        "url-unreachable",
+        502,
+        "The URL cannot be reached",
+        "no such host, no connection, or it says 5xx: see `reason`",
+    ),
+    ("not-ready", 503, "Not ready", "the server cannot answer queries yet, or its warm-up failed"),
+    ("overloaded", 503, "No memory left", "the picture does not fit into the memory that is free; try again"),
+    ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),
+)
+
+# Problems of a query picture by the reason of its rejection; the other reasons go by their stage.
+_BY_REASON: Final = {
+    "bad_uri": "bad-url",
+    "forbidden_userinfo": "bad-url",
+    "forbidden_scheme": "forbidden-scheme",
+    "forbidden_address": "forbidden-address",
+    "forbidden_port": "forbidden-address",
+    "timeout": "url-timeout",
+    "unknown_host": "url-unreachable",
+    "connection_failed": "url-unreachable",
+    "tls_failed": "url-unreachable",
+    "not_an_image": "unusable-image",
+    "out_of_memory": "overloaded",
+}
+
+
+def problem_of(rejected: Rejected) -> Problem:
+    """The problem of a query whose picture was rejected: carries `reason`, `stage` and `retryable`."""
+    return Problem(
+        _slug_of(rejected),
+        str(rejected),
+        reason=rejected.reason,
+        stage=rejected.stage,
+        retryable=rejected.retryable,
+    )
+
+
+def _slug_of(rejected: Rejected) -> str:
+    if rejected.reason in _BY_REASON:
+        return _BY_REASON[rejected.reason]
+    if rejected.stage == "decode":
+        return "unusable-image"
+    return "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
+
+
+def invalid(field: str, expected: str, got: object) -> Problem:
+    """The problem of one field of a request that is not what was expected."""
+    return invalid_fields([{"field": field, "expected": expected, "got": shortened(got)}])
+
+
+def invalid_fields(errors: list[dict[str, str]]) -> Problem:
+    """One problem for all the fields that are wrong; `errors` are dicts of `field`, `expected` and `got`."""
+    detail = "; ".join(f"{error['field']}: expected {error['expected']}, got {error['got']}" for error in errors)
+    return Problem("invalid-request", detail, errors=errors)
+
+
+def shortened(value: object, limit: int = 80) -> str:
+    """`repr(value)`, cut: what a caller sent is quoted to them, but not megabytes of it."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,76 @@
+"""Runs the app in this process under uvicorn, with no cluster: for the demo, notebooks and one machine."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.compose import build_service
+from api.errors import ListenError, StartError
+from api.service import SearchService
+from api.settings import ServeSettings
+
+Compose = Callable[[ServeSettings], SearchService]
+
+
+def run_local(
+    settings: ServeSettings,
+    *,
+    compose: Compose = build_service,
+    on_listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until interrupted. `on_listening` gets the server's URL once the model and the index are loaded.
+
+    Raises ListenError before anything is loaded, then what `compose` raises.
+    """
+    with _listening(*settings.listen_address()) as listener:
+        app = create_app(compose(settings), limits=settings.limits())
+        if on_listening is not None:
+            on_listening(_url(listener))
+        _server(app).run(sockets=[listener])
+
+
+@contextmanager
+def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve `app` from a thread while the block lasts; gives the server's URL. Port 0 takes a free port."""
+    with _listening(host, port) as listener:
+        server = _server(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="likeness-http", daemon=True)
+        thread.start()
+        try:
+            while not server.started:
+                if not thread.is_alive():
+                    raise StartError("the HTTP server ended while it started; the log says why")
+                time.sleep(0.01)
+            yield _url(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            # Two processes may bind one port with SO_REUSEADDR; only one may listen on it.
+            listener.listen(128)
+        except OSError as error:
+            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
+        yield listener
+
+
+def _server(app: FastAPI) -> uvicorn.Server:
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

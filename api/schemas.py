@@ -1,0 +1,160 @@
+"""The documents that go over the wire: what may be asked, and what is answered."""
+
+import base64
+import math
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Any, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from api.service import SearchResult
+from index.rows import FIXED
+from index.search import Match
+
+
+class SearchRequest(BaseModel):
+    """Search by the picture at a URL, or by a text: exactly one of the two."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
+    text: str | None = Field(default=None, description="what the picture shows, in words")
+    k: int = Field(default=10, ge=1, description="how many matches to return")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.url is None) == (self.text is None):
+            raise ValueError("exactly one of url and text")
+        return self
+
+
+class UploadFields(BaseModel):
+    """The form fields that go with an uploaded `image`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    k: int = Field(default=10, ge=1)
+
+
+class MatchOut(BaseModel):
+    image_id: str
+    score: float = Field(description="cosine similarity: 1 is the same vector, higher is nearer")
+    uri: str = Field(description="where the collection found the picture")
+    metadata: dict[str, Any]
+    picture: str = Field(description="the picture's address on this server, relative to its root")
+
+
+class IndexOut(BaseModel):
+    version: str
+    ntotal: int = Field(description="how many images the index holds")
+
+
+class ModelOut(BaseModel):
+    id: str
+    revision: str | None
+    fingerprint: str
+    dim: int
+
+
+class TimingOut(BaseModel):
+    """Milliseconds, by stage; 0 for a stage that the query had no need of."""
+
+    fetch: float
+    decode: float
+    embed: float
+    search: float
+    total: float
+
+
+class SearchResponse(BaseModel):
+    matches: list[MatchOut] = Field(description="best first")
+    index: IndexOut
+    model: ModelOut
+    timing_ms: TimingOut
+
+    @classmethod
+    def of(cls, result: SearchResult) -> Self:
+        model = result.model
+        return cls(
+            matches=[_match_out(match) for match in result.matches],
+            index=IndexOut(version=result.version, ntotal=result.ntotal),
+            model=ModelOut(id=model.model_id, revision=model.revision, fingerprint=model.fingerprint, dim=model.dim),
+            timing_ms=TimingOut(**{stage: round(ms, 3) for stage, ms in result.timing_ms.items()}),
+        )
+
+
+class ImageOut(BaseModel):
+    """One image of the index."""
+
+    image_id: str
+    uri: str
+    content_hash: str | None
+    size: int | None = Field(description="bytes of the file")
+    modified: datetime | None
+    etag: str | None
+    width: int | None = Field(description="pixels, as displayed")
+    height: int | None
+    format: str | None
+    metadata: dict[str, Any]
+    picture: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        known = {name: row.get(name) for name in cls.model_fields if name in FIXED}
+        metadata = {name: plain(value) for name, value in row.items() if name not in FIXED}
+        return cls(**known, metadata=metadata, picture=picture_path(row["image_id"]))
+
+
+class FieldError(BaseModel):
+    field: str
+    expected: str
+    got: str
+
+
+class ProblemOut(BaseModel):
+    """An error, as RFC 9457 has it."""
+
+    type: str = Field(description="stable; tell errors apart by it")
+    title: str
+    status: int
+    detail: str
+    reason: str | None = Field(default=None, description="why a picture was rejected")
+    stage: str | None = Field(default=None, description='"fetch" or "decode"')
+    retryable: bool | None = Field(default=None, description="whether the same request may work later")
+    errors: list[FieldError] | None = None
+
+
+def picture_path(image_id: str) -> str:
+    """The address of an image's picture, relative to the server's root; slashes of the id stay slashes."""
+    return f"/images/{quote(image_id)}/picture"
+
+
+def plain(value: Any) -> Any:
+    """`value` of a metadata column as JSON can hold it: no NaN, bytes as base64, times in ISO 8601."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+def _match_out(match: Match) -> MatchOut:
+    return MatchOut(
+        image_id=match.image_id,
+        score=match.score,
+        uri=match.uri,
+        metadata={name: plain(value) for name, value in match.metadata.items()},
+        picture=picture_path(match.image_id),
+    )

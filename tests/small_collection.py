@@ -1,0 +1,85 @@
+"""A collection of a few plain pictures, for the tests of the service and of its HTTP interface."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from embedder.errors import FetchError
+from embedder.fake import FakeEmbedder
+from embedder.fetch import Fetcher, FetchPolicy
+from embedder.images import decode_image
+from index.build import build_index
+from index.collection import Collection
+from index.records import ModelRecord, RunManifest
+from index.rows import row_schema
+from index.search import Searcher
+
+COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}
+
+
+class RecordingFetcher(Fetcher):
+    """Answers from a dict and remembers what it was asked for."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(FetchPolicy())
+        self.files = files
+        self.asked: list[str] = []
+
+    def fetch(self, uri: str) -> bytes:
+        self.asked.append(uri)
+        if uri not in self.files:
+            raise FetchError("not_found", f"{uri}: /secret/path does not exist")
+        return self.files[uri]
+
+
+def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes:
+    target = io.BytesIO()
+    Image.new("RGB", size, colour).save(target, "PNG")
+    return target.getvalue()
+
+
+def make_collection(location: Path, pictures: dict[str, bytes], embedder: FakeEmbedder) -> Searcher:
+    """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
+    model = ModelRecord(
+        id=embedder.identity.model_id,
+        revision=None,
+        fingerprint=embedder.identity.fingerprint,
+        dim=embedder.identity.dim,
+    )
+    collection = Collection.create_or_open(str(location))
+    start = collection.start_run("memory:", model)
+    rows = [_row(image_id, data, embedder) for image_id, data in pictures.items()]
+    schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
+    file = collection.write_rows(start.run_id, "rows", pa.Table.from_pylist(rows, schema=schema))
+    collection.commit_run(
+        RunManifest(
+            run_id=start.run_id,
+            source=start.source,
+            model=model,
+            started_at=start.started_at,
+            finished_at=start.started_at,
+            files=[file],
+            counts={"embedded": len(rows)},
+        )
+    )
+    build_index(collection)
+    return Searcher.open(collection)
+
+
+def _row(image_id: str, data: bytes, embedder: FakeEmbedder) -> dict[str, Any]:
+    decoded = decode_image(data, embedder.crop)
+    return {
+        "image_id": image_id,
+        "uri": f"memory:{image_id}",
+        "size": len(data),
+        "width": decoded.width,
+        "height": decoded.height,
+        "format": decoded.format,
+        "embedding": embedder.embed_images(decoded.pixels[np.newaxis])[0],
+        "label": image_id.partition(".")[0],
+        "weight": float("nan"),
+    }

@@ -1,0 +1,209 @@
+"""How the server is set up and started: settings, uvicorn, Ray Serve."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from pydantic import ValidationError
+from ray import serve
+
+from api.app import create_app
+from api.deployment import run, serve_app
+from api.errors import DeployError, ListenError, OtherModelError
+from api.local import run_local, running
+from api.service import SearchService
+from api.settings import RequestLimits, ServeSettings
+from embedder.fake import FakeEmbedder
+from embedder.fetch import Fetcher, FetchPolicy
+from index.collection import Collection
+from index.search import Searcher
+from tests.small_collection import COLOURS, make_collection, png
+
+Compose = Callable[[ServeSettings], SearchService]
+
+
+def composed(side: int = 32) -> Compose:
+    """Composes as `build_service` does, around a fake model. Nested, so that it pickles by value."""
+
+    def compose(settings: ServeSettings) -> SearchService:
+        return SearchService(
+            embedder=FakeEmbedder(side=side),
+            searcher=Searcher.open(Collection.open(settings.collection)),
+            query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(settings.allowed_hosts)),
+            picture_fetcher=Fetcher(),
+        )
+
+    return compose
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
+    location = tmp_path_factory.mktemp("served") / "collection"
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    make_collection(location, {**pictures, "50%25.png": png((9, 9, 9))}, FakeEmbedder())
+    return str(location)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str) -> tuple[int, Any]:
+    return answered(urllib.request.Request(url))
+
+
+def post(url: str, body: object) -> tuple[int, Any]:
+    data = json.dumps(body).encode()
+    return answered(urllib.request.Request(url, data, {"Content-Type": "application/json"}))
+
+
+def answered(request: urllib.request.Request) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+# Settings
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_COLLECTION", "s3://bucket/cats")
+    monkeypatch.setenv("LIKENESS_ALLOWED_HOSTS", "intranet.example, 10.0.0.7:8080")
+    monkeypatch.setenv("LIKENESS_MAX_K", "50")
+    settings = ServeSettings()
+    assert settings.collection == "s3://bucket/cats"
+    assert settings.allowed_hosts == {"intranet.example", "10.0.0.7:8080"}
+    assert settings.limits() == RequestLimits(max_k=50, max_upload_bytes=16 * 2**20)
+    assert settings.model is None
+
+
+def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_PORT", "9000")
+    assert ServeSettings(collection="c").port == 9000
+    assert ServeSettings(collection="c", port=9001).port == 9001
+
+
+@pytest.mark.parametrize("wrong", [{"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        ServeSettings(collection="c", **wrong)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_loopback_may_listen(host: str) -> None:
+    assert ServeSettings(collection="c", host=host).listen_address() == (host, 8000)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
+@pytest.mark.parametrize("start", [run, run_local])
+def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any], host: str) -> None:
+    with pytest.raises(ListenError, match=r"expected a loopback host .*LIKENESS_ALLOW_REMOTE=true"):
+        start(ServeSettings(collection="no such folder", host=host))
+    assert ServeSettings(collection="c", host=host, allow_remote=True).listen_address() == (host, 8000)
+
+
+# Under uvicorn
+
+
+def test_the_local_server_answers_over_http(collection: str) -> None:
+    settings = ServeSettings(collection=collection)
+    with running(create_app(composed()(settings), limits=settings.limits())) as url:
+        assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
+        status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
+    assert (status, len(answer["matches"])) == (200, 2)
+    with pytest.raises(urllib.error.URLError):
+        get(f"{url}/healthz")
+
+
+def test_the_local_server_says_where_it_listens(collection: str) -> None:
+    heard: list[str] = []
+
+    class Enough(Exception):  # noqa: N818
+        """Ends the server before it serves for ever."""
+
+    def listening(url: str) -> None:
+        heard.append(url)
+        raise Enough
+
+    with pytest.raises(Enough):
+        run_local(ServeSettings(collection=collection, port=0), compose=composed(), on_listening=listening)
+    assert heard[0].startswith("http://127.0.0.1:")
+    assert not heard[0].endswith(":0")
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(collection: str) -> None:
+    def never(settings: ServeSettings) -> SearchService:
+        raise AssertionError("loaded a model for a port that is taken")
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
+            run_local(ServeSettings(collection=collection, port=port), compose=never)
+
+
+def test_a_server_with_another_model_does_not_start(collection: str) -> None:
+    with pytest.raises(OtherModelError, match="serve with the model of the index"):
+        run_local(ServeSettings(collection=collection, port=0), compose=composed(side=64))
+
+
+# On Ray Serve
+
+
+def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
+    """In Serve's local testing mode: no cluster, but the same wrapper and the same start-up."""
+    application = serve_app(ServeSettings(collection=collection, num_cpus=0.5), compose=composed())
+    serve.run(application, _local_testing_mode=True)
+    deployment = application._bound_deployment
+    assert deployment.max_ongoing_requests == 64
+    assert deployment.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0}
+
+
+def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
+    application = serve_app(ServeSettings(collection=str(tmp_path / "none")), compose=composed())
+    with pytest.raises(Exception, match="none does not exist"):
+        serve.run(application, _local_testing_mode=True)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    yield
+    serve.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
+
+
+@pytest.mark.ray
+def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None, free_port: int) -> None:
+    settings = ServeSettings(collection=collection, port=free_port, max_upload_bytes=100_000)
+    url = run(settings, blocking=False, compose=composed())
+    assert url == f"http://127.0.0.1:{free_port}"
+    assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
+    status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
+    assert (status, len(answer["matches"])) == (200, 2)
+    with running(create_app(composed()(settings), limits=settings.limits())) as local:
+        assert post(f"{local}/search", {"text": "a red star", "k": 2})[1]["matches"] == answer["matches"]
+    status, problem = post(f"{url}/search", {"url": "http://169.254.169.254/latest"})
+    assert (status, problem["reason"]) == (400, "forbidden_address")
+    assert get(f"{url}/images/50%2525.png")[1]["image_id"] == "50%25.png"
+    status, problem = post(f"{url}/search", {"text": "x" * 70_000})
+    assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
+
+    broken = ServeSettings(collection=f"{collection}/none", port=free_port)
+    with pytest.raises(DeployError, match="Ray Serve could not start the application"):
+        run(broken, blocking=False, compose=composed())
