@@ -22,6 +22,8 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not verbose:
+        # Ray's C++ side writes to the terminal too, of things that it does by design.
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         logging.getLogger("ray").setLevel(logging.ERROR)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
     level = logging.INFO if verbose else logging.ERROR
@@ -29,7 +31,8 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
         ray.init(address=address, log_to_driver=verbose, logging_level=level)
     else:
         cpus = max(_CPUS_NEEDED, os.cpu_count() or 1)
-        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=verbose, logging_level=level)
+        # "local": never the remains of a cluster whose driver was killed.
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=verbose, logging_level=level)
     try:
         yield
     finally:
@@ -46,10 +49,10 @@ class Pool:
     @classmethod
     def fitting(cls, actors: tuple[int, int] | None, num_gpus: float | None) -> "Pool":
         """What was asked for; else an actor for every GPU of the connected cluster, or one a node without GPUs."""
-        gpus = ray.cluster_resources().get("GPU", 0.0)
+        gpus = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
         share = (1.0 if gpus else 0.0) if num_gpus is None else num_gpus
         if actors is None:
-            nodes = sum(1 for node in ray.nodes() if node["Alive"])
+            nodes = len([node for node in ray.nodes() if node["Alive"]])  # type: ignore[no-untyped-call]
             count = max(1, int(gpus / share)) if share else nodes
             actors = (count, count)
         return cls(actors=actors, num_gpus=share)

@@ -100,11 +100,13 @@ def _blocks(todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: E
         threads=options.decode_threads,
     )
     least, most = options.actors
-    slices = [todo.slice(start, DECODE_BATCH) for start in range(0, todo.num_rows, DECODE_BATCH)]
+    slices: list[pa.Table | bytes] = [
+        todo.slice(start, DECODE_BATCH) for start in range(0, todo.num_rows, DECODE_BATCH)
+    ]
     rows = (
         ray.data.from_arrow(slices)
         .map_batches(
-            fetch_and_decode,
+            fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
             fn_kwargs={"settings": decode},
             batch_size=None,
             batch_format="pyarrow",
@@ -147,7 +149,7 @@ def _commit(
     live = both.take(newest([both["image_id"]])[0])
     ours = live.filter(pc.is_in(live["image_id"], value_set=plan.listing["image_id"]))
     rejects = ours.filter(pc.is_valid(ours["error_reason"]))
-    report.reject_reasons = Counter(rejects["error_reason"].to_pylist())
+    report.reject_reasons = _reasons(rejects)
     if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
         raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
     collection.commit_run(
@@ -168,8 +170,12 @@ def _commit(
     )
 
 
+def _reasons(rejects: pa.Table) -> Counter[str]:
+    return Counter(map(str, rejects["error_reason"].to_pylist()))
+
+
 def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:
-    reasons = Counter(rejects["error_reason"].to_pylist()).most_common(3)
+    reasons = _reasons(rejects).most_common(3)
     return (
         f"{rejects.num_rows} of {listed} images were rejected ({rejects.num_rows / listed:.1%}; mostly "
         f"{', '.join(f'{reason}: {count}' for reason, count in reasons)}), more than the {allowed:.1%} allowed, so "

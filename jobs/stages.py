@@ -68,12 +68,14 @@ _OUTCOME_TYPES: dict[str, pa.DataType] = {
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), what was read, and why not."""
     fetcher = _fetcher(settings.policy)
+    listed_sizes = table["size"].to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
         outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
     for name, type_ in _OUTCOME_TYPES.items():
         table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
-    read = pa.array([o.bytes_read for o in outcomes], pa.int64())
-    table = table.set_column(table.column_names.index("size"), "size", pc.coalesce(table["size"], read))
+    # What the listing knows stays; a list of URLs knows no sizes.
+    sizes = [size if size is not None else o.bytes_read for size, o in zip(listed_sizes, outcomes, strict=True)]
+    table = table.set_column(table.column_names.index("size"), "size", pa.array(sizes, pa.int64()))
     side = settings.crop.side
     return table.append_column("pixels", pa.array([o.pixels for o in outcomes], pa.binary(side * side * 3)))
 
@@ -171,8 +173,9 @@ class EmbedBlock:
         seconds = {name: pc.sum(table[name]).as_py() for name in _SECONDS}
         started = time.perf_counter()
         rows = self._embed(table.drop_columns(list(_SECONDS)))
+        ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
-        file = self._collection.write_rows(self._run_id, self._file_name(rows["image_id"]), rows)
+        file = self._collection.write_rows(self._run_id, self._file_name(ids), rows)
         rejected = rows.num_rows - rows["error_reason"].null_count
         summary = BlockSummary(
             path=file.path,
@@ -186,6 +189,6 @@ class EmbedBlock:
         )
         return pa.Table.from_pylist([vars(summary)])
 
-    def _file_name(self, ids: pa.ChunkedArray) -> str:
-        digest = hashlib.sha256("\n".join(ids.to_pylist()).encode()).hexdigest()
+    def _file_name(self, ids: list[str]) -> str:
+        digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()
         return f"{self._attempt:04}-{digest[:20]}"

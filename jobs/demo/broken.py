@@ -146,7 +146,5 @@ BROKEN: tuple[Breakage, ...] = (
     Breakage(name="webp-cut", extension="webp", reason="truncated", make=lambda: _cut("WEBP", 0.6)),
     Breakage(name="gif-cut", extension="gif", reason="truncated", make=lambda: _cut("GIF", 0.6)),
     Breakage(name="bmp-lying-about-size", extension="bmp", reason="truncated", make=_bmp_lying_about_size),
-    Breakage(
-        name="tiff-without-directory", extension="tif", reason="truncated", make=_tiff_without_directory
-    ),
+    Breakage(name="tiff-without-directory", extension="tif", reason="truncated", make=_tiff_without_directory),
 )

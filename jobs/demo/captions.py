@@ -82,6 +82,6 @@ def build_tokenizer() -> CLIPTokenizer:
     model = json.loads(bpe.to_str())["model"]
     return CLIPTokenizer(
         vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],
+        merges=[tuple(pair) for pair in model["merges"]],  # type: ignore[misc]  # as it takes them, not as it says
         model_max_length=MAX_TOKENS,
     )

@@ -120,9 +120,7 @@ def plan_exhibit(number: int, *, seed: int = SEED) -> Exhibit:
     if long_side > 1600:
         extension = "jpg"  # as cameras do, and the others take long to encode at this size
     orientation = int(rng.integers(2, 9)) if rng.random() < _ROTATED else 1
-    return Exhibit(
-        number=number, seed=seed, subject=subject, size=size, extension=extension, orientation=orientation
-    )
+    return Exhibit(number=number, seed=seed, subject=subject, size=size, extension=extension, orientation=orientation)
 
 
 def make_gallery(folder: Path, *, seed: int = SEED, count: int = 2000, broken: int | None = None) -> Gallery:
@@ -190,9 +188,7 @@ def _png_mode(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
     if mode == "alpha":
         width, height = picture.size
         alpha = Image.new("L", picture.size, 0)
-        ImageDraw.Draw(alpha).rounded_rectangle(
-            (0, 0, width - 1, height - 1), min(picture.size) * 0.1, fill=255
-        )
+        ImageDraw.Draw(alpha).rounded_rectangle((0, 0, width - 1, height - 1), min(picture.size) * 0.1, fill=255)
         picture = picture.copy()
         picture.putalpha(alpha)
     return picture

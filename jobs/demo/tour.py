@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import requests
 from rich.console import Console
@@ -18,7 +19,7 @@ def show_queries(url: str, picture: Path, image_id: str, console: Console) -> No
     console.print(f"curl -F image=@{picture} -F k={K} {url}/search", soft_wrap=True, highlight=False, style="dim")
     with picture.open("rb") as file:
         _show(requests.post(f"{url}/search", files={"image": file}, data={"k": K}, timeout=60), console)
-    page = f"{url}/images/{requests.utils.quote(image_id)}/picture"
+    page = f"{url}/images/{quote(image_id)}/picture"
     for title, query in (("a URL", {"url": page, "k": K}), ("words", {"text": TEXT, "k": K})):
         console.rule(title)
         console.print(f"POST {url}/search {query}", soft_wrap=True, highlight=False, style="dim")

@@ -22,8 +22,8 @@ import torch
 from PIL import Image
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from jobs.demo.captions import MAX_TOKENS, build_tokenizer, concepts, phrase
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, draw, random_subject
@@ -31,7 +31,14 @@ from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, draw, random_subject
 SEED = 20261121
 SIDE = 64
 DRAWN_SIZES = (64, 80, 112, 160)
-LEVEL_WEIGHTS = {"all": 1.0, "colour+shape": 0.3, "pattern+shape": 0.3, "colour": 0.2, "shape": 0.4, "pattern": 0.4}
+LEVEL_WEIGHTS = {
+    "all": 1.0,
+    "colour+shape": 0.3,
+    "pattern+shape": 0.3,
+    "colour": 0.2,
+    "shape": 0.4,
+    "pattern": 0.4,
+}
 HEADS = {"shape": SHAPES, "colour": tuple(COLOURS), "pattern": PATTERNS}
 
 Batch = dict[str, torch.Tensor]
@@ -59,7 +66,14 @@ class DrawnBatches(IterableDataset[Batch]):
                 picture = _perhaps_jpeg(draw(subject, (size, size), rng), rng)
                 pixels[row] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
                 p, c, s = subject.pattern, subject.colour, subject.shape
-                here = [(p, c, s), (None, c, s), (p, None, s), (None, c, None), (None, None, s), (p, None, None)]
+                here = [
+                    (p, c, s),
+                    (None, c, s),
+                    (p, None, s),
+                    (None, c, None),
+                    (None, None, s),
+                    (p, None, None),
+                ]
                 targets[row] = [index[name][concept] for name, concept in zip(levels, here, strict=True)]
             phrases = [phrase(concept, rng) for members in levels.values() for concept in members]
             text = tokenizer(phrases, padding=True, return_tensors="pt")
@@ -76,7 +90,12 @@ def _perhaps_jpeg(picture: Image.Image, rng: np.random.Generator) -> Image.Image
 
 def build_model(vocab_size: int, eos_token_id: int) -> CLIPModel:
     """A CLIP of 1.3 million parameters with the published architecture and random weights."""
-    shared: dict[str, Any] = {"projection_dim": 64, "num_attention_heads": 4, "hidden_size": 128, "intermediate_size": 512}
+    shared: dict[str, Any] = {
+        "projection_dim": 64,
+        "num_attention_heads": 4,
+        "hidden_size": 128,
+        "intermediate_size": 512,
+    }
     vision = {**shared, "image_size": SIDE, "patch_size": 8, "num_hidden_layers": 4}
     text = {
         **shared,
@@ -123,7 +142,9 @@ class Trainer:
         texts = functional.normalize(texts, dim=-1)
         logits = images @ texts.T * self.model.logit_scale.exp().clamp(max=100)
         loss = torch.zeros(())
-        for column, (name, scores) in enumerate(zip(LEVEL_WEIGHTS, logits.split(self.sizes, dim=1), strict=True)):
+        for column, (name, scores) in enumerate(
+            zip(LEVEL_WEIGHTS, torch.split(logits, self.sizes, dim=1), strict=True)
+        ):
             loss = loss + LEVEL_WEIGHTS[name] * functional.cross_entropy(scores, batch["targets"][:, column])
             if name in HEADS:
                 loss = loss + 0.3 * functional.cross_entropy(self.heads[name](pooled), batch["targets"][:, column])
@@ -146,9 +167,10 @@ class Trainer:
 
     def save(self, folder: Path) -> None:
         """Write the model in the Hugging Face layout, with the image processor's file that older readers want."""
-        processor = CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+        processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
         self.model.save_pretrained(folder)
-        CLIPProcessor(image_processor=processor, tokenizer=self.tokenizer).save_pretrained(folder)
+        both = CLIPProcessor(image_processor=processor, tokenizer=self.tokenizer)  # type: ignore[no-untyped-call]
+        both.save_pretrained(folder)
         processor.save_pretrained(folder)
 
 
@@ -162,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "model")
     parser.add_argument("--checkpoint", type=Path, default=Path("build/demo-model.pt"))
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=1.5e-3)
     options = parser.parse_args()
@@ -171,14 +193,20 @@ def main() -> None:
     first_step = trainer.restore(torch.load(options.checkpoint)) if options.checkpoint.exists() else 0
     options.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     batches = DataLoader(
-        DrawnBatches(first_step, options.steps, options.batch_size), batch_size=None, num_workers=1, prefetch_factor=4
+        DrawnBatches(first_step, options.steps, options.batch_size),
+        batch_size=None,
+        num_workers=1,
+        prefetch_factor=4,
     )
     started = time.monotonic()
     for step, batch in enumerate(batches, first_step + 1):
         loss, right = trainer.step(batch)
         if step % 50 == 0:
             rate = (step - first_step) * options.batch_size / (time.monotonic() - started)
-            print(f"step {step}/{options.steps}  loss {loss:.3f}  caption {right:.2f}  {rate:.0f} pictures/s", flush=True)
+            print(
+                f"step {step}/{options.steps}  loss {loss:.3f}  caption {right:.2f}  {rate:.0f} pictures/s",
+                flush=True,
+            )
         if step % 250 == 0 or step == options.steps:
             partial = options.checkpoint.with_suffix(".partial")
             torch.save(trainer.state(step), partial)
