@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import jobs.demo
-from benchmarks.report import Bar, Report, print_table
+from benchmarks.report import Bar, Figure, Report, print_table
 from embedder.images import CropSpec, decode_image
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
@@ -103,7 +103,7 @@ def measure(model: str, *, pictures: int, queries: int) -> Report:
     shares = agreement(vectors, words, queries)
     texts = embedder.embed_texts([f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()])
     shares["text"] = text_precision(texts, vectors, words)
-    figures = {
+    figures: dict[str, Figure] = {
         "pictures": pictures,
         "queries": queries,
         "captions": len(texts),
@@ -125,9 +125,7 @@ def main() -> int:
     options = parser.parse_args()
     pictures, queries = (4_000, 400) if options.quick else (options.pictures, options.queries)
     if pictures <= NEAREST or not 1 <= queries <= pictures:
-        parser.error(
-            f"expected more than {NEAREST} pictures and 1 to {pictures} queries, got {queries} queries"
-        )
+        parser.error(f"expected more than {NEAREST} pictures and 1 to {pictures} queries, got {queries} queries")
     report = measure(options.model, pictures=pictures, queries=queries)
     print_table("demo_model", ("figure", "value"), list(report.figures.items()))
     return report.conclude()
