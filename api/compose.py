@@ -10,8 +10,10 @@ from index.collection import Collection
 from index.search import Searcher
 
 
-def build_service(settings: ServeSettings) -> SearchService:
+def build_service(settings: ServeSettings, *, query_policy: FetchPolicy | None = None) -> SearchService:
     """Open the collection's current index and load its model (or `settings.model`).
+
+    `query_policy` says what queries may name: by default public web addresses alone, whoever asks.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
@@ -31,7 +33,7 @@ def build_service(settings: ServeSettings) -> SearchService:
     return SearchService(
         embedder=embedder,
         searcher=searcher,
-        query_fetcher=Fetcher(untrusted),
+        query_fetcher=Fetcher(query_policy or untrusted),
         picture_fetcher=Fetcher(FetchPolicy()),
         query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),
     )

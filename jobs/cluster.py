@@ -2,8 +2,9 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import ray
@@ -22,21 +23,40 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not verbose:
-        # Ray's C++ side writes to the terminal too, of things that it does by design.
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         logging.getLogger("ray").setLevel(logging.ERROR)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
     level = logging.INFO if verbose else logging.ERROR
-    if address is not None:
-        ray.init(address=address, log_to_driver=verbose, logging_level=level)
-    else:
-        cpus = max(_CPUS_NEEDED, os.cpu_count() or 1)
-        # "local": never the remains of a cluster whose driver was killed.
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=verbose, logging_level=level)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with nullcontext() if verbose else _native_stderr_muted():
+        if address is not None:
+            ray.init(address=address, log_to_driver=verbose, logging_level=level)
+        else:
+            ray.init(
+                address="local",  # never the remains of a cluster whose driver was killed
+                num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
+                include_dashboard=False,
+                log_to_driver=verbose,
+                logging_level=level,
+            )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _native_stderr_muted() -> Iterator[None]:
+    """Ray's C++ side warns on the terminal of what Ray Data does by design. Python's own stderr still shows."""
+    python_stderr = sys.stderr
+    original = os.dup(2)
+    with open(os.devnull, "w") as nowhere, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
+        os.dup2(nowhere.fileno(), 2)
+        sys.stderr = shown
+        try:
+            yield
+        finally:
+            sys.stderr = python_stderr
+            os.dup2(original, 2)
+            os.close(original)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,12 @@
-"""The columns of a listing, and the files that it is made from."""
+"""The columns of a listing, and how one is put together."""
 
-import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import fs
 
 from index.rows import FIXED
-from index.storage import Storage
 
 LISTING = pa.schema(
     [
@@ -23,34 +18,8 @@ LISTING = pa.schema(
     ]
 )
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """A file of a source: `name` is its path below the source's root, `path` what its filesystem calls it."""
-
-    filesystem: fs.FileSystem
-    path: str
-    name: str
-    uri: str
-    size: int | None
-    modified: dt.datetime | None
-
-    @classmethod
-    def of(cls, storage: Storage, info: fs.FileInfo, name: str) -> "SourceFile":
-        return cls(
-            filesystem=storage.filesystem,
-            path=info.path,
-            name=name,
-            uri=storage.location.removesuffix(storage.root) + info.path,
-            size=info.size,
-            modified=info.mtime,
-        )
-
-
-def extension(path: str) -> str:
-    """The last extension in lower case without its dot; empty where there is none."""
-    return PurePosixPath(path).suffix.lower().lstrip(".")
+# A row's own columns, and those that the pipeline carries from stage to stage.
+TAKEN = frozenset({*FIXED, "pixels", "fetch_seconds", "decode_seconds"})
 
 
 def listing_table(
@@ -67,9 +36,18 @@ def listing_table(
     ]
     names = [field.name for field in LISTING]
     for name, values in metadata.items():
-        names.append(f"source_{name}" if name in FIXED else name)
+        names.append(_free_name(name, metadata))
         arrays.append(_plain(values))
     return pa.table(arrays, names=names)
+
+
+def _free_name(name: str, metadata: Mapping[str, Any]) -> str:
+    if name not in TAKEN:
+        return name
+    free = f"source_{name}"
+    while free in metadata:
+        free = f"source_{free}"
+    return free
 
 
 def _as_type(values: Sequence[Any] | pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
@@ -85,7 +63,16 @@ def _plain(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return _plain(values.cast(type_.value_type))
     if pa.types.is_null(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return values.cast(pa.string())
-    if pa.types.is_nested(type_) or isinstance(type_, pa.ExtensionType):
+    if pa.types.is_nested(type_):
         texts = [None if v is None else json.dumps(v, default=str, ensure_ascii=False) for v in values.to_pylist()]
         return pa.array(texts, pa.string())
+    if isinstance(type_, pa.BaseExtensionType):
+        return as_text(values)
     return values
+
+
+def as_text(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Strings of values of any type: as Arrow casts them, else as Python writes them (a UUID, say)."""
+    if not isinstance(values.type, pa.BaseExtensionType) and not pa.types.is_nested(values.type):
+        return values.cast(pa.string())
+    return pa.chunked_array([pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())])

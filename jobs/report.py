@@ -1,6 +1,6 @@
 """What an embedding job came to, for people: a progress bar while it runs and a table at its end."""
 
-import time
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,8 +28,8 @@ class EmbedReport:
     decode_seconds: float = 0.0
     model_seconds: float = 0.0
     write_seconds: float = 0.0
-    started: float | None = None
-    seconds: float = 0.0
+    started_at: float = math.inf
+    ended_at: float = -math.inf
 
     @classmethod
     def of(cls, plan: Plan, *, actors: int = 1) -> Self:
@@ -37,15 +37,18 @@ class EmbedReport:
         return cls(listed=plan.listing.num_rows, already_there=plan.already_there, actors=actors)
 
     def add(self, block: BlockSummary) -> None:
-        """Count a block that is on disk. The clock starts when the first is about to be embedded."""
-        now = time.perf_counter()
-        if self.started is None:
-            self.started = now - block.model_seconds - block.write_seconds
-        self.seconds = now - self.started
+        """Count a block that is on disk."""
+        self.started_at = min(self.started_at, block.started_at)
+        self.ended_at = max(self.ended_at, block.ended_at)
         self.embedded += block.embedded
         self.rejected += block.rejected
         for name in ("fetch_seconds", "decode_seconds", "model_seconds", "write_seconds"):
             setattr(self, name, getattr(self, name) + getattr(block, name))
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the first block's forward pass to the end of the last block."""
+        return max(0.0, self.ended_at - self.started_at)
 
     @property
     def images_per_second(self) -> float:

@@ -124,13 +124,15 @@ def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Ou
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSummary:
-    """What one block of rows came to; the only thing that the driver sees of it."""
+    """What one block of rows came to; the only thing that the driver sees of it. `*_at` are Unix times."""
 
     path: str
     rows: int
     size: int
     embedded: int
     rejected: int
+    started_at: float
+    ended_at: float
     fetch_seconds: float
     decode_seconds: float
     model_seconds: float
@@ -171,7 +173,7 @@ class EmbedBlock:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         seconds = {name: pc.sum(table[name]).as_py() for name in _SECONDS}
-        started = time.perf_counter()
+        started_at, started = time.time(), time.perf_counter()
         rows = self._embed(table.drop_columns(list(_SECONDS)))
         ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
@@ -183,6 +185,8 @@ class EmbedBlock:
             size=file.size,
             embedded=rows.num_rows - rejected,
             rejected=rejected,
+            started_at=started_at,
+            ended_at=time.time(),
             model_seconds=embedded - started,
             write_seconds=time.perf_counter() - embedded,
             **seconds,

@@ -10,7 +10,8 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from jobs.errors import SourceError
-from jobs.listing import SourceFile, extension, listing_table
+from jobs.files import SourceFile, extension
+from jobs.listing import as_text, listing_table
 
 URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"

@@ -1,0 +1,160 @@
+"""The files of a source: one, or all that lie below a folder or a bucket's prefix."""
+
+import datetime as dt
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qs, quote, urlsplit
+
+from pyarrow import fs
+
+from index.errors import CollectionError
+from index.storage import Storage
+from jobs.errors import SourceError
+
+_SCHEMES = ("", "file", "s3", "gs", "az")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """A file of a source: `name` is its path below the source's root, `path` what its filesystem calls it.
+
+    `size` and `modified` are None for a link that leads nowhere.
+    """
+
+    filesystem: fs.FileSystem
+    path: str
+    name: str
+    uri: str
+    size: int | None
+    modified: dt.datetime | None
+
+
+def source_files(location: str) -> list[SourceFile]:
+    """The files of a source by name, hidden ones left out. Raises `SourceError` where there is no such place."""
+    storage = _open(location)
+    try:
+        found = list(_local_files(storage) if storage.is_local else _stored_files(storage, location))
+    except FileNotFoundError:
+        raise SourceError(_not_found(location, storage)) from None
+    except OSError as error:
+        raise SourceError(f"cannot list {location}: {error}") from error
+    return sorted(found, key=lambda file: file.name)
+
+
+def extension(path: str) -> str:
+    """The last extension in lower case without its dot; empty where there is none."""
+    return PurePosixPath(path).suffix.lower().lstrip(".")
+
+
+def hidden(name: str) -> bool:
+    """Whether a file, or a folder that it lies in, has a name that starts with a dot."""
+    return any(part.startswith(".") for part in PurePosixPath(name).parts)
+
+
+def text(name: str) -> str:
+    """A file's name as UTF-8 can write it: bytes of it that are no text become escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _open(location: str) -> Storage:
+    if not location:
+        raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
+    parts = urlsplit(location) if "://" in location else urlsplit("")
+    if parts.scheme in ("http", "https"):
+        raise SourceError(
+            f"{location}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`"
+        )
+    if parts.scheme not in _SCHEMES:
+        raise SourceError(f"{location}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
+    if "endpoint_override" in parse_qs(parts.query):
+        # Each picture is fetched by its own address, which has no room for the server's.
+        raise SourceError(
+            f"{location}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine"
+        )
+    try:
+        return Storage.open(location)
+    except (CollectionError, OSError) as error:
+        raise SourceError(str(error)) from error
+
+
+def _local_files(storage: Storage) -> Iterator[SourceFile]:
+    """pyarrow's own listing leaves out links that lead nowhere and stops at names that are not UTF-8."""
+    root = storage.root
+    if Path(root).is_dir():
+        paths: Iterator[tuple[str, os.stat_result | None]] = _walk(root)
+        prefix = len(root.rstrip("/")) + 1
+    else:
+        paths = iter([(root, Path(root).stat())])
+        prefix = root.rindex("/") + 1
+    for path, status in paths:
+        yield SourceFile(
+            filesystem=storage.filesystem,
+            path=path,
+            name=text(path[prefix:]),
+            uri=_local_uri(path),
+            size=status.st_size if status else None,
+            modified=dt.datetime.fromtimestamp(status.st_mtime, dt.UTC) if status else None,
+        )
+
+
+def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Every file below a folder. Links are followed, but for one back to a folder that it lies in."""
+    status = Path(folder).stat()
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            try:
+                found = entry.stat()
+            except OSError:
+                yield entry.path, None
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                yield from _walk(entry.path, above | {here})
+            else:
+                yield entry.path, found
+
+
+def _local_uri(path: str) -> str:
+    """The path; as a file:// URI where it is not UTF-8 or could be read as if it named a part of a file."""
+    if text(path) != path or "#bytes=" in path or "#row=" in path:
+        return f"file://{quote(os.fsencode(path))}"
+    return path
+
+
+def _stored_files(storage: Storage, location: str) -> Iterator[SourceFile]:
+    info = storage.filesystem.get_file_info(storage.root)
+    if info.type == fs.FileType.NotFound:
+        raise FileNotFoundError(location)
+    if info.type == fs.FileType.File:
+        infos, prefix = [info], storage.root.rindex("/") + 1
+    else:
+        infos = storage.filesystem.get_file_info(fs.FileSelector(storage.root, recursive=True))
+        prefix = len(storage.root) + 1
+    parts = urlsplit(storage.location)
+    user, at, _ = parts.netloc.rpartition("@")
+    for info in infos:
+        if info.type != fs.FileType.Directory and not hidden(info.path[prefix:]):
+            yield SourceFile(
+                filesystem=storage.filesystem,
+                path=info.path,
+                name=info.path[prefix:],
+                uri=f"{parts.scheme}://{user}{at}{info.path}",
+                size=info.size,
+                modified=info.mtime,
+            )
+
+
+def _not_found(location: str, storage: Storage) -> str:
+    if not storage.is_local:
+        return f"{location} does not exist, or holds nothing. Check the bucket, the prefix and the credentials"
+    if Path(storage.root).is_symlink():
+        return f"{location} is a link to {Path(storage.root).readlink()}, which does not exist"
+    existing = next(parent for parent in Path(storage.root).parents if parent.exists())
+    return f"{location} does not exist (nothing below {existing} by that name)"
