@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import ray
 from fastapi import FastAPI
@@ -12,6 +13,8 @@ from api.compose import build_service
 from api.errors import DeployError
 from api.service import SearchService
 from api.settings import ServeSettings
+from index.collection import Collection
+from index.errors import EmptyCollectionError
 
 APP_NAME = "likeness"
 
@@ -53,16 +56,17 @@ def run(
 
     With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
     once queries can be answered. A Serve that already runs on the cluster keeps its own HTTP options.
-    Raises ListenError, DeployError.
+    Raises ListenError, CollectionError, DeployError.
     """
     host, port = settings.listen_address()
+    settings = _absolute(settings)
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": host, "port": port, "request_timeout_s": settings.request_timeout_s})
         serve.run(serve_app(settings, compose=compose), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
-        raise DeployError(f"Ray Serve could not start the application: {error}") from error
+        raise DeployError(f"Ray Serve could not start the application: {_cause() or error}") from error
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if on_listening is not None:
         on_listening(url)
@@ -72,3 +76,22 @@ def run(
         finally:
             serve.delete(APP_NAME)
     return url
+
+
+def _absolute(settings: ServeSettings) -> ServeSettings:
+    """The same settings with paths that also hold in a replica, whose working directory may be another."""
+    # Opened here as well: a mistyped collection is said at once, and not after a cluster has been started.
+    collection = Collection.open(settings.collection)
+    if collection.current() is None:
+        raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
+    model = settings.model
+    if model is not None and Path(model).is_dir():
+        model = str(Path(model).resolve())
+    return settings.model_copy(update={"collection": collection.location, "model": model})
+
+
+def _cause() -> str | None:
+    """What the replica's constructor raised: the last line of the traceback that Serve keeps."""
+    application = serve.status().applications.get(APP_NAME)
+    messages = [deployment.message.strip() for deployment in application.deployments.values()] if application else []
+    return next((message.splitlines()[-1] for message in messages if message), None)

@@ -70,6 +70,8 @@ class SearchService:
         self._forward = threading.Lock()
         # A decoded picture may take half a gigabyte: only as many at once as there are cores for them.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+        # Found out once: later on, a ModelError is a defect and not something to tell callers.
+        self._text_refusal = _text_refusal(embedder)
         self.ready = False
 
     @property
@@ -105,12 +107,11 @@ class SearchService:
         """The `k` nearest to `text`. Raises Problem for an empty text and for a model without a text side."""
         if not text.strip():
             raise invalid("text", "words that say what to look for", text)
+        if self._text_refusal is not None:
+            raise Problem("text-not-supported", self._text_refusal)
         watch = _Stopwatch()
-        try:
-            with watch.stage("embed"), self._forward:
-                vector = self._embedder.embed_texts([text])
-        except ModelError as error:
-            raise Problem("text-not-supported", f"{error}; search by url or image instead") from error
+        with watch.stage("embed"), self._forward:
+            vector = self._embedder.embed_texts([text])
         return self._nearest(vector, k, watch)
 
     def row(self, image_id: str) -> dict[str, Any] | None:
@@ -178,6 +179,15 @@ class _Stopwatch:
     def milliseconds(self) -> dict[str, float]:
         total = time.perf_counter() - self._started
         return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}
+
+
+def _text_refusal(embedder: Embedder) -> str | None:
+    """Why the model takes no text, or None when it does."""
+    try:
+        embedder.embed_texts(["a picture"])
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def _require_same_model(embedder: Embedder, searcher: Searcher) -> None:

@@ -9,9 +9,9 @@ import pyarrow as pa
 from PIL import Image
 
 from embedder.errors import FetchError
-from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.images import decode_image
+from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
 from index.records import ModelRecord, RunManifest
@@ -42,11 +42,11 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes
     return target.getvalue()
 
 
-def make_collection(location: Path, pictures: dict[str, bytes], embedder: FakeEmbedder) -> Searcher:
+def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedder) -> Searcher:
     """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
     model = ModelRecord(
         id=embedder.identity.model_id,
-        revision=None,
+        revision=embedder.identity.revision,
         fingerprint=embedder.identity.fingerprint,
         dim=embedder.identity.dim,
     )
@@ -70,7 +70,7 @@ def make_collection(location: Path, pictures: dict[str, bytes], embedder: FakeEm
     return Searcher.open(collection)
 
 
-def _row(image_id: str, data: bytes, embedder: FakeEmbedder) -> dict[str, Any]:
+def _row(image_id: str, data: bytes, embedder: Embedder) -> dict[str, Any]:
     decoded = decode_image(data, embedder.crop)
     return {
         "image_id": image_id,

@@ -514,7 +514,7 @@ def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.
         assert "secret" not in response.text
         assert "weights is corrupt" in caplog.text
         response = client.post("/search", json={"text": "star"})
-        assert_problem(response, "text-not-supported", detail="search by url or image instead")
+        assert_problem(response, "text-not-supported", detail="no text side")
 
 
 def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None:

@@ -10,19 +10,27 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from pydantic import ValidationError
 from ray import serve
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from api.app import create_app
+from api.compose import build_service
 from api.deployment import run, serve_app
 from api.errors import DeployError, ListenError, OtherModelError
 from api.local import run_local, running
 from api.service import SearchService
 from api.settings import RequestLimits, ServeSettings
+from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher, FetchPolicy
+from embedder.model import ClipEmbedder
 from index.collection import Collection
+from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
+from jobs.demo.captions import build_tokenizer
+from jobs.demo.train import build_model
 from tests.small_collection import COLOURS, make_collection, png
 
 Compose = Callable[[ServeSettings], SearchService]
@@ -160,6 +168,38 @@ def test_a_server_with_another_model_does_not_start(collection: str) -> None:
         run_local(ServeSettings(collection=collection, port=0), compose=composed(side=64))
 
 
+# With a real model
+
+
+def save_model(folder: Path, seed: int) -> str:
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    return str(folder)
+
+
+def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path) -> None:
+    ours, other = save_model(tmp_path / "ours", 1), save_model(tmp_path / "other", 2)
+    embedder = ClipEmbedder.load(ours, device="cpu")
+    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, embedder)
+
+    service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
+    assert service.model == embedder.identity
+    best = service.search_by_bytes(png(COLOURS["blue.png"]), 1).matches[0]
+    assert best.image_id == "blue.png"
+    assert best.score == pytest.approx(1.0, abs=1e-5)
+    assert len(service.search_by_text("a red star", 3).matches) == 3
+    with pytest.raises(FetchError, match="not on the public internet"):
+        service.search_by_url("http://127.0.0.1/x.png", 1)
+
+    with pytest.raises(OtherModelError) as caught:
+        build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=other))
+    assert embedder.identity.fingerprint in str(caught.value)
+    assert repr(other) in str(caught.value)
+
+
 # On Ray Serve
 
 
@@ -176,6 +216,15 @@ def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
     application = serve_app(ServeSettings(collection=str(tmp_path / "none")), compose=composed())
     with pytest.raises(Exception, match="none does not exist"):
         serve.run(application, _local_testing_mode=True)
+
+
+def test_a_collection_that_is_not_there_is_said_before_a_cluster_is_started(tmp_path: Path) -> None:
+    with pytest.raises(NotACollectionError, match="none does not exist"):
+        run(ServeSettings(collection=str(tmp_path / "none")), compose=composed())
+    Collection.create_or_open(str(tmp_path / "empty"))
+    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
+        run(ServeSettings(collection=str(tmp_path / "empty")), compose=composed())
+    assert not ray.is_initialized()
 
 
 @pytest.fixture
@@ -204,6 +253,5 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None,
     status, problem = post(f"{url}/search", {"text": "x" * 70_000})
     assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
 
-    broken = ServeSettings(collection=f"{collection}/none", port=free_port)
-    with pytest.raises(DeployError, match="Ray Serve could not start the application"):
-        run(broken, blocking=False, compose=composed())
+    with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
+        run(settings, blocking=False, compose=composed(side=64))
