@@ -1,5 +1,7 @@
 """The Ray Data stage that turns crops into embeddings."""
 
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -92,9 +92,7 @@ class Checkpoint:
         if self.weights[0].suffix == ".safetensors":
             parts = [part for path in self.weights for part in _tensors(path)]
         else:
-            parts = [
-                _Part(label=path.name, path=path, start=0, stop=path.stat().st_size) for path in self.weights
-            ]
+            parts = [_Part(label=path.name, path=path, start=0, stop=path.stat().st_size) for path in self.weights]
         for part in sorted(parts, key=lambda part: part.label):
             digest.update(part.label.encode())
             part.update(digest)
@@ -138,9 +136,7 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if revision is not None:
-            raise ModelError(
-                f"'{model}' is a folder, and only a hub id has revisions: leave '{revision}' out"
-            )
+            raise ModelError(f"'{model}' is a folder, and only a hub id has revisions: leave '{revision}' out")
         return folder.resolve(), str(folder.resolve()), None
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.exists():
         raise ModelNotFoundError(
@@ -168,16 +164,13 @@ def _weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = [
-                folder / shard for shard in sorted(set(_read_json(index).get("weight_map", {}).values()))
-            ]
+            shards = [folder / shard for shard in sorted(set(_read_json(index).get("weight_map", {}).values()))]
             missing = [shard.name for shard in shards if not shard.is_file()]
             if missing or not shards:
                 raise ModelNotFoundError(f"{folder} lacks {missing or 'the files'} that {index.name} names")
             return shards
     raise ModelNotFoundError(
-        f"{folder} has a config.json but no weights: expected {' or '.join(_WEIGHTS)}; "
-        "download the whole checkpoint"
+        f"{folder} has a config.json but no weights: expected {' or '.join(_WEIGHTS)}; download the whole checkpoint"
     )
 
 
@@ -197,9 +190,7 @@ def _read_preprocessing(folder: Path) -> Preprocessing:
         normalised = settings.get("do_normalize", True)
         return Preprocessing(
             crop=_crop(settings),
-            rescale=float(settings.get("rescale_factor", 1 / 255))
-            if settings.get("do_rescale", True)
-            else 1.0,
+            rescale=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
             mean=_channels(settings["image_mean"]) if normalised else (0.0, 0.0, 0.0),
             std=_channels(settings["image_std"]) if normalised else (1.0, 1.0, 1.0),
         )

@@ -27,11 +27,9 @@ def fetch_checkpoint(model_id: str, revision: str | None) -> Path:
     except Exception as error:  # the hub's client lets errors of several libraries through
         unreachable = error
     try:
-        cached = snapshot_download(
-            model_id, revision=revision, local_files_only=True, allow_patterns=_SMALL_FILES
-        )
-    except Exception as error:
-        raise ModelNotFoundError(_explain(model_id, revision, unreachable)) from error
+        cached = snapshot_download(model_id, revision=revision, local_files_only=True, allow_patterns=_SMALL_FILES)
+    except Exception:
+        raise ModelNotFoundError(_explain(model_id, revision, unreachable)) from unreachable
     logger.info("%s: the hub was not reached, using the copy in %s", model_id, cached)
     return Path(cached)
 

@@ -16,6 +16,8 @@ from embedder.errors import ModelError
 
 Tokens = dict[str, torch.Tensor]
 
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
+
 
 def load_weights(checkpoint: Checkpoint) -> PreTrainedModel:
     """The model on the CPU, in eval mode and in the dtype of its weights; raises ModelError."""
@@ -75,11 +77,15 @@ def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
 
 def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[str]], Tokens]:
     """A thread-safe function from texts to the text model's input; raises ModelError."""
+    # Without any of its files transformers makes an empty tokenizer, to which all words are alike.
+    if not any((checkpoint.folder / name).is_file() for name in _VOCABULARIES):
+        raise ModelError(
+            f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for there is no tokenizer: "
+            f"expected one of {', '.join(_VOCABULARIES)} in {checkpoint.folder}"
+        )
     try:
         with _quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(
-                checkpoint.folder, local_files_only=True, trust_remote_code=False
-            )
+            tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers come in as many formats as weights do
         hint = "" if "entencepiece" not in str(error) else "; `pip install sentencepiece protobuf`"
         raise ModelError(

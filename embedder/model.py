@@ -77,9 +77,7 @@ class ClipEmbedder:
         try:
             network.to(device=where, dtype=precision)  # type: ignore[call-arg]
         except torch.OutOfMemoryError as error:
-            raise ModelError(
-                f"{model} does not fit in the memory of {where}: free some, or use a CPU"
-            ) from error
+            raise ModelError(f"{model} does not fit in the memory of {where}: free some, or use a CPU") from error
         return cls(
             model=network,
             identity=_identify(checkpoint, network),

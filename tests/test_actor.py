@@ -42,9 +42,7 @@ def test_each_row_gets_its_own_vector_and_rejected_rows_none(kind: pa.DataType, 
     assert embedded["image_id"].to_pylist() == table["image_id"].to_pylist()
     assert embedded["label"].to_pylist() == table["label"].to_pylist()
     expected = FAKE.embed_images(crops).tolist()
-    assert embedded["embedding"].to_pylist() == [
-        None if row in rejected else expected[row] for row in range(9)
-    ]
+    assert embedded["embedding"].to_pylist() == [None if row in rejected else expected[row] for row in range(9)]
 
 
 @pytest.mark.parametrize("kind", BINARY_TYPES, ids=str)

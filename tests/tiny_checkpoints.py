@@ -1,0 +1,59 @@
+"""Tiny checkpoints with random weights, one for each family, as `save_pretrained` writes them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import Dinov2Config, Dinov2Model, PreTrainedTokenizerFast, SiglipConfig, SiglipModel
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+from jobs.demo.captions import build_tokenizer
+from jobs.demo.train import build_model
+
+TOWER: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+WORDS = {"<pad>": 0, "<unk>": 1, "a": 2, "red": 3, "blue": 4, "star": 5}
+
+
+def save_clip(folder: Path) -> None:
+    torch.manual_seed(1)
+    tokenizer = build_tokenizer()
+    build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+
+
+def save_siglip(folder: Path) -> None:
+    torch.manual_seed(2)
+    text = {**TOWER, "vocab_size": len(WORDS), "max_position_embeddings": 8, "projection_size": 32}
+    text |= {"bos_token_id": 1, "eos_token_id": 0}
+    SiglipModel(
+        SiglipConfig(text_config=text, vision_config={**TOWER, "image_size": 32, "patch_size": 8})
+    ).save_pretrained(folder)
+    words = Tokenizer(WordLevel(WORDS, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=words, pad_token="<pad>", unk_token="<unk>", padding_side="left"
+    ).save_pretrained(folder)
+    SiglipImageProcessorPil(size={"height": 32, "width": 32}, resample=2).save_pretrained(folder)
+
+
+def save_dinov2(folder: Path) -> None:
+    torch.manual_seed(3)
+    Dinov2Model(Dinov2Config(**TOWER, image_size=56, patch_size=14)).save_pretrained(folder)
+    BitImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 28, "width": 28}).save_pretrained(folder)
+
+
+def noise(count: int, side: int, seed: int = 0) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
