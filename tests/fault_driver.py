@@ -1,0 +1,74 @@
+"""A small embedding job in a process of its own, for `test_faults.py` to kill.
+
+`python fault_driver.py SOURCE COLLECTION LOG`: embeds with a slow fake model that logs each picture it is given.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedder.fake import FakeEmbedder
+from embedder.protocol import Embedder
+from index.collection import Collection
+from jobs.cluster import ray_cluster
+from jobs.embed import EmbedOptions, embed
+from jobs.plan import make_plan
+from jobs.report import EmbedReport
+from jobs.run import model_record
+from jobs.sources import list_images
+
+BLOCK = 32
+BATCH = 8
+SECONDS_PER_PICTURE = 0.03
+
+
+class LoggingEmbedder(FakeEmbedder):
+    """Writes a line for each picture that it embeds, before it embeds it."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__()
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        lines = [hashlib.sha256(crop.tobytes()).hexdigest() for crop in pixels]
+        os.write(self._log, "".join(f"{line}\n" for line in lines).encode())
+        time.sleep(SECONDS_PER_PICTURE * len(pixels))
+        return super().embed_images(pixels)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Makes the model in the actor."""
+
+    log: str
+
+    def __call__(self) -> Embedder:
+        return LoggingEmbedder(self.log)
+
+
+class Lines:
+    """A `Progress` that says how far the job has come."""
+
+    def advance(self, report: EmbedReport) -> None:
+        print(report.embedded + report.rejected, flush=True)
+
+
+def main(source: str, location: str, log: str) -> None:
+    collection = Collection.create_or_open(location)
+    fake = FakeEmbedder()
+    plan = make_plan(list_images(source), collection, source, model_record(fake.identity))
+    print("todo", plan.todo.num_rows, flush=True)
+    with ray_cluster(None, verbose=False):
+        options = EmbedOptions(batch_size=BATCH, block_size=BLOCK, max_reject_rate=0.5)
+        embed(plan, collection, load=Load(log), crop=fake.crop, options=options, progress=Lines())
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*(str(Path(argument).absolute()) for argument in sys.argv[1:4]))

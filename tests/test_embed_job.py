@@ -1,0 +1,142 @@
+"""The embedding job on a real Ray: what it writes, what it leaves out, and what it does the second time."""
+
+import csv
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from numpy.typing import NDArray
+
+from embedder.fake import FakeEmbedder
+from embedder.images import decode_image
+from index.build import build_index
+from index.collection import Collection
+from index.search import Searcher
+from jobs.demo.gallery import Gallery, make_gallery
+from jobs.embed import EmbedOptions, embed
+from jobs.errors import TooManyRejectsError
+from jobs.plan import make_plan
+from jobs.report import EmbedReport
+from jobs.run import model_record
+from jobs.sources import list_images
+
+pytestmark = pytest.mark.ray
+
+
+class Silent:
+    def advance(self, report: EmbedReport) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    return make_gallery(tmp_path_factory.mktemp("pictures"), count=60, broken=20)
+
+
+def run(source: Path, collection: Path, *, max_reject_rate: float = 0.5) -> EmbedReport:
+    opened = Collection.create_or_open(str(collection))
+    fake = FakeEmbedder()
+    plan = make_plan(list_images(str(source)), opened, str(source), model_record(fake.identity))
+    options = EmbedOptions(batch_size=4, block_size=16, max_reject_rate=max_reject_rate)
+    return embed(plan, opened, load=FakeEmbedder, crop=fake.crop, options=options, progress=Silent())
+
+
+def expected_embedding(path: Path) -> NDArray[np.float32]:
+    fake = FakeEmbedder()
+    return fake.embed_images(decode_image(path.read_bytes(), fake.crop).pixels[None])[0]
+
+
+@pytest.mark.usefixtures("cluster")
+class TestEmbed:
+    def test_every_good_image_has_its_own_vector_and_every_broken_one_its_reason(
+        self, gallery: Gallery, tmp_path: Path
+    ) -> None:
+        report = run(gallery.folder, tmp_path / "c")
+        assert (report.listed, report.already_there, report.embedded, report.rejected) == (60, 0, 40, 20)
+        rows = {str(row["image_id"]): row for row in Collection.open(str(tmp_path / "c")).live_rows().to_pylist()}
+        assert {name: rows[name]["error_reason"] for name in gallery.broken} == dict(gallery.broken)
+        assert all(rows[name]["embedding"] is None for name in gallery.broken)
+        for exhibit in gallery.exhibits:
+            row = rows[exhibit.image_id]
+            expected = expected_embedding(gallery.folder / exhibit.image_id)
+            np.testing.assert_allclose(row["embedding"], expected, atol=1e-6)
+            assert (row["width"], row["height"]) == exhibit.size
+            assert row["label"] == exhibit.subject.shape
+
+    def test_neighbours_keep_their_ids_when_others_are_broken(self, gallery: Gallery, tmp_path: Path) -> None:
+        run(gallery.folder, tmp_path / "c")
+        collection = Collection.open(str(tmp_path / "c"))
+        build_index(collection)
+        searcher = Searcher.open(collection)
+        assert searcher.ntotal == 40
+        for exhibit in gallery.exhibits:
+            (best,) = searcher.search(expected_embedding(gallery.folder / exhibit.image_id)[None], 1)[0]
+            assert (best.image_id, round(best.score, 5)) == (exhibit.image_id, 1.0)
+
+    def test_a_second_run_does_nothing_and_a_third_only_what_is_new(self, gallery: Gallery, tmp_path: Path) -> None:
+        source = tmp_path / "source"
+        shutil.copytree(gallery.folder, source, symlinks=True)
+        run(source, tmp_path / "c")
+        again = run(source, tmp_path / "c")
+        assert (again.already_there, again.embedded, again.rejected) == (60, 0, 0)
+        assert len(Collection.open(str(tmp_path / "c")).runs()) == 1
+        old, other = (gallery.folder / exhibit.image_id for exhibit in gallery.exhibits[:2])
+        shutil.copy(old, source / "new.jpg")
+        changed = source / gallery.exhibits[0].image_id
+        changed.write_bytes(other.read_bytes())
+        third = run(source, tmp_path / "c")
+        assert (third.listed, third.already_there, third.embedded) == (61, 59, 2)
+        rows = {row["image_id"]: row for row in Collection.open(str(tmp_path / "c")).live_rows().to_pylist()}
+        np.testing.assert_allclose(
+            rows[gallery.exhibits[0].image_id]["embedding"], expected_embedding(other), atol=1e-6
+        )
+
+    def test_all_broken_is_a_failed_run_that_names_the_reasons(self, gallery: Gallery, tmp_path: Path) -> None:
+        source = tmp_path / "source"
+        for name in gallery.broken:
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(gallery.folder / name, target, follow_symlinks=False)
+        with pytest.raises(TooManyRejectsError, match=r"20 of 20 images were rejected \(100.0%; mostly not_an_image"):
+            run(source, tmp_path / "c")
+        assert Collection.open(str(tmp_path / "c")).runs() == []
+
+    def test_too_many_rejects_leave_the_work_for_the_next_attempt(self, gallery: Gallery, tmp_path: Path) -> None:
+        with pytest.raises(TooManyRejectsError, match=r"more than the 5.0% allowed"):
+            run(gallery.folder, tmp_path / "c", max_reject_rate=0.05)
+        collection = Collection.open(str(tmp_path / "c"))
+        assert collection.runs() == []
+        assert collection.live_rows().num_rows == 0
+        report = run(gallery.folder, tmp_path / "c", max_reject_rate=0.4)
+        assert (report.already_there, report.embedded, report.rejected) == (60, 0, 0)
+        assert sum(report.reject_reasons.values()) == 20
+        assert len(collection.runs()) == 1
+        assert collection.live_rows().num_rows == 60
+
+    def test_a_list_with_ids_and_metadata(self, gallery: Gallery, tmp_path: Path) -> None:
+        lines = tmp_path / "list.csv"
+        with lines.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("id", "uri", "price", "size"))
+            for number, exhibit in enumerate(gallery.exhibits[:10]):
+                writer.writerow((f"p{number}", gallery.folder / exhibit.image_id, number * 1.5, "XL"))
+            writer.writerow(("gone", tmp_path / "gone.jpg", 1, "S"))
+            writer.writerow(("blank", "", 1, "S"))
+        report = run(lines, tmp_path / "c")
+        assert (report.listed, report.embedded, report.rejected) == (12, 10, 2)
+        rows = {row["image_id"]: row for row in Collection.open(str(tmp_path / "c")).live_rows().to_pylist()}
+        first = gallery.folder / gallery.exhibits[0].image_id
+        assert (rows["p3"]["price"], rows["p3"]["source_size"]) == (4.5, "XL")
+        assert rows["p0"]["size"] == first.stat().st_size
+        assert (rows["gone"]["error_stage"], rows["gone"]["error_reason"]) == ("fetch", "not_found")
+        assert rows["blank"]["error_reason"] == "no_uri"
