@@ -68,7 +68,9 @@ def _open(location: str) -> Storage:
             f"{location}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`"
         )
     if parts.scheme not in _SCHEMES:
-        raise SourceError(f"{location}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
+        raise SourceError(
+            f"{location}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://"
+        )
     if "endpoint_override" in parse_qs(parts.query):
         # Each picture is fetched by its own address, which has no room for the server's.
         raise SourceError(

@@ -1,30 +1,31 @@
 """The columns of a listing, and how one is put together."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from index.rows import FIXED
 
-LISTING = pa.schema(
-    [
-        ("image_id", pa.string()),
-        ("uri", pa.string()),
-        ("size", pa.int64()),
-        ("modified", pa.timestamp("us", tz="UTC")),
-        ("etag", pa.string()),
-    ]
-)
+Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "image_id": pa.string(),
+    "uri": pa.string(),
+    "size": pa.int64(),
+    "modified": pa.timestamp("us", tz="UTC"),
+    "etag": pa.string(),
+}
+LISTING = pa.schema(_COLUMNS)
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
 # A row's own columns, and those that the pipeline carries from stage to stage.
 TAKEN = frozenset({*FIXED, "pixels", "fetch_seconds", "decode_seconds"})
 
 
-def listing_table(
-    columns: Mapping[str, Sequence[Any] | pa.Array | pa.ChunkedArray], metadata: Mapping[str, Any]
-) -> pa.Table:
+def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mapping[str, Column]) -> pa.Table:
     """Put a listing together: `LISTING`'s columns in order, null where absent, then metadata that has a plain type.
 
     A metadata column that has the name of one of a row's own columns becomes `source_<name>`.
@@ -50,13 +51,13 @@ def _free_name(name: str, metadata: Mapping[str, Any]) -> str:
     return free
 
 
-def _as_type(values: Sequence[Any] | pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def _as_type(values: Column | Sequence[Any], type_: pa.DataType) -> Column:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values.cast(type_)
     return pa.array(values, type_)
 
 
-def _plain(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _plain(values: Column) -> Column:
     """Metadata as filters and other tools can use it: numbers, booleans, times and strings; nested values as JSON."""
     type_ = values.type
     if pa.types.is_dictionary(type_):
@@ -71,7 +72,7 @@ def _plain(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return values
 
 
-def as_text(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def as_text(values: Column) -> Column:
     """Strings of values of any type: as Arrow casts them, else as Python writes them (a UUID, say)."""
     if not isinstance(values.type, pa.BaseExtensionType) and not pa.types.is_nested(values.type):
         return values.cast(pa.string())

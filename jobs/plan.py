@@ -14,6 +14,7 @@ from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
 from index.rows import newest
 from jobs.errors import OtherModelError
+from jobs.listing import Column
 
 STATE_COLUMNS = ("image_id", "uri", "size", "modified", "etag", "error_reason", "retryable")
 _EVIDENCE = ("uri", "size", "modified", "etag")
@@ -56,11 +57,10 @@ def make_plan(listing: pa.Table, collection: Collection, source: str, model: Mod
     live = collection.live_rows(STATE_COLUMNS)
     started = [run for run in collection.run_starts() if run.source == source and same_model(run.model, model)]
     run = started[-1] if started else None
-    files = _written(collection, run) if run else []
-    covered = _covered(listing, live)
-    if files:
-        covered = pc.or_(covered, _covered(listing, fold(collection, files)))
-    todo = listing.filter(pc.invert(covered))
+    files = written_files(collection, run) if run else []
+    # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
+    newest_rows = _fold([live, fold(collection, files)]) if files else live
+    todo = listing.filter(pc.invert(_covered(listing, newest_rows)))
     return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
 
 
@@ -71,8 +71,25 @@ def same_model(one: ModelRecord, other: ModelRecord) -> bool:
 
 def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
     """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
-    rows = LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)
+    return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
+
+
+def _fold(tables: Sequence[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(tables)
     return rows.take(newest([rows["image_id"]])[0])
+
+
+def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
+    """The complete row files of an unfinished run, those of earlier attempts first; what is not one is left out."""
+    files = []
+    for path in collection.row_files(run.run_id):
+        attempt = path.rpartition("/")[2].split("-")[0]
+        try:
+            if attempt.isdigit():
+                files.append(collection.row_file(path))
+        except (pa.ArrowInvalid, OSError):
+            continue  # no file of ours is ever half written under its name: this one is foreign, or its disk is bad
+    return files
 
 
 def _check_model(collection: Collection, model: ModelRecord) -> None:
@@ -84,27 +101,18 @@ def _check_model(collection: Collection, model: ModelRecord) -> None:
         )
 
 
-def _written(collection: Collection, run: RunStart) -> list[RowFile]:
-    """The complete row files of an unfinished run, those of earlier attempts first; what is not one is left out."""
-    files = []
-    for path in collection.row_files(run.run_id):
-        attempt = path.rpartition("/")[2].split("-")[0]
-        try:
-            if attempt.isdigit():
-                files.append(collection.row_file(path))
-        except pa.ArrowInvalid:
-            continue  # no file of ours is ever half written under its name: this one is foreign, or its disk is bad
-    return files
-
-
-def _covered(listing: pa.Table, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
+def _covered(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: a row of that id is there, nothing says that the image changed, and it need not be
     tried again. What one side does not know (a list has no sizes) is no evidence of a change.
     """
     if rows.num_rows == 0:
         return pa.array([False] * listing.num_rows)
     found = rows.take(pc.index_in(listing["image_id"], rows["image_id"]))
-    covered = pc.and_(pc.is_valid(found["image_id"]), pc.invert(pc.fill_null(found["retryable"], False)))
+    covered: Column = pc.and_(pc.is_valid(found["image_id"]), pc.invert(_fill(found["retryable"], False)))
     for name in _EVIDENCE:
-        covered = pc.and_(covered, pc.fill_null(pc.equal(listing[name], found[name]), True))
+        covered = pc.and_(covered, _fill(pc.equal(listing[name], found[name]), True))
     return covered
+
+
+def _fill(mask: Column, value: bool) -> Column:
+    return pc.if_else(pc.is_valid(mask), mask, pa.scalar(value))  # type: ignore[no-any-return]

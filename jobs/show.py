@@ -10,7 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from index.collection import Collection
+from index.live import LiveRows
+from index.rows import newest
 from index.search import Match
+from jobs.plan import written_files
 
 REJECT_COLUMNS = ("image_id", "uri", "error_stage", "error_reason", "error_message", "retryable")
 
@@ -43,14 +46,19 @@ def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def list_rejects(collection: Collection, reason: str | None = None) -> list[dict[str, Any]]:
-    """The rejects of committed runs, and of runs that were stopped or failed for having too many."""
-    tables = [collection.rejects().select(REJECT_COLUMNS)]
+    """Images whose newest row is a reject, the rows of runs counted that were stopped or failed for too many."""
+    last = max((run.run_id for run in collection.runs()), default="")
+    older: list[pa.Table] = []
+    newer: list[pa.Table] = []
     for run in collection.run_starts():
-        rows = collection.read_rows(run.run_id, REJECT_COLUMNS)
-        tables.append(rows.filter(pc.is_valid(rows["error_reason"])))
-    rows = pa.concat_tables(tables)
+        files = written_files(collection, run)
+        rows = LiveRows.of_files(collection.storage, files).read(REJECT_COLUMNS)
+        (older if run.run_id < last else newer).append(rows)
+    rows = pa.concat_tables([*older, collection.live_rows(REJECT_COLUMNS), *newer])
+    rows = rows.take(newest([rows["image_id"]])[0])
+    rows = rows.filter(pc.is_valid(rows["error_reason"]))
     if reason is not None:
-        rows = rows.filter(pc.equal(rows["error_reason"], reason))
+        rows = rows.filter(pc.equal(rows["error_reason"], pa.scalar(reason)))
     return rows.sort_by("image_id").to_pylist()
 
 

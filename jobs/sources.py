@@ -63,13 +63,13 @@ def _list_files(files: list[SourceFile]) -> pa.Table:
 def _unique(location: str, listing: pa.Table) -> pa.Table:
     """Drop rows that repeat an image; refuse an id that stands for two different ones."""
     counts = pc.value_counts(listing["image_id"])
-    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:
         return listing
     again = listing.select(["image_id", "uri"]).filter(pc.is_in(listing["image_id"], value_set=repeated))
     every = pc.CountOptions(mode="all")
     uris_of = again.group_by("image_id").aggregate([("uri", "distinct", every)])
-    clashes = uris_of.filter(pc.greater(pc.list_value_length(uris_of["uri_distinct"]), 1))
+    clashes = uris_of.filter(pc.greater(pc.list_value_length(uris_of["uri_distinct"]), pa.scalar(1)))
     if clashes.num_rows:
         first = clashes.slice(0, 1).to_pylist()[0]
         one, other, *_ = (uri or "a row without a uri" for uri in first["uri_distinct"])

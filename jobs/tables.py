@@ -1,5 +1,6 @@
 """Lists of images in tables (Parquet, CSV, JSONL) and Parquet files that hold the images' bytes."""
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from jobs.errors import SourceError
 from jobs.files import SourceFile, extension
-from jobs.listing import as_text, listing_table
+from jobs.listing import Column, as_text, listing_table
 
 URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
@@ -29,46 +30,42 @@ def list_table_files(files: list[SourceFile]) -> pa.Table:
 def _list_table(file: SourceFile) -> pa.Table:
     if extension(file.path) == "parquet":
         schema = _read(file, pq.read_schema)
-        if not any(name in schema.names for name in URI_COLUMNS):
-            return _list_cells(file, schema)
-        return _list_uris(file, _read(file, pq.read_table))
-    reader = pyarrow.csv.read_csv if extension(file.path) == "csv" else pyarrow.json.read_json
-    return _list_uris(file, _read(file, reader))
+        _check_names(file, schema.names)
+        images = [field.name for field in schema if _holds_images(field.type)]
+        # Bytes are no metadata: they are left where they are.
+        others = [name for name in schema.names if name not in images]
+        table = _read(file, lambda source: pq.read_table(source, columns=others))
+        if images and not any(name in others for name in URI_COLUMNS):
+            return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows)
+    else:
+        table = _read(file, _read_csv if extension(file.path) == "csv" else pyarrow.json.read_json)
+        _check_names(file, table.column_names)
+    return _list_uris(file, table)
 
 
 def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
     uri_column = next((name for name in URI_COLUMNS if name in table.column_names), None)
     if uri_column is None:
+        wanted = "has no column `uri` or `url`" + (", nor one of image bytes" if _is_parquet(file) else "")
         raise SourceError(
-            f"{file.uri} has no column `uri` or `url`; its columns are {', '.join(table.column_names) or 'none'}"
+            f"{file.uri} {wanted}; its columns are {', '.join(table.column_names) or 'none'}. "
+            "Name the one with the images' paths or URLs `uri`"
         )
-    uris = _absolute(file, table[uri_column].cast(pa.string()))
+    uris = _absolute(file, _texts(file, table, uri_column))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
     numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], pa.string())
-    ids = pc.coalesce(_ids(table), uris, numbers)
-    return listing_table({"image_id": ids, "uri": uris}, metadata)
+    return listing_table({"image_id": _first_of(_ids(table), uris, numbers), "uri": uris}, metadata)
 
 
-def _list_cells(file: SourceFile, schema: pa.Schema) -> pa.Table:
-    """Rows of a Parquet file with the images in it: `uri` names the cell, and the bytes are left where they are."""
-    column = next((field.name for field in schema if _holds_images(field.type)), None)
-    if column is None:
-        raise SourceError(
-            f"{file.uri} has neither a column `uri` or `url` nor one of image bytes; its columns are "
-            f"{', '.join(schema.names) or 'none'}"
-        )
-    others = [field.name for field in schema if field.name != column and not _holds_images(field.type)]
-    table = _read(file, lambda source: pq.read_table(source, columns=others))
-    rows = range(_read(file, pq.read_metadata).num_rows)
-    ids = pa.array([f"{file.name}#{i}" for i in rows], pa.string())
-    if ID_COLUMN in others:
-        ids = pc.coalesce(_ids(table), ids)
-    columns = {
-        "image_id": ids,
-        "uri": [f"{file.uri}#row={i}&column={column}" for i in rows],
-        "modified": [file.modified] * len(rows),
+def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
+    """Rows of a Parquet file with the images in it: `uri` names the cell."""
+    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], pa.string())
+    columns: dict[str, Column | list[Any]] = {
+        "image_id": _first_of(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
+        "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
+        "modified": [file.modified] * rows,
     }
-    return listing_table(columns, {name: table[name] for name in others if name != ID_COLUMN})
+    return listing_table(columns, {name: table[name] for name in table.column_names if name != ID_COLUMN})
 
 
 def _holds_images(type_: pa.DataType) -> bool:
@@ -78,24 +75,68 @@ def _holds_images(type_: pa.DataType) -> bool:
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
 
 
-def _ids(table: pa.Table) -> pa.ChunkedArray:
+def _is_parquet(file: SourceFile) -> bool:
+    return extension(file.path) == "parquet"
+
+
+def _check_names(file: SourceFile, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"{file.uri} has columns of the same name: {', '.join(twice)}. Give each its own")
+
+
+def _ids(table: pa.Table) -> Column:
+    """The column `id` as text; null where there is none and where it is empty."""
     if ID_COLUMN not in table.column_names:
         return pa.nulls(table.num_rows, pa.string())
-    return table[ID_COLUMN].cast(pa.string())
+    return _no_empty(as_text(table[ID_COLUMN]))
 
 
-def _absolute(file: SourceFile, uris: pa.ChunkedArray) -> pa.ChunkedArray:
+def _texts(file: SourceFile, table: pa.Table, name: str) -> Column:
+    type_ = table[name].type
+    kind = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise SourceError(f"{file.uri}: expected paths or URLs in column `{name}`, got {type_}")
+    return table[name].cast(pa.string())
+
+
+def _no_empty(texts: Column) -> Column:
+    found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, pa.string()), texts)
+    return found
+
+
+def _first_of(*columns: Column) -> Column:
+    found: Column = pc.coalesce(*columns)
+    return found
+
+
+def _absolute(file: SourceFile, uris: Column) -> Column:
     """Paths in a list are relative to the list's own folder; empty ones are null."""
-    uris = pc.utf8_trim_whitespace(uris)
-    uris = pc.if_else(pc.equal(pc.utf8_length(uris), 0), pa.scalar(None, pa.string()), uris)
+    uris = _no_empty(pc.utf8_trim_whitespace(uris))
+    folder = pa.scalar(file.uri.rpartition("/")[0])
+    below = pc.binary_join_element_wise(folder, uris, pa.scalar("/"))  # type: ignore[call-overload]  # takes both
     whole = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
-    folder = file.uri.rpartition("/")[0]
-    return pc.if_else(whole, uris, pc.binary_join_element_wise(folder, uris, "/"))
+    found: Column = pc.if_else(whole, uris, below)
+    return found
+
+
+def _read_csv(source: Any) -> pa.Table:
+    """Numbers as numbers, but for ids, whose zeros count; where a column's types do not hold, all as text."""
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
+    data = source.read()
+    try:
+        options = pyarrow.csv.ConvertOptions(column_types=text)
+        return pyarrow.csv.read_csv(io.BytesIO(data), parse_options=parse, convert_options=options)
+    except pa.ArrowInvalid:
+        names = pyarrow.csv.open_csv(io.BytesIO(data), parse_options=parse).schema.names
+        options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+        return pyarrow.csv.read_csv(io.BytesIO(data), parse_options=parse, convert_options=options)
 
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:
     try:
         with file.filesystem.open_input_file(file.path) as source:
             return reader(source)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise SourceError(f"cannot read {file.uri} as {extension(file.path)}: {error}") from error

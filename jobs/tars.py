@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from jobs.errors import SourceError
 from jobs.files import SourceFile, extension, hidden, text
-from jobs.listing import listing_table
+from jobs.listing import Column, listing_table
 
 SIDECARS = ("json", "txt", "cls")
 MAX_SIDECAR_BYTES = 1_000_000
@@ -73,9 +73,10 @@ def _sidecar(kind: str, data: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"json": value}
 
 
-def _column(values: list[Any]) -> pa.Array:
+def _column(values: list[Any]) -> Column:
     """An array of the type that all values share, else of strings."""
     try:
-        return pa.array(values)
+        column: Column = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError):
-        return pa.array([None if v is None else text(v) if isinstance(v, str) else json.dumps(v) for v in values])
+        column = pa.array([None if v is None else text(v) if isinstance(v, str) else json.dumps(v) for v in values])
+    return column

@@ -1,0 +1,497 @@
+"""Sources: what is listed of folders, lists, Parquet files, tars and buckets, and what is said of bad ones."""
+
+import datetime as dt
+import io
+import json
+import os
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from moto.server import ThreadedMotoServer
+
+from embedder.fetch import Fetcher
+from index.rows import FIXED
+from jobs.errors import SourceError
+from jobs.listing import LISTING
+from jobs.sources import list_images
+
+FIXED_PART = LISTING.names
+
+
+def put(path: Path, data: bytes = b"picture") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def metadata(listing: pa.Table) -> dict[str, list[Any]]:
+    assert listing.schema.names[: len(FIXED_PART)] == FIXED_PART
+    return listing.select(listing.schema.names[len(FIXED_PART) :]).to_pydict()
+
+
+def ids(listing: pa.Table) -> list[Any]:
+    return listing["image_id"].to_pylist()
+
+
+def uris(listing: pa.Table) -> list[Any]:
+    return listing["uri"].to_pylist()
+
+
+def fetched(listing: pa.Table) -> list[bytes]:
+    fetcher = Fetcher()
+    return [fetcher.fetch(uri) for uri in uris(listing)]
+
+
+# Folders
+
+
+def test_a_folder_is_listed_by_name_with_its_folders_as_labels(tmp_path: Path) -> None:
+    put(tmp_path / "top.PNG", b"12345")
+    put(tmp_path / "b" / "two.jpg")
+    put(tmp_path / "b" / "deep down" / "three#1.webp")
+    put(tmp_path / "a" / "one.jpeg")
+    for ignored in ("notes.txt", "b/list.csv", ".hidden.jpg", ".cache/x.jpg", "b/._two.jpg"):
+        put(tmp_path / ignored)
+    os.utime(tmp_path / "top.PNG", (1_700_000_000, 1_700_000_000))
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["a/one.jpeg", "b/deep down/three#1.webp", "b/two.jpg", "top.PNG"]
+    assert uris(listing) == [f"{tmp_path}/{name}" for name in ids(listing)]
+    assert metadata(listing) == {"label": ["a", "deep down", "b", None]}
+    assert listing["size"].to_pylist() == [7, 7, 7, 5]
+    assert listing["modified"][3].as_py() == dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    assert fetched(listing)[3] == b"12345"
+    assert list_images(f"{tmp_path}/") == listing
+    assert list_images(f"file://{tmp_path}") == listing
+
+
+def test_the_working_folder_gives_absolute_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "pictures" / "a.jpg")
+    monkeypatch.chdir(tmp_path)
+    assert uris(list_images("pictures")) == [f"{tmp_path}/pictures/a.jpg"]
+
+
+def test_one_picture_is_a_source(tmp_path: Path) -> None:
+    listing = list_images(str(put(tmp_path / "only.jpg")))
+    assert (ids(listing), uris(listing)) == (["only.jpg"], [f"{tmp_path}/only.jpg"])
+
+
+def test_extensions_choose(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.png", "c.heic"):
+        put(tmp_path / name)
+    assert ids(list_images(str(tmp_path), extensions=("png", "heic"))) == ["b.png", "c.heic"]
+    with pytest.raises(
+        SourceError, match=r"holds 3 files and nothing .* expected images \(bmp\).* found heic, jpg, png"
+    ):
+        list_images(str(tmp_path), extensions=("bmp",))
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere" / "far.jpg")
+    put(tmp_path / "source" / "a.jpg")
+    (tmp_path / "source" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "source" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "source")
+    (tmp_path / "source" / "self").symlink_to(tmp_path / "source")
+    assert ids(list_images(str(tmp_path / "source"))) == ["a.jpg", "again/far.jpg", "linked/far.jpg"]
+
+
+def test_a_link_that_leads_nowhere_is_listed_for_the_job_to_reject(tmp_path: Path) -> None:
+    (tmp_path / "gone.jpg").symlink_to("/nowhere/at/all.jpg")
+    (tmp_path / "knot.jpg").symlink_to("knot.jpg")
+    put(tmp_path / "here.jpg")
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["gone.jpg", "here.jpg", "knot.jpg"]
+    assert listing["size"].to_pylist() == [None, 7, None]
+    assert listing["modified"].is_null().to_pylist() == [True, False, True]
+
+
+def test_any_file_name_can_be_fetched(tmp_path: Path) -> None:
+    names = ["é ü.jpg", "100%25.jpg", "x?y&z.jpg", "a\nb.jpg", "part.tar#bytes=0-3.jpg", "x#row=1&column=y.jpg"]
+    for name in names:
+        put(tmp_path / name, name.encode())
+    (tmp_path / os.fsdecode(b"latin-\xe9.jpg")).write_bytes(b"latin")
+    listing = list_images(str(tmp_path))
+    assert set(ids(listing)) == {*names, "latin-\\udce9.jpg"}
+    assert set(fetched(listing)) == {b"latin", *(name.encode() for name in names)}
+
+
+# Lists
+
+
+def write_csv(path: Path, text: str) -> str:
+    return str(put(path, text.encode()))
+
+
+def test_a_list_names_uris_ids_and_metadata(tmp_path: Path) -> None:
+    text = 'url,id,caption,stars\nhttp://x.test/a.jpg,007,"two\nlines, one caption",3\nb.jpg,,plain,4\n/c.jpg,9,,5\n'
+    listing = list_images(write_csv(tmp_path / "list.csv", text))
+    assert ids(listing) == ["007", f"{tmp_path}/b.jpg", "9"]
+    assert uris(listing) == ["http://x.test/a.jpg", f"{tmp_path}/b.jpg", "/c.jpg"]
+    assert metadata(listing) == {"caption": ["two\nlines, one caption", "plain", ""], "stars": [3, 4, 5]}
+    assert listing["size"].null_count == 3
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson", "parquet"])
+def test_every_kind_of_list_reads_alike(tmp_path: Path, kind: str) -> None:
+    rows = [{"uri": "a.jpg", "id": "one", "stars": 1}, {"uri": "s3://bucket/b.jpg", "id": "two", "stars": 2}]
+    path = tmp_path / f"list.{kind}"
+    if kind == "csv":
+        path.write_text("\n".join(["uri,id,stars", *(",".join(map(str, row.values())) for row in rows)]))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    listing = list_images(str(path))
+    assert ids(listing) == ["one", "two"]
+    assert uris(listing) == [f"{tmp_path}/a.jpg", "s3://bucket/b.jpg"]
+    assert metadata(listing) == {"stars": [1, 2]}
+
+
+def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
+    when = dt.datetime(2026, 11, 21, 3, 0, tzinfo=dt.UTC)
+    key = uuid.UUID(int=7)
+    columns: dict[str, Any] = {
+        "uri": ["a.jpg", "b.jpg"],
+        "flag": [True, None],
+        "price": [1.5, None],
+        "count": pa.array([1, 2], pa.int16()),
+        "when": pa.array([when, None], pa.timestamp("us", tz="UTC")),
+        "day": [when.date(), None],
+        "kind": pa.array(["x", "y"]).dictionary_encode(),
+        "nothing": pa.nulls(2),
+        "large": pa.array(["l", None], pa.large_string()),
+        "tags": [["é", "b"], None],
+        "nested": [{"a": 1, "when": when.date()}, None],
+        "lists.of": [[{"a": [1]}], []],
+        "key": pa.array([key.bytes, None], pa.uuid()),
+        "picture": [b"\xff", b""],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "list.parquet")
+    listing = list_images(str(tmp_path / "list.parquet"))
+    assert metadata(listing) == {
+        "flag": [True, None],
+        "price": [1.5, None],
+        "count": [1, 2],
+        "when": [when, None],
+        "day": [when.date(), None],
+        "kind": ["x", "y"],
+        "nothing": [None, None],
+        "large": ["l", None],
+        "tags": ['["é", "b"]', None],
+        "nested": ['{"a": 1, "when": "2026-11-21"}', None],
+        "lists.of": ['[{"a": [1]}]', "[]"],
+        "key": [str(key), None],
+    }
+    assert listing.schema.field("count").type == pa.int16()
+    for name in ("kind", "nothing", "large", "tags", "nested"):
+        assert listing.schema.field(name).type == pa.string()
+
+
+def test_metadata_does_not_take_a_rows_own_names(tmp_path: Path) -> None:
+    taken = [*FIXED, "pixels", "fetch_seconds", "decode_seconds"]
+    taken.remove("uri")
+    row = {"uri": "a.jpg", **{name: f"my {name}" for name in taken}, "source_size": "other", "_row": "r", "url": "u"}
+    (tmp_path / "list.jsonl").write_text(json.dumps(row))
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    expected = {f"source_{name}": [f"my {name}"] for name in taken}
+    del expected["source_size"]
+    assert metadata(listing) == {
+        **expected,
+        "source_source_size": ["my size"],
+        "source_size": ["other"],
+        "_row": ["r"],
+        "url": ["u"],
+    }
+    assert (ids(listing), listing["size"].to_pylist()) == ([f"{tmp_path}/a.jpg"], [None])
+
+
+def test_rows_without_a_uri_stay_for_the_job_to_reject(tmp_path: Path) -> None:
+    rows = [{"uri": "", "id": "x"}, {"uri": None}, {"uri": "  "}, {"uri": " a.jpg ", "id": None}]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    assert ids(listing) == ["x", "list.jsonl#row=1", "list.jsonl#row=2", f"{tmp_path}/a.jpg"]
+    assert uris(listing) == [None, None, None, f"{tmp_path}/a.jpg"]
+
+
+@pytest.mark.parametrize("values", [[7, 8], [uuid.UUID(int=1), uuid.UUID(int=2)], ["7", "8"]])
+def test_ids_of_any_type_become_text(tmp_path: Path, values: list[Any]) -> None:
+    column = pa.array([v.bytes for v in values], pa.uuid()) if isinstance(values[0], uuid.UUID) else pa.array(values)
+    pq.write_table(pa.table({"uri": ["a.jpg", "b.jpg"], "id": column}), tmp_path / "list.parquet")
+    assert ids(list_images(str(tmp_path / "list.parquet"))) == [str(value) for value in values]
+
+
+def test_a_repeated_row_counts_once_and_an_id_of_two_images_is_refused(tmp_path: Path) -> None:
+    text = "uri,id,note\na.jpg,1,first\nb.jpg,2,\na.jpg,1,again\n"
+    listing = list_images(write_csv(tmp_path / "list.csv", text))
+    assert (ids(listing), metadata(listing)) == (["1", "2"], {"note": ["first", ""]})
+    with pytest.raises(SourceError, match="1 ids stand for more than one image, among them '1'") as error:
+        list_images(write_csv(tmp_path / "list.csv", text + "c.jpg,1,other\n"))
+    assert f"({tmp_path}/a.jpg and {tmp_path}/c.jpg). Ids must be unique" in str(error.value)
+    with pytest.raises(SourceError, match=r"b\.jpg and a row without a uri"):
+        list_images(write_csv(tmp_path / "list.csv", text + ",2,\n"))
+
+
+def test_a_csv_whose_types_change_half_way_is_read_as_text(tmp_path: Path) -> None:
+    lines = [f"{number}.jpg,{number}" for number in range(200_000)]
+    listing = list_images(write_csv(tmp_path / "list.csv", "\n".join(["uri,rank", *lines, "x.jpg,none"])))
+    assert metadata(listing)["rank"][-2:] == ["199999", "none"]
+
+
+def test_several_lists_are_one_source(tmp_path: Path) -> None:
+    write_csv(tmp_path / "b.csv", "uri,stars\nb.jpg,1\n")
+    write_csv(tmp_path / "a.csv", "uri,note\na.jpg,x\n")
+    write_csv(tmp_path / "deep" / "c.csv", "url,stars\nc.jpg,0.5\n")
+    listing = list_images(str(tmp_path))
+    assert uris(listing) == [f"{tmp_path}/{name}" for name in ("a.jpg", "b.jpg", "deep/c.jpg")]
+    assert metadata(listing) == {"note": ["x", None, None], "stars": [None, 1.0, 0.5]}
+    write_csv(tmp_path / "d.csv", "uri,stars\nd.jpg,many\n")
+    with pytest.raises(SourceError, match=r"do not fit together, their columns have different types.*stars"):
+        list_images(str(tmp_path))
+
+
+# Parquet files that hold the images
+
+
+@pytest.mark.parametrize("shape", ["binary", "struct"])
+def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: str) -> None:
+    pictures = [os.urandom(number) for number in range(10, 17)]
+    values: list[Any] = [{"bytes": data, "path": None} for data in pictures] if shape == "struct" else list(pictures)
+    table = pa.table({"image": values, "label": list("aabbccd"), "size": range(7)})
+    pq.write_table(table, tmp_path / "part-0.parquet", row_group_size=3)
+    pq.write_table(table.slice(0, 2), tmp_path / "part-1.parquet")
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == [f"part-0.parquet#{i}" for i in range(7)] + ["part-1.parquet#0", "part-1.parquet#1"]
+    assert uris(listing)[6] == f"{tmp_path}/part-0.parquet#row=6&column=image"
+    assert fetched(listing) == [*pictures, *pictures[:2]]
+    assert metadata(listing) == {"label": list("aabbccdaa"), "source_size": [*range(7), 0, 1]}
+    assert listing["modified"].null_count == 0
+
+
+def test_parquet_with_images_takes_ids_from_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "images.parquet"
+    pq.write_table(pa.table({"id": ["x", None, "z"], "jpg": [b"1", b"2", b"3"]}), path)
+    assert ids(list_images(str(path))) == ["x", "images.parquet#1", "z"]
+    pq.write_table(pa.table({"jpg": [b"1", b"2"]}), path)
+    assert ids(list_images(str(path))) == ["images.parquet#0", "images.parquet#1"]
+
+
+# Tars
+
+
+def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]  # the mode is a variable
+        folder = tarfile.TarInfo(".")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_tars_are_fetched_by_range_and_their_sidecars_are_metadata(tmp_path: Path) -> None:
+    pictures = [os.urandom(number) for number in (600, 1, 512, 0)]
+    write_tar(
+        tmp_path / "b.tar",
+        {
+            "./0001.json": b'{"caption": "a star", "size": 9, "tags": ["x"]}',
+            "./0001.jpg": pictures[0],
+            "./0001.cls": b"3\n",
+            "deep/0002.seg.png": pictures[1],
+            "deep/0002.txt": "zwölf".encode(),
+            "0003.json": b"{broken",
+            "0003.jpg": pictures[2],
+            "0003.npy": b"?",
+            "._0003.jpg": b"resource fork",
+        },
+    )
+    write_tar(tmp_path / "a.tar", {"0004.jpg": pictures[3], "0004.json": b'{"caption": 5}'})
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["a.tar/0004.jpg", "b.tar/./0001.jpg", "b.tar/deep/0002.seg.png", "b.tar/0003.jpg"]
+    assert fetched(listing) == [pictures[3], *pictures[:3]]
+    assert listing["size"].to_pylist() == [0, 600, 1, 512]
+    assert metadata(listing) == {
+        "caption": ["5", "a star", None, None],
+        "source_size": [None, 9, None, None],
+        "tags": [None, '["x"]', None, None],
+        "cls": [None, "3", None, None],
+        "txt": [None, None, "zwölf", None],
+    }
+    assert ids(list_images(str(tmp_path), extensions=("png",))) == ["b.tar/deep/0002.seg.png"]
+
+
+def test_names_and_texts_in_tars_need_not_be_unicode(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {os.fsdecode(b"\xe9.jpg"): b"data", os.fsdecode(b"\xe9.json"): b'{"t": "\\ud800"}'})
+    listing = list_images(str(tmp_path / "a.tar"))
+    assert (ids(listing), fetched(listing)) == (["a.tar/\\udce9.jpg"], [b"data"])
+    assert metadata(listing) == {"t": ["\\ud800"]}
+
+
+def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "shard.tar")) as writer:
+        for number in range(3):
+            writer.write({"__key__": f"{number:04}", "jpg": b"x" * number, "cls": number, "json": {"n": number}})
+    listing = list_images(str(tmp_path / "shard.tar"))
+    assert fetched(listing) == [b"", b"x", b"xx"]
+    assert metadata(listing) == {"cls": ["0", "1", "2"], "n": [0, 1, 2]}
+
+
+def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
+    packed = write_tar(tmp_path / "x.tar", {"0001.jpg": b"x" * 5000}, "w:gz")
+    with pytest.raises(SourceError, match=r"cannot read .*/x\.tar as an uncompressed tar"):
+        list_images(str(packed))
+    packed.rename(tmp_path / "x.tar.gz")
+    with pytest.raises(SourceError, match=r"holds 1 file and nothing .* expected .*uncompressed tars.*, found gz"):
+        list_images(str(tmp_path))
+    cut = write_tar(tmp_path / "cut.tar", {"0001.jpg": b"x" * 5000, "0002.jpg": b"y" * 5000})
+    cut.write_bytes(cut.read_bytes()[:9000])
+    with pytest.raises(SourceError, match=r"cannot read .*/cut\.tar as an uncompressed tar: unexpected end of data"):
+        list_images(str(cut))
+    with pytest.raises(SourceError, match=r"empty\.tar lists no images: its tables or tars have no rows"):
+        list_images(str(write_tar(tmp_path / "empty.tar", {"readme.txt": b"hello"})))
+
+
+# Object stores
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The bucket `images` of a local S3 server, which the environment names."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
+        client.create_bucket(Bucket="images")
+        yield client
+    finally:
+        server.stop()
+
+
+def test_a_prefix_of_a_bucket(bucket: Any, tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "shard.tar", {"0001.jpg": b"in a tar"}).read_bytes()
+    pq.write_table(pa.table({"image": [b"in a cell"]}), tmp_path / "cells.parquet")
+    files = {
+        "pics/cats/a b.jpg": b"a",
+        "pics/100%25.png": b"b",
+        "pics/.hidden.jpg": b"h",
+        "pics/notes.txt": b"n",
+        "lists/list.csv": b"uri,id\nmine/c.jpg,c\ns3://images/pics/100%25.png,d\n",
+        "lists/mine/c.jpg": b"c",
+        "tars/shard.tar": tar,
+        "cells/cells.parquet": (tmp_path / "cells.parquet").read_bytes(),
+    }
+    for key, data in files.items():
+        bucket.put_object(Bucket="images", Key=key, Body=data)
+    for location in ("s3://images/pics", "s3://images/pics/", "s3://images/pics?region=us-east-1"):
+        listing = list_images(location)
+        assert ids(listing) == ["100%25.png", "cats/a b.jpg"]
+        assert uris(listing) == ["s3://images/pics/100%25.png", "s3://images/pics/cats/a b.jpg"]
+        assert metadata(listing) == {"label": [None, "cats"]}
+        assert listing["size"].to_pylist() == [1, 1]
+        assert listing["modified"].null_count == 0
+        assert fetched(listing) == [b"b", b"a"]
+    listing = list_images("s3://images/lists/list.csv")
+    assert dict(zip(ids(listing), fetched(listing), strict=True)) == {"c": b"c", "d": b"b"}
+    assert fetched(list_images("s3://images/tars")) == [b"in a tar"]
+    assert fetched(list_images("s3://images/cells/cells.parquet")) == [b"in a cell"]
+    assert "lists/mine/c.jpg" in ids(list_images("s3://images"))
+    for missing in ("s3://images/nothing", "s3://other/pics"):
+        with pytest.raises(SourceError, match=r"does not exist, or holds nothing\. Check the bucket, the prefix"):
+            list_images(missing)
+
+
+# Bad sources
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("", "the source is empty: give a folder"),
+        ("https://x.test/a.jpg", "cannot be one web address. Put URLs in a list: a CSV with a column `url`"),
+        ("ftp://x.test/pictures", "expected a folder or a file:// s3:// gs:// az:// address, got ftp://"),
+        ("s3://images/x?endpoint_override=localhost:1", "name the server in AWS_ENDPOINT_URL"),
+        ("az://container/x", "set AZURE_STORAGE_ACCOUNT"),
+    ],
+)
+def test_locations_that_cannot_be_sources(monkeypatch: pytest.MonkeyPatch, location: str, message: str) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
+    with pytest.raises(SourceError) as error:
+        list_images(location)
+    assert message in str(error.value)
+
+
+def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as error:
+        list_images(f"{tmp_path}/deep/er/gone")
+    assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (nothing below {tmp_path} by that name)"
+    (tmp_path / "link").symlink_to("/nowhere")
+    with pytest.raises(SourceError, match="link is a link to /nowhere, which does not exist"):
+        list_images(str(tmp_path / "link"))
+    (tmp_path / "empty" / "below").mkdir(parents=True)
+    put(tmp_path / "empty" / ".DS_Store")
+    with pytest.raises(SourceError, match=r"empty is empty: expected images \(jpg, .*\), uncompressed tars or lists"):
+        list_images(str(tmp_path / "empty"))
+    put(tmp_path / "empty" / "README")
+    with pytest.raises(SourceError, match=r"holds 1 file and nothing that can be embedded: .* found no extension"):
+        list_images(str(tmp_path / "empty"))
+    with pytest.raises(SourceError, match=r"README/x does not exist|cannot list .*README/x"):
+        list_images(str(tmp_path / "empty" / "README" / "x"))
+
+
+def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceError, match=r"cannot list .*Permission denied"):
+        list_images(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.parquet", b"garbage" * 10, r"cannot read .*/x\.parquet as parquet: Parquet magic bytes not found"),
+        ("x.parquet", b"", r"cannot read .*/x\.parquet as parquet: .*size is 0 bytes"),
+        (
+            "x.csv",
+            b"uri,id\na.jpg\n",
+            r"cannot read .*/x\.csv as csv: .* Row #2: Expected 2 columns, got 1",
+        ),
+        ("x.csv", b"uri\n\xff\xfe\n", r"cannot read .*/x\.csv as csv: .*invalid UTF8"),
+        ("x.csv", b"", r"cannot read .*/x\.csv as csv: Empty CSV file"),
+        ("x.csv", b"uri,id\n", r"x\.csv lists no images: its tables or tars have no rows"),
+        ("x.jsonl", b'{"uri": "a.jpg"}\n{"uri": ', r"cannot read .*/x\.jsonl as jsonl: JSON parse error"),
+        ("x.jsonl", b"", r"cannot read .*/x\.jsonl as jsonl: Empty JSON"),
+        ("x.csv", b"path,id\na.jpg,1\n", r"no column `uri` or `url`; its columns are path, id\. Name the one .* `uri`"),
+        ("x.jsonl", b'{"uri": ["a.jpg"]}', r"expected paths or URLs in column `uri`, got list<"),
+        ("x.csv", b"uri,n,n\na.jpg,1,2\n", r"columns of the same name: n\. Give each its own"),
+    ],
+)
+def test_lists_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        list_images(str(put(tmp_path / name, content)))
+
+
+def test_parquet_without_uris_and_images(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"path": ["a.jpg"], "id": [1]}), path)
+    with pytest.raises(
+        SourceError, match="has no column `uri` or `url`, nor one of image bytes; its columns are path, id"
+    ):
+        list_images(str(path))
+    pq.write_table(pa.table({"uri": [1, 2]}), path)
+    with pytest.raises(SourceError, match="expected paths or URLs in column `uri`, got int64"):
+        list_images(str(path))
