@@ -17,7 +17,7 @@ from jobs.errors import OtherModelError
 from jobs.listing import Column
 
 STATE_COLUMNS = ("image_id", "uri", "size", "modified", "etag", "error_reason", "retryable")
-_EVIDENCE = ("uri", "size", "modified", "etag")
+_EVIDENCE = ("size", "modified", "etag")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,9 @@ def _covered(listing: pa.Table, rows: pa.Table) -> Column:
         return pa.array([False] * listing.num_rows)
     found = rows.take(pc.index_in(listing["image_id"], rows["image_id"]))
     covered: Column = pc.and_(pc.is_valid(found["image_id"]), pc.invert(_fill(found["retryable"], False)))
+    # An image always has a uri: one that was missing and is there now is a change.
+    no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
+    covered = pc.and_(covered, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
     for name in _EVIDENCE:
         covered = pc.and_(covered, _fill(pc.equal(listing[name], found[name]), True))
     return covered

@@ -1,0 +1,258 @@
+"""The plan: what of a listing is left to embed, given what a collection and its unfinished run hold."""
+
+import datetime as dt
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from index.records import ModelRecord, RunManifest, RunStart
+from index.rows import row_schema
+from jobs.errors import OtherModelError
+from jobs.listing import listing_table
+from jobs.plan import Plan, fold, make_plan, written_files
+from jobs.show import list_rejects
+
+IDENTITY = FakeEmbedder().identity
+MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
+OTHER = ModelRecord(id="other", revision=None, fingerprint="f" * 64, dim=IDENTITY.dim)
+SOURCE = "/pictures"
+NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def image(image_id: str, **changes: Any) -> Row:
+    """An image as it is listed, and as a row of it begins."""
+    return {
+        "image_id": image_id,
+        "uri": f"{SOURCE}/{image_id}",
+        "size": 10,
+        "modified": NOON,
+        "etag": "e",
+        **changes,
+    }
+
+
+def embedded(image_id: str, **changes: Any) -> Row:
+    return {**image(image_id, **changes), "embedding": [1.0] + [0.0] * (MODEL.dim - 1)}
+
+
+def rejected(image_id: str, *, retryable: bool, **changes: Any) -> Row:
+    row = image(image_id, **changes)
+    error = {"error_stage": "fetch", "error_reason": "timeout", "error_message": "late", "retryable": retryable}
+    return {**row, **error}
+
+
+def listed(*images: Row) -> pa.Table:
+    columns = {name: [row[name] for row in images] for name in ("image_id", "uri", "size", "modified", "etag")}
+    return listing_table(columns, {})
+
+
+def write(collection: Collection, run: RunStart, name: str, *rows: Row) -> None:
+    collection.write_rows(run.run_id, name, pa.Table.from_pylist(list(rows), schema=row_schema(MODEL.dim)))
+
+
+def commit(collection: Collection, run: RunStart) -> None:
+    files = written_files(collection, run)
+    manifest = RunManifest(**run.model_dump(exclude={"model"}), model=run.model, finished_at=NOON, files=files)
+    collection.commit_run(manifest)
+
+
+def committed(collection: Collection, *rows: Row) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", *rows)
+    commit(collection, run)
+
+
+def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: ModelRecord = MODEL) -> Plan:
+    return make_plan(listed(*images), collection, source, model)
+
+
+def todo(plan: Plan) -> list[Any]:
+    return plan.todo["image_id"].to_pylist()
+
+
+def test_everything_is_to_do_in_a_new_collection(collection: Collection) -> None:
+    plan = plan_of(collection, image("a"), image("b"))
+    assert (todo(plan), plan.already_there, plan.done) == (["a", "b"], 0, False)
+    assert (plan.run, plan.files, plan.attempt) == (None, [], 1)
+
+
+def test_what_is_there_and_unchanged_is_covered(collection: Collection) -> None:
+    committed(collection, embedded("a"), embedded("b"), embedded("left-the-source"))
+    plan = plan_of(collection, image("b"), image("new"), image("a"))
+    assert (todo(plan), plan.already_there) == (["new"], 2)
+    done = plan_of(collection, image("a"))
+    assert (todo(done), done.already_there, done.done) == ([], 1, True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"size": 11}, {"modified": NOON + dt.timedelta(microseconds=1)}, {"etag": "x"}, {"uri": "/moved/a"}]
+)
+def test_an_image_that_changed_is_embedded_again(collection: Collection, change: Row) -> None:
+    committed(collection, embedded("a"), embedded("b"))
+    assert todo(plan_of(collection, image("a", **change), image("b"))) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["size", "modified", "etag"])
+def test_what_one_side_does_not_know_is_no_evidence(collection: Collection, name: str) -> None:
+    committed(collection, embedded("known"), embedded("unknown", **{name: None}))
+    assert plan_of(collection, image("known", **{name: None}), image("unknown")).done
+    assert plan_of(collection, image("unknown", **{name: None})).done
+
+
+def test_rejects_are_tried_again_when_that_may_help(collection: Collection) -> None:
+    committed(collection, rejected("late", retryable=True), rejected("broken", retryable=False))
+    assert todo(plan_of(collection, image("late"), image("broken"))) == ["late"]
+    # A broken picture that was mended is another file.
+    assert todo(plan_of(collection, image("broken", size=12))) == ["broken"]
+    committed(collection, rejected("none", retryable=False, uri=None))
+    assert plan_of(collection, image("none", uri=None)).done
+    assert todo(plan_of(collection, image("none", uri="/now/there"))) == ["none"]
+
+
+def test_an_unfinished_run_is_gone_on_with(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-x", embedded("b"), rejected("c", retryable=False))
+    write(collection, run, "0001-y", rejected("d", retryable=True))
+    plan = plan_of(collection, *map(image, "abcde"))
+    assert (plan.run, plan.attempt, todo(plan)) == (run, 2, ["d", "e"])
+    assert [(file.path, file.rows) for file in plan.files] == [
+        (f"runs/{run.run_id}/rows/0001-x.parquet", 2),
+        (f"runs/{run.run_id}/rows/0001-y.parquet", 1),
+    ]
+    write(collection, run, "0002-x", embedded("d"), embedded("e"))
+    plan = plan_of(collection, *map(image, "abcde"))
+    # Nothing is left to embed, the run to commit is.
+    assert (plan.attempt, todo(plan), plan.done) == (3, [], False)
+    commit(collection, run)
+    assert plan_of(collection, *map(image, "abcde")).done
+
+
+def test_runs_of_other_sources_and_models_are_left_alone(collection: Collection) -> None:
+    for source, model in (("/elsewhere", MODEL), (SOURCE, OTHER)):
+        write(collection, collection.start_run(source, model), "0001-x", embedded("a"))
+    plan = plan_of(collection, image("a"))
+    assert (plan.run, plan.files, todo(plan), plan.attempt) == (None, [], ["a"], 1)
+    older, newer = (collection.start_run(SOURCE, MODEL) for _ in range(2))
+    write(collection, older, "0001-x", embedded("a"))
+    assert plan_of(collection, image("a")).run == newer
+
+
+def test_a_copy_of_the_model_goes_on_with_the_run(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    copy = MODEL.model_copy(update={"id": "/copied/elsewhere", "revision": "r"})
+    assert plan_of(collection, image("a"), model=copy).run == run
+
+
+def test_files_that_are_not_ours_are_left_out(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-good", embedded("a"))
+    write(collection, run, "foreign", embedded("b"))
+    damaged_footer = b"PAR1" + b"x" * 50 + (20).to_bytes(4, "little") + b"PAR1"
+    contents = {"0007-empty": b"", "0008-text": b"not Parquet at all", "0009-footer": damaged_footer}
+    for name, content in contents.items():
+        collection.storage.write_atomic(f"runs/{run.run_id}/rows/{name}.parquet", content)
+    collection.storage.write_atomic(f"runs/{run.run_id}/rows/0010-note.txt", b"x")
+    plan = plan_of(collection, image("a"), image("b"))
+    assert [file.path for file in plan.files] == [f"runs/{run.run_id}/rows/0001-good.parquet"]
+    assert (todo(plan), plan.attempt) == (["b"], 2)
+
+
+def test_a_later_attempts_row_wins(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0002-a", embedded("a", size=12))
+    write(collection, run, "0001-z", rejected("a", retryable=True, size=11), embedded("b"))
+    plan = plan_of(collection, image("a", size=12), image("b"))
+    assert (todo(plan), plan.attempt) == ([], 3)
+    rows = fold(collection, plan.files).sort_by("image_id").select(["image_id", "size", "error_reason"])
+    assert rows.to_pylist() == [
+        {"image_id": "a", "size": 12, "error_reason": None},
+        {"image_id": "b", "size": 10, "error_reason": None},
+    ]
+
+
+def test_a_picture_put_back_is_compared_with_the_row_that_will_count(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", embedded("a", size=99))
+    # The committed row is of the picture that is there; committing the run would hide it.
+    assert todo(plan_of(collection, image("a"))) == ["a"]
+
+
+def test_another_models_collection_is_refused(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    with pytest.raises(OtherModelError) as error:
+        plan_of(collection, image("a"), model=OTHER)
+    assert f"was embedded with fake (fingerprint {MODEL.fingerprint[:12]}), not with other" in str(error.value)
+    assert "Use that model, or name another folder for a new collection" in str(error.value)
+    assert todo(plan_of(collection, image("b"))) == ["b"]
+
+
+def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
+    stopped = collection.start_run("/elsewhere", MODEL)
+    write(collection, stopped, "0001-a", rejected("old", retryable=True), rejected("mended", retryable=True))
+    committed(collection, embedded("mended"), rejected("a", retryable=False), rejected("b", retryable=True))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", embedded("b"), rejected("c", retryable=True))
+    write(collection, run, "0002-a", rejected("c", retryable=True))
+    collection.storage.write_atomic(f"runs/{run.run_id}/rows/0003-x.parquet", b"garbage")
+    assert [row["image_id"] for row in list_rejects(collection)] == ["a", "c", "old"]
+    assert list_rejects(collection, "truncated") == []
+    assert list_rejects(collection, "timeout")[0]["error_message"] == "late"
+
+
+NAMES = "abcd"
+OUTCOMES = ("embedded", "rejected for good", "rejected for now")
+# Steps: an image changes to a size; the next of the images that are to do get an outcome; the run is committed.
+STEPS = st.one_of(
+    st.tuples(st.just("change"), st.sampled_from(NAMES), st.integers(1, 3)),
+    st.tuples(st.just("write"), st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=3)),
+    st.tuples(st.just("commit")),
+)
+
+
+def outcome_row(image_id: str, size: int, outcome: str) -> Row:
+    if outcome == "embedded":
+        return embedded(image_id, size=size)
+    return rejected(image_id, retryable=outcome == "rejected for now", size=size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(STEPS, max_size=12))
+def test_any_history_leaves_to_do_what_a_dict_says(steps: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        collection = Collection.create_or_open(f"{folder}/collection")
+        sizes = dict.fromkeys(NAMES, 1)
+        newest: dict[str, tuple[int, str]] = {}
+        for number, (kind, *arguments) in enumerate(steps):
+            plan = plan_of(collection, *(image(name, size=size) for name, size in sizes.items()))
+            expected = [
+                name
+                for name in NAMES
+                if newest.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))
+            ]
+            assert todo(plan) == expected
+            if kind == "change":
+                sizes[arguments[0]] = arguments[1]
+            elif kind == "write" and expected:
+                run = plan.run or collection.start_run(SOURCE, MODEL)
+                block = {name: (sizes[name], outcome) for name, outcome in zip(expected, arguments[0], strict=False)}
+                rows = [outcome_row(name, *state) for name, state in block.items()]
+                write(collection, run, f"{plan.attempt:04}-{number}", *rows)
+                newest.update(block)
+            elif kind == "commit" and plan.run:
+                commit(collection, plan.run)
