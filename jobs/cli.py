@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
@@ -41,6 +42,7 @@ ModelOption = Annotated[
     str,
     typer.Option(help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness."),
 ]
+MovedModelOption = Annotated[str | None, typer.Option(help="Where the model is, if it has moved.")]
 
 
 def main() -> None:
@@ -54,11 +56,20 @@ def main() -> None:
         _fail(error, 1)
     except (JobError, CollectionError, EmbedderError, ApiError) as error:
         _fail(error, 2)
+    except ValidationError as error:
+        _fail(_settings_message(error), 2)
 
 
-def _fail(error: Exception, code: int) -> None:
-    errors.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True, highlight=False)
+def _fail(error: object, code: int) -> None:
+    line = " ".join(str(error).split())
+    errors.print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
     sys.exit(code)
+
+
+def _settings_message(error: ValidationError) -> str:
+    """Options are checked by typer, so what is wrong here came from the environment."""
+    wrong = [(".".join(map(str, e["loc"])), e["msg"], e["input"]) for e in error.errors()]
+    return "; ".join(f"LIKENESS_{name.upper()}: {message}, got {value!r}" for name, message, value in wrong)
 
 
 @app.command()
@@ -149,6 +160,7 @@ def search(
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
+    model: MovedModelOption = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
     """Find the images most like a picture, or like words. No server is needed.
@@ -156,6 +168,7 @@ def search(
     Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`
     """
     from api.compose import build_service
+    from api.schemas import plain
     from api.settings import ServeSettings
     from embedder.fetch import FetchPolicy
     from index.search import MAX_K
@@ -167,10 +180,11 @@ def search(
         raise typer.BadParameter(f"expected 1 to {MAX_K:,}, got {k}", param_hint="-k")
     with console.status("loading the index and the model"):
         # What is typed on one's own command line may name local files and private hosts.
-        service = build_service(ServeSettings(collection=collection), query_policy=FetchPolicy())
+        settings = ServeSettings(collection=collection, model=_model(model) if model else None)
+        service = build_service(settings, query_policy=FetchPolicy())
     result = service.search_by_url(query, k) if query is not None else service.search_by_text(str(text), k)
     if output is OutputFormat.json:
-        print(json.dumps([asdict(match) for match in result.matches], indent=2, default=str))
+        print(json.dumps([plain(asdict(match)) for match in result.matches], indent=2))
     else:
         console.print(match_table(result.matches))
 
@@ -181,7 +195,7 @@ def serve(
     local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    model: Annotated[str | None, typer.Option(help="Where the model is, if it has moved.")] = None,
+    model: MovedModelOption = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A host, or host:port, that queries may name though it is private."),

@@ -1,0 +1,313 @@
+"""The command line: what it prints of a small collection, and the one clear line that a mistake gets."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from embedder.images import decode_image
+from embedder.model import ClipEmbedder
+from index.build import build_index
+from index.collection import Collection
+from index.records import ModelRecord, RunManifest
+from index.rows import row_schema
+from jobs import cli
+from tests.small_collection import COLOURS, png
+
+COMMANDS = ("embed", "index", "search", "serve", "rejects", "info", "demo")
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Calls the console command in a folder of its own. An exception that gets out of it fails the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.console, "width", 200)
+
+    def call(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["likeness", *map(str, arguments)])
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        printed = capsys.readouterr()
+        return Result(int(code or 0), printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, colour in COLOURS.items():
+        (folder / name).write_bytes(png(colour))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def collection(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The three pictures and a reject, embedded with the demo model and indexed; an unfinished run as well."""
+    embedder = ClipEmbedder.load(str(cli.DEMO_MODEL), device="cpu")
+    identity = embedder.identity
+    model = ModelRecord(id=identity.model_id, revision=None, fingerprint=identity.fingerprint, dim=identity.dim)
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("made") / "collection"))
+    schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
+    start = collection.start_run(str(pictures), model)
+    rows: list[dict[str, Any]] = []
+    for name in COLOURS:
+        crop = decode_image((pictures / name).read_bytes(), embedder.crop).pixels
+        vector = embedder.embed_images(crop[np.newaxis])[0]
+        row = {"image_id": name, "uri": str(pictures / name), "embedding": vector}
+        rows.append({**row, "label": f"[b]{name[:-4]}", "weight": float("nan")})
+    rows.append(reject("bad [red].jpg", "truncated", "ends\nearly"))
+    file = collection.write_rows(start.run_id, "0001-a", pa.Table.from_pylist(rows, schema=schema))
+    collection.commit_run(
+        RunManifest(**start.model_dump(exclude={"model"}), model=model, finished_at=start.started_at, files=[file])
+    )
+    build_index(collection)
+    stopped = collection.start_run(str(pictures), model)
+    late = pa.Table.from_pylist([reject("late.jpg", "timeout", "late")], schema=schema)
+    collection.write_rows(stopped.run_id, "0001-a", late)
+    return Path(collection.location)
+
+
+def reject(image_id: str, reason: str, message: str) -> dict[str, Any]:
+    stage = "decode" if reason == "truncated" else "fetch"
+    error = {"error_stage": stage, "error_reason": reason, "error_message": message, "retryable": stage == "fetch"}
+    return {"image_id": image_id, "uri": f"/x/{image_id}", **error}
+
+
+# Answers
+
+
+def test_search_by_picture(run: Run, collection: Path, pictures: Path) -> None:
+    result = run("search", collection, pictures / "green.png", "-k", "2", "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    first, second = json.loads(result.out)
+    assert (first["image_id"], first["uri"]) == ("green.png", str(pictures / "green.png"))
+    assert first["score"] == pytest.approx(1.0, abs=1e-5)
+    assert first["metadata"]["label"] == "[b]green"
+    assert first["metadata"]["weight"] is None  # JSON has no NaN
+    assert second["score"] < first["score"]
+
+
+def test_search_prints_a_table(run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    result = run("search", collection, "red.png")
+    assert result.code == 0
+    header, first, *others = result.out.splitlines()
+    assert header.split() == ["score", "image", "label", "weight"]
+    assert first.split() == ["1", "1.000", "red.png", "[b]red", "nan"]
+    assert len(others) == 2
+
+
+def test_search_by_words(run: Run, collection: Path) -> None:
+    matches = json.loads(run("search", collection, "--text", "a red star", "--format", "json").out)
+    assert {match["image_id"] for match in matches} == set(COLOURS)
+    assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
+
+
+def test_a_model_that_has_moved_can_be_named(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "moved").symlink_to(cli.DEMO_MODEL)
+    for model in ("demo", "moved"):
+        result = run("search", collection, pictures / "red.png", "--model", model, "-k", "1")
+        assert "red.png" in result.out
+
+
+def test_info(run: Run, collection: Path) -> None:
+    facts = json.loads(run("info", collection, "--format", "json").out)
+    assert facts["collection"] == str(collection)
+    assert (facts["embedded"], facts["rejected"], facts["runs"], facts["unfinished_runs"]) == (3, 1, 1, 1)
+    assert (facts["model"]["id"], facts["model"]["dim"]) == (str(cli.DEMO_MODEL), 64)
+    assert (facts["index"]["version"], facts["index"]["ntotal"], facts["index"]["kind"]) == ("000001", 3, "Flat")
+    assert facts["index"]["up_to_date"] is True
+    lines = [line.split() for line in run("info", collection).out.splitlines()]
+    assert ["embedded", "3"] in lines
+    assert ["index", "version", "000001"] in lines
+
+
+def test_rejects(run: Run, collection: Path) -> None:
+    rows = json.loads(run("rejects", collection, "--format", "json").out)
+    assert [(row["image_id"], row["error_reason"], row["retryable"]) for row in rows] == [
+        ("bad [red].jpg", "truncated", False),
+        ("late.jpg", "timeout", True),
+    ]
+    assert json.loads(run("rejects", collection, "--reason", "timeout", "--format", "json").out) == rows[1:]
+    table = run("rejects", collection).out
+    assert "bad [red].jpg  decode  truncated  ends early" in table
+    assert "truncated: 1, timeout: 1" in table
+    assert "no rejects" in run("rejects", collection, "--reason", "nothing").out
+
+
+def test_index_says_that_it_covers_everything(run: Run, collection: Path) -> None:
+    assert run("index", collection).out == "index 000001 already covers every row: 3 images\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(run: Run, command: str) -> None:
+    result = run(command, "--help")
+    assert result.code == 0
+    assert f"likeness {command}" in result.out.partition("Example")[2]
+
+
+def test_help_names_every_command(run: Run) -> None:
+    result = run("--help")
+    assert all(command in result.out for command in COMMANDS)
+
+
+# Mistakes
+
+
+def assert_one_line(result: Result, *parts: str) -> None:
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    for part in parts:
+        assert part in result.err
+
+
+def assert_usage(result: Result, *parts: str) -> None:
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("Usage: ")
+    assert "Traceback" not in result.err
+    text = " ".join(result.err.replace("│", " ").split())
+    for part in parts:
+        assert part in text
+
+
+def test_sources_that_cannot_be_embedded(run: Run, tmp_path: Path) -> None:
+    assert_one_line(run("embed", "gone", "made"), f"{tmp_path}/gone does not exist")
+    (tmp_path / "empty").mkdir()
+    assert_one_line(run("embed", "empty", "made"), f"{tmp_path}/empty is empty: expected images (jpg, ")
+    (tmp_path / "list.csv").write_text("path\na.jpg\n")
+    assert_one_line(run("embed", "list.csv", "made"), "has no column `uri` or `url`; its columns are path")
+    (tmp_path / "bad.parquet").write_text("garbage")
+    assert_one_line(run("embed", "bad.parquet", "made"), "cannot read", "as parquet")
+    assert_one_line(run("embed", "https://x.test/a.jpg", "made"), "a source cannot be one web address")
+
+
+def test_a_folder_with_other_files_is_no_place_for_a_collection(run: Run, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert_one_line(run("embed", pictures, tmp_path), "files that are not a collection's: mine.txt", "another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_model_that_is_not_there(run: Run, pictures: Path) -> None:
+    hub = run("embed", pictures, "made", "--model", "no/such-model")
+    assert_one_line(hub, "model 'no/such-model' is neither a folder nor in the cache", "hf download no/such-model")
+    assert_one_line(run("embed", pictures, "made", "--model", "./gone"), "there is no folder", "config.json")
+
+
+def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Path, tmp_path: Path) -> None:
+    model = tmp_path / "other"
+    model.mkdir()
+    for file in cli.DEMO_MODEL.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    processor = model / "processor_config.json"
+    processor.write_text(processor.read_text().replace("0.4814", "0.4815"))
+    before = sorted(collection.rglob("*"))
+    result = run("embed", pictures, collection, "--model", model)
+    assert_one_line(result, f"{collection} was embedded with {cli.DEMO_MODEL}", "name another folder")
+    result = run("search", collection, "--text", "x", "--model", model)
+    assert_one_line(result, "fingerprint")
+    assert sorted(collection.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "command", [("index",), ("search", "--text", "x"), ("serve", "--local"), ("info",), ("rejects",)]
+)
+def test_a_collection_that_is_not_there(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+    name, *options = command
+    assert_one_line(run(name, "gone", *options), "gone does not exist: make a collection with `likeness embed`")
+    (tmp_path / "folder").mkdir()
+    assert_one_line(run(name, "folder", *options), "folder is not a collection: expected runs/ in it")
+
+
+def test_serve_on_ray_looks_for_the_collection_first(run: Run) -> None:
+    assert_one_line(run("serve", "gone"), "gone does not exist: make a collection with `likeness embed`")
+
+
+def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
+    Collection.create_or_open(str(tmp_path / "new"))
+    assert_one_line(run("index", "new"), "embed images first with `likeness embed`")
+    assert_one_line(run("search", "new", "--text", "x"), "has no index to search: build one with `likeness index`")
+    assert json.loads(run("info", "new", "--format", "json").out)["index"] is None
+    assert json.loads(run("rejects", "new", "--format", "json").out) == []
+
+
+def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: Path) -> None:
+    for k in ("0", "-1", "1000000"):
+        assert_usage(run("search", collection, "--text", "x", "-k", k), f"-k: expected 1 to 10,000, got {k}")
+    assert_usage(run("search", collection), "expected a picture or --text, and not both")
+    assert_usage(run("search", collection, "a.jpg", "--text", "x"), "expected a picture or --text, and not both")
+    assert_usage(run("search", collection, "a.jpg", "--format", "xml"), "xml")
+    assert_one_line(run("search", collection, "gone.jpg"), "gone.jpg: there is no such file")
+    (tmp_path / "note.jpg").write_text("not a picture")
+    assert_one_line(run("search", collection, "note.jpg"), "expected a picture, but this looks like plain text")
+    assert_one_line(run("search", collection, "--text", "  "), "text: expected words")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["embed", "x", "y", "--actors", "many"], "--actors: expected a number or LEAST:MOST, got 'many'"),
+        (["embed", "x", "y", "--actors", "0"], "--actors: expected a number or LEAST:MOST, got '0'"),
+        (["embed", "x", "y", "--actors", "3:2"], "--actors: expected a number or LEAST:MOST, got '3:2'"),
+        (["embed", "x", "y", "--max-reject-rate", "1.5"], "--max-reject-rate"),
+        (["embed", "x", "y", "--batch-size", "0"], "--batch-size"),
+        (["embed", "x"], "collection"),
+        (["serve", "x", "--port", "65536"], "--port"),
+        (["serve", "x", "--port", "http"], "--port"),
+        (["demo", "--port", "-1"], "--port"),
+        (["nonsense"], "No such command 'nonsense'"),
+    ],
+)
+def test_options_that_make_no_sense(run: Run, tmp_path: Path, arguments: list[str], part: str) -> None:
+    assert_usage(run(*arguments), part)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
+    assert_one_line(run("serve", collection, "--local", "--host", "0.0.0.0"), "expected a loopback host")
+
+
+def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_THREADS", "many")
+    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
+
+
+def test_the_command_as_a_process(collection: Path, tmp_path: Path) -> None:
+    root = Path(cli.__file__).parent.parent
+    command = [sys.executable, "-m", "jobs.cli"]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    result = subprocess.run([*command, "info", "gone"], check=False, **options)
+    assert_one_line(Result(result.returncode, result.stdout, result.stderr), "gone does not exist")
+    result = subprocess.run([*command, "info", str(collection), "--format", "json"], check=True, **options)
+    assert (json.loads(result.stdout)["embedded"], result.stderr) == (3, "")
