@@ -14,7 +14,6 @@ import argparse
 import csv
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -51,20 +50,11 @@ CORES = os.cpu_count() or 1
 NAIVE_BATCH = 32
 
 
-class Clock:
-    """A `Progress` that notes when how many images were on disk, to tell steady state from start-up."""
-
-    def __init__(self) -> None:
-        self.marks: list[tuple[float, int]] = []
+class Silent:
+    """A `Progress` that says nothing."""
 
     def advance(self, report: EmbedReport) -> None:
-        self.marks.append((time.perf_counter(), report.embedded + report.rejected))
-
-    @property
-    def images_per_second(self) -> float:
-        """From the first block on disk to the last."""
-        (first, before), (last, after) = self.marks[0], self.marks[-1]
-        return (after - before) / (last - first)
+        pass
 
 
 def pipeline_rate(listing: pa.Table, model: Path, folder: Path, *, block: int, batch: int) -> float:
@@ -73,10 +63,10 @@ def pipeline_rate(listing: pa.Table, model: Path, folder: Path, *, block: int, b
     loaded = load()
     collection = Collection.create_or_open(str(folder))
     plan = make_plan(listing, collection, "benchmark", model_record(loaded.identity))
-    clock = Clock()
     options = EmbedOptions(batch_size=batch, block_size=block, max_reject_rate=1)
-    embed(plan, collection, load=load, crop=loaded.crop, options=options, progress=clock)
-    return clock.images_per_second
+    report = embed(plan, collection, load=load, crop=loaded.crop, options=options, progress=Silent())
+    # By the actor's own clock, from the first block's forward pass to the last block on disk.
+    return report.images_per_second
 
 
 def forward_rate(model: Path, *, batch: int, seconds: float) -> float:
@@ -121,15 +111,16 @@ class NaiveActor:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         import torch
 
+        started = time.perf_counter()
         inputs = self.processor(images=list(batch["image"]), return_tensors="pt")
         with torch.inference_mode():
             vectors = self.model.get_image_features(**inputs).pooler_output
-        return {"embedding": vectors.numpy(), "at": [time.perf_counter()] * len(vectors)}
+        times = {"started": [started] * len(vectors), "ended": [time.perf_counter()] * len(vectors)}
+        return {"embedding": vectors.numpy(), **times}
 
 
 def naive_rate(paths: list[str], model: Path) -> float:
     """Images per second of the tutorials' script in steady state. Good files only: a broken one ends it."""
-    marks: list[tuple[float, int]] = []
     rows = ray.data.read_images(paths, mode="RGB", override_num_blocks=max(1, len(paths) // NAIVE_BATCH)).map_batches(
         NaiveActor,
         fn_constructor_kwargs={"model": str(model)},
@@ -137,9 +128,8 @@ def naive_rate(paths: list[str], model: Path) -> float:
         compute=ray.data.ActorPoolStrategy(size=1),
         num_cpus=1,
     )
-    for batch in rows.iter_batches(batch_size=None):
-        marks.append((time.perf_counter(), len(batch["embedding"])))
-    return sum(count for _, count in marks[1:]) / (marks[-1][0] - marks[0][0])
+    marks = rows.to_pandas()[["started", "ended"]]
+    return len(marks) / float(marks["ended"].max() - marks["started"].min())
 
 
 def stock_rate(paths: list[str], model: Path, seconds: float) -> float:
@@ -191,7 +181,9 @@ def drive(source: str, folder: str) -> None:
     """The child of `driver_memory`: one job, then the peak resident memory of this process in MiB."""
     with ray_cluster(None, verbose=False):
         pipeline_rate(list_images(source), DEMO_MODEL, Path(folder), block=256, batch=64)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Not ru_maxrss, which a child inherits from its parent.
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    print(int(peak.split()[1]) / 1024)
 
 
 def main() -> int:

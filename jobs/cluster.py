@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 
 from embedder.model import ClipEmbedder
 from embedder.protocol import Embedder
+from jobs.errors import JobError
 
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
@@ -48,7 +50,7 @@ def _native_stderr_muted() -> Iterator[None]:
     """Ray's C++ side warns on the terminal of what Ray Data does by design. Python's own stderr still shows."""
     python_stderr = sys.stderr
     original = os.dup(2)
-    with open(os.devnull, "w") as nowhere, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
+    with Path(os.devnull).open("w") as nowhere, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
         os.dup2(nowhere.fileno(), 2)
         sys.stderr = shown
         try:
@@ -70,11 +72,22 @@ class Pool:
     def fitting(cls, actors: tuple[int, int] | None, num_gpus: float | None) -> "Pool":
         """What was asked for; else an actor for every GPU of the connected cluster, or one a node without GPUs."""
         gpus = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
+        cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
         share = (1.0 if gpus else 0.0) if num_gpus is None else num_gpus
         if actors is None:
             nodes = len([node for node in ray.nodes() if node["Alive"]])  # type: ignore[no-untyped-call]
             count = max(1, int(gpus / share)) if share else nodes
             actors = (count, count)
+        if actors[1] >= cpus:
+            raise JobError(
+                f"{actors[1]} actors, with a CPU each, leave none of the cluster's {cpus} CPUs for decoding: "
+                f"ask for at most {cpus - 1} with --actors"
+            )
+        if actors[0] * share > gpus:
+            raise JobError(
+                f"{actors[0]} actors with {share:g} GPUs each need {actors[0] * share:g} GPUs, the cluster has "
+                f"{gpus:g}: ask for fewer with --actors, or for a smaller share with --num-gpus"
+            )
         return cls(actors=actors, num_gpus=share)
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 
 from embedder.protocol import ModelIdentity
 from index.collection import Collection
 from index.records import ModelRecord
-from jobs.cluster import ModelSource, Pool, ray_cluster
-from jobs.embed import EmbedOptions, embed
+from index.storage import Storage
 from jobs.listing import IMAGE_EXTENSIONS
 from jobs.plan import make_plan
 from jobs.report import EmbedReport, ProgressBar, embed_table
@@ -40,10 +40,14 @@ class EmbedRequest:
 
 def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
     """Embed a source into a collection; cheap checks come first, so that a mistake shows at once."""
-    collection = Collection.create_or_open(request.collection)
-    source = request.source if "://" in request.source else str(Path(request.source).absolute())
     with console.status(f"listing {request.source}"):
-        listing = list_images(source, extensions=request.extensions)
+        listing = list_images(request.source, extensions=request.extensions)
+    source = Storage.open(request.source).location  # absolute, and without the credentials that a URI may hold
+    collection = Collection.create_or_open(request.collection)
+    # Imported late: torch and Ray take seconds, which a mistyped source should not cost.
+    from jobs.cluster import ModelSource, Pool, ray_cluster
+    from jobs.embed import EmbedOptions, embed
+
     load = ModelSource(
         model=request.model, revision=request.revision, device=request.device, batch_size=request.batch_size
     )
@@ -65,11 +69,18 @@ def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
             num_gpus=pool.num_gpus,
             accelerator_type=request.accelerator_type,
             draft=request.draft,
+            decode_threads=_decode_threads(plan.todo),
             max_reject_rate=request.max_reject_rate,
         )
         with ProgressBar(console, total=plan.todo.num_rows) as progress:
             report = embed(plan, collection, load=load, crop=crop, options=options, progress=progress)
     return _closed(report, console)
+
+
+def _decode_threads(todo: pa.Table) -> int:
+    """Threads of a decode task: for local files one reads while the other decodes; the network has to be waited for."""
+    remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
+    return 16 if pc.any(remote).as_py() else 2
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:

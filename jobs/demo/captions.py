@@ -1,12 +1,10 @@
 """The demo model's language: the words for what `drawing` draws, and a CLIP tokenizer that knows them."""
 
-import json
-from collections.abc import Iterator
+from collections import Counter
+from itertools import pairwise
 
 import numpy as np
-from tokenizers import Tokenizer, pre_tokenizers
-from tokenizers.models import BPE
-from tokenizers.trainers import BpeTrainer
+from tokenizers import pre_tokenizers
 from transformers import CLIPTokenizer
 
 from jobs.demo.drawing import BACKGROUNDS, COLOURS, PATTERNS, SHAPES
@@ -26,6 +24,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 TEMPLATES = ("{}", "a {}", "the {}", "a picture of a {}", "a photo of a {}", "{} shape")
 MAX_TOKENS = 24
+SPECIAL_TOKENS = ("<|startoftext|>", "<|endoftext|>")
+WORD_END = "</w>"
 
 # (pattern, colour, shape); None leaves the attribute out. The levels at which pictures are told apart.
 Concept = tuple[str | None, str | None, str | None]
@@ -56,32 +56,48 @@ def _synonym(word: str, rng: np.random.Generator) -> str:
     return word if rng.random() < 0.5 else choices[rng.integers(len(choices))]
 
 
-def _words() -> Iterator[str]:
-    for word in (*SHAPES, *COLOURS, *PATTERNS, *BACKGROUNDS):
-        yield from SYNONYMS.get(word, (word,))
-    yield from TEMPLATES
-    yield "on background with and not an image"
-
-
 def build_tokenizer() -> CLIPTokenizer:
-    """A byte-level CLIP tokenizer: whole words for the drawn vocabulary, letters for everything else."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe = Tokenizer(BPE(end_of_word_suffix="</w>"))
-    bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = BpeTrainer(
-        vocab_size=2000,
-        special_tokens=["<|startoftext|>", "<|endoftext|>"],
-        initial_alphabet=alphabet,
-        end_of_word_suffix="</w>",
-        show_progress=False,
-        min_frequency=2,
-    )
-    # Each word twice, so that all of its merges reach min_frequency; each letter alone, so that none is unknown.
-    text = [word.replace("{}", " ") for word in _words()] * 2 + alphabet * 2
-    bpe.train_from_iterator(text, trainer)
-    model = json.loads(bpe.to_str())["model"]
+    """A byte-level CLIP tokenizer: whole words for the drawn vocabulary, letters for everything else.
+
+    The same on every call, which the trainer of the `tokenizers` library does not promise: the processes of a training
+    run each build their own.
+    """
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = _merges(_vocabulary())
+    tokens = [*SPECIAL_TOKENS, *letters, *(letter + WORD_END for letter in letters), *map("".join, merges)]
     return CLIPTokenizer(
-        vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],  # type: ignore[misc]  # as it takes them, not as it says
+        vocab={token: number for number, token in enumerate(tokens)},
+        merges=merges,  # type: ignore[arg-type]  # as it takes them, not as it says
         model_max_length=MAX_TOKENS,
     )
+
+
+def _vocabulary() -> list[str]:
+    """Every word of the captions, once."""
+    words = [" ".join(SYNONYMS.get(word, (word,))) for word in (*SHAPES, *COLOURS, *PATTERNS, *BACKGROUNDS)]
+    text = " ".join([*words, *TEMPLATES, "on background with and not an image"]).replace("{}", " ")
+    return list(dict.fromkeys(text.split()))
+
+
+def _merges(words: list[str]) -> list[tuple[str, str]]:
+    """The pairs that byte-pair encoding merges, most frequent first, until each word is one token.
+
+    Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, algorithm 1.
+    """
+    split = [[*word[:-1], word[-1] + WORD_END] for word in words]
+    merges = []
+    while pairs := Counter(pair for pieces in split for pair in pairwise(pieces)):
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        split = [_merged(pieces, best) for pieces in split]
+    return merges
+
+
+def _merged(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
