@@ -23,10 +23,10 @@ def build_service(settings: ServeSettings, *, query_policy: FetchPolicy | None =
 
     # A URL may bring as much as an upload, and no more.
     untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
-    recorded = settings.model is None
+    recorded = searcher.model.revision if settings.model is None else None
     embedder = ClipEmbedder.load(
-        searcher.model.id if settings.model is None else settings.model,
-        revision=searcher.model.revision if recorded and settings.revision is None else settings.revision,
+        settings.model or searcher.model.id,
+        revision=settings.revision or recorded,
         device=settings.device,
         threads=settings.threads,
     )

@@ -10,7 +10,7 @@ from ray import serve
 
 from api.app import create_app
 from api.compose import build_service
-from api.errors import DeployError
+from api.errors import DeployError, ListenError
 from api.service import SearchService
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -59,6 +59,8 @@ def run(
     Raises ListenError, CollectionError, DeployError.
     """
     host, port = settings.listen_address()
+    if port == 0:
+        raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)

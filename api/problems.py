@@ -23,13 +23,13 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "forbidden-address": {
-        "detail": "http://intranet.example/cat.jpg: expected a public address, got 10.0.0.7",
+        "detail": "http://intranet.example/cat.jpg: the host is not on the public internet; allow it by setting",
         "reason": "forbidden_address",
         "stage": "fetch",
         "retryable": False,
     },
     "unusable-image": {
-        "detail": "expected a picture, got bytes of no known format",
+        "detail": "expected a picture, but this looks like plain text",
         "reason": "not_an_image",
         "stage": "decode",
         "retryable": False,

@@ -20,7 +20,8 @@ from embedder.protocol import Embedder, ModelIdentity
 from index.search import Match, Searcher
 
 # Only these are named to a browser: whatever else a file may be, it is never a page.
-_MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED}
+# (Pillow says "mpo" of the JPEGs with a second picture behind the first that many cameras write.)
+_MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED} | {"mpo": "image/jpeg"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ class SearchService:
             if size is None:
                 return Picture(data=data, media_type=_MEDIA_TYPES.get(row["format"], "application/octet-stream"))
             with self._decoding:
-                small = thumbnail(data, size, limits=ImageLimits())
+                small = thumbnail(data, size)
         except (FetchError, ImageError) as error:
             gone = error.reason in {"not_found", "http_404", "http_410"}
             raise Problem(

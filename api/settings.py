@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.errors import ListenError
+from index.search import MAX_K
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,8 @@ class ServeSettings(BaseSettings):
         default=frozenset(),
         description='"host" or "host:port" that query URLs may name though they are private',
     )
-    max_k: int = Field(default=1_000, ge=1, le=10_000)
-    max_upload_bytes: int = Field(default=16 * 2**20, ge=1)
+    max_k: int = Field(default=RequestLimits.max_k, ge=1, le=MAX_K)
+    max_upload_bytes: int = Field(default=RequestLimits.max_upload_bytes, ge=1)
 
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
     num_gpus: float = Field(default=0, ge=0)

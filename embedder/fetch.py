@@ -25,25 +25,20 @@ class Fetcher:
     """Fetches pictures within a policy. Thread-safe; pickles as its policy, without open connections."""
 
     def __init__(self, policy: FetchPolicy | None = None, *, resolve: Resolver = resolve_host) -> None:
-        self._policy = policy or FetchPolicy()
+        self.policy = policy or FetchPolicy()
         self._resolve = resolve
-        self._http = HttpClient(self._policy, resolve=resolve)
-        self._stores = Stores(self._policy)
+        self._http = HttpClient(self.policy, resolve=resolve)
+        self._stores = Stores(self.policy)
         self._cells = Cells(self._stores)
 
     def __reduce__(self) -> tuple[Callable[[], "Fetcher"], tuple[Any, ...]]:
-        return partial(Fetcher, self._policy, resolve=self._resolve), ()
-
-    @property
-    def policy(self) -> FetchPolicy:
-        """What it was made with."""
-        return self._policy
+        return partial(Fetcher, self.policy, resolve=self._resolve), ()
 
     def fetch(self, uri: str) -> bytes:
         """The bytes, `policy.max_bytes` at most. FetchError with a reason and whether to try again later."""
         scheme = scheme_of(uri)
-        if scheme not in self._policy.schemes:
-            expected = ", ".join(sorted(self._policy.schemes))
+        if scheme not in self.policy.schemes:
+            expected = ", ".join(sorted(self.policy.schemes))
             raise FetchError("forbidden_scheme", f"{shown(uri)}: expected one of {expected}, got {scheme}")
         file, part = split_fragment(uri)
         if scheme in ("http", "https"):
@@ -70,6 +65,6 @@ class Fetcher:
         return data
 
     def _check_size(self, uri: str, size: int) -> None:
-        if size > self._policy.max_bytes:
-            limit = self._policy.max_bytes
+        if size > self.policy.max_bytes:
+            limit = self.policy.max_bytes
             raise FetchError("too_many_bytes", f"{shown(uri)}: {size:,} bytes, at most {limit:,} are allowed")

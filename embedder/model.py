@@ -12,9 +12,7 @@ from embedder.checkpoint import Checkpoint, Preprocessing
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.loading import Tokens, load_tokenizer, load_weights, pick_device, pick_dtype
-from embedder.protocol import Embedder, ModelIdentity
-
-__all__ = ["ClipEmbedder", "Embedder", "ModelIdentity"]
+from embedder.protocol import ModelIdentity
 
 logger = logging.getLogger(__name__)
 

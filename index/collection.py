@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
-from index.rows import EMBEDDING, FIXED, check_rows
+from index.rows import EMBEDDING, check_rows
 from index.storage import Storage
 
 R = TypeVar("R", RunStart, RunManifest)
@@ -37,11 +37,6 @@ class Summary:
     model: ModelRecord | None
     versions: list[str]
     current: str | None
-
-    @property
-    def rows(self) -> int:
-        """Images that the collection knows: embedded and rejected."""
-        return self.embedded + self.rejected
 
 
 @dataclass(frozen=True)
@@ -133,11 +128,6 @@ class Collection:
         """What a manifest says of a row file that is there already."""
         with self.storage.open_input(path) as file:
             return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=self.storage.size(path))
-
-    def read_rows(self, run_id: str, columns: Sequence[str] = FIXED) -> pa.Table:
-        """Rows of a run that may be unfinished, as they were written, in the order of its files."""
-        files = [self.row_file(path) for path in self.row_files(run_id)]
-        return LiveRows.of_files(self.storage, files).read(columns)
 
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows count. DamagedRunError when a file that it names is missing or has changed."""

@@ -137,11 +137,11 @@ _NO_EMBEDDING = row_schema(0).field(EMBEDDING)
 def _open(storage: Storage, file: RowFile) -> Iterator[pq.ParquetFile]:
     """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest."""
     try:
-        source = storage.open_input(file.path)
-        if source.size() != file.size:
-            raise OSError(f"{source.size()} bytes, its manifest says {file.size}")
-        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-            yield parquet
+        with storage.open_input(file.path) as source:
+            if source.size() != file.size:
+                raise OSError(f"{source.size()} bytes, its manifest says {file.size}")
+            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+                yield parquet
     except (OSError, pa.ArrowInvalid) as error:
         raise DamagedRunError(
             f"{file.path} cannot be read ({error}): restore it, or embed its images again", file.path

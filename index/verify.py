@@ -5,7 +5,7 @@ from pathlib import Path
 
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
-from index.records import FileRecord, VersionManifest
+from index.records import FileRecord, SegmentRecord, VersionManifest
 from index.segment import Segment
 
 
@@ -15,9 +15,7 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
     Files of an object store are copied into `cache` first. DamagedVersionError names a file that is missing,
     truncated or altered, and the other versions.
     """
-    return [
-        _open_segment(collection, manifest, name, cache) for name in (segment.name for segment in manifest.segments)
-    ]
+    return [_open_segment(collection, manifest, segment, cache) for segment in manifest.segments]
 
 
 def file_record(path: Path) -> FileRecord:
@@ -26,8 +24,7 @@ def file_record(path: Path) -> FileRecord:
         return FileRecord(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _open_segment(collection: Collection, manifest: VersionManifest, name: str, cache: Path) -> Segment:
-    segment = next(segment for segment in manifest.segments if segment.name == name)
+def _open_segment(collection: Collection, manifest: VersionManifest, segment: SegmentRecord, cache: Path) -> Segment:
     folder = cache
     for relative, expected in segment.files.items():
         path = f"index/{manifest.version}/{relative}"

@@ -7,10 +7,10 @@ import json
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -19,30 +19,22 @@ from rich.markup import escape
 
 from api.errors import ApiError
 from embedder.errors import EmbedderError
-from index.collection import Collection
 from index.errors import CollectionError
+from jobs.commands import build_index, embed, info, rejects
 from jobs.errors import JobError, TooManyRejectsError
-from jobs.listing import IMAGE_EXTENSIONS
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Find images that look alike: embed a folder, bucket or list, index it, search it and serve it.",
+from jobs.options import (
+    DEMO_MODEL,
+    CollectionArgument,
+    FormatOption,
+    MovedModelOption,
+    OutputFormat,
+    console,
+    model_named,
 )
-console = Console()
+
+__all__ = ["DEMO_MODEL", "app", "main"]
+
 errors = Console(stderr=True)
-
-DEFAULT_MODEL = "openai/clip-vit-base-patch32"
-DEMO_MODEL = Path(__file__).parent / "demo" / "model"
-
-CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folder or bucket prefix.")]
-ModelOption = Annotated[
-    str,
-    typer.Option(help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness."),
-]
-MovedModelOption = Annotated[str | None, typer.Option(help="Where the model is, if it has moved.")]
 
 
 def main() -> None:
@@ -54,14 +46,15 @@ def main() -> None:
         sys.exit(130)
     except TooManyRejectsError as error:
         _fail(error, 1)
-    except (JobError, CollectionError, EmbedderError, ApiError) as error:
+    # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
+    except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
         _fail(error, 2)
     except ValidationError as error:
         _fail(_settings_message(error), 2)
 
 
 def _fail(error: object, code: int) -> None:
-    line = " ".join(str(error).split())
+    line = " ".join(str(error).split()) or type(error).__name__
     errors.print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
     sys.exit(code)
 
@@ -72,89 +65,6 @@ def _settings_message(error: ValidationError) -> str:
     return "; ".join(f"LIKENESS_{name.upper()}: {message}, got {value!r}" for name, message, value in wrong)
 
 
-@app.command()
-def embed(
-    source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
-    collection: CollectionArgument,
-    model: ModelOption = DEFAULT_MODEL,
-    revision: Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")] = None,
-    device: Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")] = None,
-    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")] = None,
-    accelerator_type: Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a forward pass.")] = 64,
-    block_size: Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")] = 256,
-    max_reject_rate: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails."),
-    ] = 0.05,
-    extensions: Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")] = None,
-    draft: Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")] = True,
-    index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
-    address: Annotated[
-        str | None, typer.Option(help="A Ray cluster's address; by default one is started here.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
-) -> None:
-    """Embed images into a collection, and index it. Run it again to go on after a crash, or to add what is new.
-
-    Example: `likeness embed photos/ my-collection --model demo`
-    """
-    from jobs.run import EmbedRequest, run_embed
-
-    run_embed(
-        EmbedRequest(
-            source=source,
-            collection=collection,
-            model=_model(model),
-            revision=revision,
-            device=device,
-            num_gpus=num_gpus,
-            actors=_actors(actors),
-            accelerator_type=accelerator_type,
-            batch_size=batch_size,
-            block_size=block_size,
-            max_reject_rate=max_reject_rate,
-            extensions=_extensions(extensions),
-            draft=draft,
-            address=address,
-            verbose=verbose,
-        ),
-        console,
-    )
-    if index:
-        _build(Collection.open(collection))
-
-
-@app.command("index")
-def index_command(collection: CollectionArgument) -> None:
-    """Build the index of a collection from its embeddings, check it, and make it the live one.
-
-    Example: `likeness index my-collection`
-    """
-    _build(Collection.open(collection))
-
-
-def _build(collection: Collection) -> None:
-    from index.build import build_index
-
-    before = collection.current()
-    manifest = build_index(collection)
-    if manifest.version == before:
-        console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
-    else:
-        console.print(f"index {manifest.version} is live: {manifest.ntotal:,} images, in {manifest.seconds:.1f} s")
-
-
-class OutputFormat(StrEnum):
-    table = "table"
-    json = "json"
-
-
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")]
-
-
-@app.command()
 def search(
     collection: CollectionArgument,
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL.")] = None,
@@ -179,8 +89,8 @@ def search(
     if not 1 <= k <= MAX_K:
         raise typer.BadParameter(f"expected 1 to {MAX_K:,}, got {k}", param_hint="-k")
     with console.status("loading the index and the model"):
+        settings = ServeSettings(**_given(collection=collection, model=model and model_named(model)))
         # What is typed on one's own command line may name local files and private hosts.
-        settings = ServeSettings(collection=collection, model=_model(model) if model else None)
         service = build_service(settings, query_policy=FetchPolicy())
     result = service.search_by_url(query, k) if query is not None else service.search_by_text(str(text), k)
     if output is OutputFormat.json:
@@ -189,32 +99,40 @@ def search(
         console.print(match_table(result.matches))
 
 
-@app.command()
 def serve(
     collection: CollectionArgument,
     local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
+    ] = None,
     model: MovedModelOption = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A host, or host:port, that queries may name though it is private."),
     ] = None,
-    allow_remote: Annotated[bool, typer.Option(help="Listen beyond this machine; there are no keys yet.")] = False,
+    allow_remote: Annotated[
+        bool | None, typer.Option("--allow-remote", help="Listen beyond this machine; there are no keys yet.")
+    ] = None,
 ) -> None:
     """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
+
+    What is not given here is taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
 
     Example: `likeness serve my-collection --local`
     """
     from api.settings import ServeSettings
 
     settings = ServeSettings(
-        collection=collection,
-        model=_model(model) if model else None,
-        host=host,
-        port=port,
-        allowed_hosts=frozenset(allow_host or ()),
-        allow_remote=allow_remote,
+        **_given(
+            collection=collection,
+            model=model and model_named(model),
+            host=host,
+            port=port,
+            allowed_hosts=frozenset(allow_host) if allow_host else None,
+            allow_remote=allow_remote,
+        )
     )
     if local:
         from api.local import run_local
@@ -223,49 +141,18 @@ def serve(
     else:
         from api.deployment import run
 
-        _announce(run(settings, blocking=False))
-        threading.Event().wait()
+        run(settings, on_listening=_announce)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given: the others must not hide what the environment says."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _announce(url: str) -> None:
     console.print(f"listening on {url} (documentation: {url}/docs), Ctrl-C ends it")
 
 
-@app.command()
-def rejects(
-    collection: CollectionArgument,
-    reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
-    output: FormatOption = OutputFormat.table,
-) -> None:
-    """List the images that could not be embedded, with the reason of each.
-
-    Example: `likeness rejects my-collection --reason truncated`
-    """
-    from jobs.show import list_rejects, rejects_table
-
-    rows = list_rejects(Collection.open(collection), reason)
-    if output is OutputFormat.json:
-        print(json.dumps(rows, indent=2, default=str))
-    else:
-        console.print(rejects_table(rows))
-
-
-@app.command()
-def info(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
-    """Show what a collection holds: images, rejects, model, index versions.
-
-    Example: `likeness info my-collection`
-    """
-    from jobs.show import collection_facts, facts_table
-
-    facts = collection_facts(Collection.open(collection))
-    if output is OutputFormat.json:
-        print(json.dumps(facts, indent=2, default=str))
-    else:
-        console.print(facts_table(facts))
-
-
-@app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the gallery and its collection go.")] = Path("demo-data"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -287,7 +174,7 @@ def demo(
     with console.status(f"drawing 2,000 pictures into {pictures}"):
         gallery = make_gallery(pictures)
     run_embed(EmbedRequest(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL)), console)
-    _build(Collection.open(str(collection)))
+    build_index(str(collection))
     port = _free_port(port)
     # The tour's URL query names this very server.
     settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
@@ -311,28 +198,24 @@ def _free_port(wanted: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _model(name: str) -> str:
-    return str(DEMO_MODEL) if name == "demo" else name
-
-
-def _actors(text: str | None) -> tuple[int, int] | None:
-    """`4` or `2:8`."""
-    if text is None:
-        return None
-    least, _, most = text.partition(":")
-    try:
-        pair = int(least), int(most or least)
-    except ValueError:
-        pair = (0, 0)
-    if not 1 <= pair[0] <= pair[1]:
-        raise typer.BadParameter(f"expected a number or LEAST:MOST, got {text!r}", param_hint="--actors")
-    return pair
-
-
-def _extensions(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return IMAGE_EXTENSIONS
-    return tuple(part.strip().lower().lstrip(".") for part in text.split(",") if part.strip())
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Find images that look alike: embed a folder, bucket or list, index it, search it and serve it.",
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "embed": embed,
+    "index": build_index,
+    "search": search,
+    "serve": serve,
+    "rejects": rejects,
+    "info": info,
+    "demo": demo,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
 
 
 if __name__ == "__main__":

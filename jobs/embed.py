@@ -100,9 +100,9 @@ def _blocks(todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: E
         threads=options.decode_threads,
     )
     least, most = options.actors
-    slices: list[pa.Table | bytes] = [
-        todo.slice(start, DECODE_BATCH) for start in range(0, todo.num_rows, DECODE_BATCH)
-    ]
+    # No more than a block in one: an actor reports at the end of all that one task gave it.
+    step = min(DECODE_BATCH, options.block_size)
+    slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
     rows = (
         ray.data.from_arrow(slices)
         .map_batches(

@@ -20,6 +20,7 @@ from index.collection import Collection
 from index.records import ModelRecord, RunManifest
 from index.rows import row_schema
 from jobs import cli
+from jobs.options import DEMO_MODEL, console
 from tests.small_collection import COLOURS, png
 
 COMMANDS = ("embed", "index", "search", "serve", "rejects", "info", "demo")
@@ -45,7 +46,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Calls the console command in a folder of its own. An exception that gets out of it fails the test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.console, "width", 200)
+    monkeypatch.setattr(console, "width", 200)
 
     def call(*arguments: str | Path) -> Result:
         monkeypatch.setattr(sys, "argv", ["likeness", *map(str, arguments)])
@@ -71,7 +72,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def collection(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The three pictures and a reject, embedded with the demo model and indexed; an unfinished run as well."""
-    embedder = ClipEmbedder.load(str(cli.DEMO_MODEL), device="cpu")
+    embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
     identity = embedder.identity
     model = ModelRecord(id=identity.model_id, revision=None, fingerprint=identity.fingerprint, dim=identity.dim)
     collection = Collection.create_or_open(str(tmp_path_factory.mktemp("made") / "collection"))
@@ -132,7 +133,7 @@ def test_search_by_words(run: Run, collection: Path) -> None:
 
 
 def test_a_model_that_has_moved_can_be_named(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / "moved").symlink_to(cli.DEMO_MODEL)
+    (tmp_path / "moved").symlink_to(DEMO_MODEL)
     for model in ("demo", "moved"):
         result = run("search", collection, pictures / "red.png", "--model", model, "-k", "1")
         assert "red.png" in result.out
@@ -142,7 +143,7 @@ def test_info(run: Run, collection: Path) -> None:
     facts = json.loads(run("info", collection, "--format", "json").out)
     assert facts["collection"] == str(collection)
     assert (facts["embedded"], facts["rejected"], facts["runs"], facts["unfinished_runs"]) == (3, 1, 1, 1)
-    assert (facts["model"]["id"], facts["model"]["dim"]) == (str(cli.DEMO_MODEL), 64)
+    assert (facts["model"]["id"], facts["model"]["dim"]) == (str(DEMO_MODEL), 64)
     assert (facts["index"]["version"], facts["index"]["ntotal"], facts["index"]["kind"]) == ("000001", 3, "Flat")
     assert facts["index"]["up_to_date"] is True
     lines = [line.split() for line in run("info", collection).out.splitlines()]
@@ -202,9 +203,9 @@ def assert_usage(result: Result, *parts: str) -> None:
 
 
 def test_sources_that_cannot_be_embedded(run: Run, tmp_path: Path) -> None:
-    assert_one_line(run("embed", "gone", "made"), f"{tmp_path}/gone does not exist")
+    assert_one_line(run("embed", "gone", "made"), "gone does not exist", f"below {tmp_path}")
     (tmp_path / "empty").mkdir()
-    assert_one_line(run("embed", "empty", "made"), f"{tmp_path}/empty is empty: expected images (jpg, ")
+    assert_one_line(run("embed", "empty", "made"), "empty is empty: expected images (jpg, ")
     (tmp_path / "list.csv").write_text("path\na.jpg\n")
     assert_one_line(run("embed", "list.csv", "made"), "has no column `uri` or `url`; its columns are path")
     (tmp_path / "bad.parquet").write_text("garbage")
@@ -227,13 +228,13 @@ def test_a_model_that_is_not_there(run: Run, pictures: Path) -> None:
 def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Path, tmp_path: Path) -> None:
     model = tmp_path / "other"
     model.mkdir()
-    for file in cli.DEMO_MODEL.iterdir():
+    for file in DEMO_MODEL.iterdir():
         (model / file.name).write_bytes(file.read_bytes())
     processor = model / "processor_config.json"
     processor.write_text(processor.read_text().replace("0.4814", "0.4815"))
     before = sorted(collection.rglob("*"))
     result = run("embed", pictures, collection, "--model", model)
-    assert_one_line(result, f"{collection} was embedded with {cli.DEMO_MODEL}", "name another folder")
+    assert_one_line(result, f"{collection} was embedded with {DEMO_MODEL}", "name another folder")
     result = run("search", collection, "--text", "x", "--model", model)
     assert_one_line(result, "fingerprint")
     assert sorted(collection.rglob("*")) == before
@@ -281,6 +282,7 @@ def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: P
         (["embed", "x", "y", "--actors", "3:2"], "--actors: expected a number or LEAST:MOST, got '3:2'"),
         (["embed", "x", "y", "--max-reject-rate", "1.5"], "--max-reject-rate"),
         (["embed", "x", "y", "--batch-size", "0"], "--batch-size"),
+        (["embed", "x", "y", "--extensions", ","], "--extensions: expected extensions such as jpg,png"),
         (["embed", "x"], "collection"),
         (["serve", "x", "--port", "65536"], "--port"),
         (["serve", "x", "--port", "http"], "--port"),
@@ -295,6 +297,21 @@ def test_options_that_make_no_sense(run: Run, tmp_path: Path, arguments: list[st
 
 def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
     assert_one_line(run("serve", collection, "--local", "--host", "0.0.0.0"), "expected a loopback host")
+
+
+def test_the_environment_sets_what_no_option_does(
+    run: Run, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIKENESS_HOST", "0.0.0.0")
+    assert_one_line(run("serve", collection, "--local"), "expected a loopback host", "0.0.0.0")
+    monkeypatch.setenv("LIKENESS_MODEL", "./gone")
+    assert_one_line(run("search", collection, "--text", "x"), f"there is no folder {tmp_path}/gone")
+    assert run("search", collection, "--text", "x", "--model", "demo").code == 0
+
+
+def test_places_that_the_operating_system_refuses(run: Run, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_one_line(run("embed", pictures, "file/made", "--model", "demo"), "file/made")
 
 
 def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:

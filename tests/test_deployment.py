@@ -218,6 +218,12 @@ def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
         serve.run(application, _local_testing_mode=True)
 
 
+def test_ray_serve_needs_to_be_told_a_port(collection: str) -> None:
+    with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
+        run(ServeSettings(collection=collection, port=0), compose=composed())
+    assert not ray.is_initialized()
+
+
 def test_a_collection_that_is_not_there_is_said_before_a_cluster_is_started(tmp_path: Path) -> None:
     with pytest.raises(NotACollectionError, match="none does not exist"):
         run(ServeSettings(collection=str(tmp_path / "none")), compose=composed())

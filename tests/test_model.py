@@ -17,7 +17,8 @@ from transformers.utils import logging as transformers_logging
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.loading import pick_device, pick_dtype
-from embedder.model import ClipEmbedder, Embedder
+from embedder.model import ClipEmbedder
+from embedder.protocol import Embedder
 from tests.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
 
 

@@ -62,6 +62,13 @@ def test_a_rows_picture_is_fetched_by_the_trusted_fetcher_alone(
     assert untrusted.asked == []
 
 
+def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(service: SearchService, searcher: Searcher) -> None:
+    row = searcher.row("blue.png")
+    assert row is not None
+    assert service.picture({**row, "format": "mpo"}).media_type == "image/jpeg"
+    assert service.picture({**row, "format": "svg"}).media_type == "application/octet-stream"
+
+
 def test_a_picture_finds_itself_with_score_one(service: SearchService) -> None:
     best = service.search_by_bytes(png(COLOURS["green.png"]), 1).matches
     assert [match.image_id for match in best] == ["green.png"]
