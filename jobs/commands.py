@@ -1,0 +1,123 @@
+"""The commands that need no server: embed, index, rejects and info. `jobs.cli` registers them.
+
+Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
+"""
+
+import json
+from typing import Annotated
+
+import typer
+
+from index.collection import Collection
+from jobs.options import (
+    DEFAULT_MODEL,
+    CollectionArgument,
+    FormatOption,
+    ModelOption,
+    OutputFormat,
+    console,
+    model_named,
+    parse_actors,
+    parse_extensions,
+)
+
+
+def embed(
+    source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
+    collection: CollectionArgument,
+    model: ModelOption = DEFAULT_MODEL,
+    revision: Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")] = None,
+    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")] = None,
+    accelerator_type: Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in a forward pass.")] = 64,
+    block_size: Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")] = 256,
+    max_reject_rate: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails."),
+    ] = 0.05,
+    extensions: Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")] = None,
+    draft: Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")] = True,
+    index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster's address; by default one is started here.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
+) -> None:
+    """Embed images into a collection, and index it. Run it again to go on after a crash, or to add what is new.
+
+    Example: `likeness embed photos/ my-collection --model demo`
+    """
+    from jobs.run import EmbedRequest, run_embed
+
+    run_embed(
+        EmbedRequest(
+            source=source,
+            collection=collection,
+            model=model_named(model),
+            revision=revision,
+            device=device,
+            num_gpus=num_gpus,
+            actors=parse_actors(actors),
+            accelerator_type=accelerator_type,
+            batch_size=batch_size,
+            block_size=block_size,
+            max_reject_rate=max_reject_rate,
+            extensions=parse_extensions(extensions),
+            draft=draft,
+            address=address,
+            verbose=verbose,
+        ),
+        console,
+    )
+    if index:
+        build_index(collection)
+
+
+def build_index(collection: CollectionArgument) -> None:
+    """Build the index of a collection from its embeddings, check it, and make it the live one.
+
+    Example: `likeness index my-collection`
+    """
+    from index import build
+
+    opened = Collection.open(collection)
+    before = opened.current()
+    manifest = build.build_index(opened)
+    if manifest.version == before:
+        console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
+    else:
+        console.print(f"index {manifest.version} is live: {manifest.ntotal:,} images, in {manifest.seconds:.1f} s")
+
+
+def rejects(
+    collection: CollectionArgument,
+    reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """List the images that could not be embedded, with the reason of each.
+
+    Example: `likeness rejects my-collection --reason truncated`
+    """
+    from jobs.show import list_rejects, rejects_table
+
+    rows = list_rejects(Collection.open(collection), reason)
+    if output is OutputFormat.json:
+        print(json.dumps(rows, indent=2, default=str))
+    else:
+        console.print(rejects_table(rows))
+
+
+def info(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
+    """Show what a collection holds: images, rejects, model, index versions.
+
+    Example: `likeness info my-collection`
+    """
+    from jobs.show import collection_facts, facts_table
+
+    facts = collection_facts(Collection.open(collection))
+    if output is OutputFormat.json:
+        print(json.dumps(facts, indent=2, default=str))
+    else:
+        console.print(facts_table(facts))
