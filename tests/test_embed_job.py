@@ -53,7 +53,8 @@ def run(source: Path, collection: Path, *, max_reject_rate: float = 0.5) -> Embe
 
 def expected_embedding(path: Path) -> NDArray[np.float32]:
     fake = FakeEmbedder()
-    return fake.embed_images(decode_image(path.read_bytes(), fake.crop).pixels[None])[0]
+    vector: NDArray[np.float32] = fake.embed_images(decode_image(path.read_bytes(), fake.crop).pixels[None])[0]
+    return vector
 
 
 @pytest.mark.usefixtures("cluster")
