@@ -147,8 +147,7 @@ def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
     if len(data) > limits.max_bytes:
         raise ImageError(
             "too_many_bytes",
-            f"the file has {len(data):,} bytes, the limit is {limits.max_bytes:,}; "
-            "shrink it or raise max_bytes",
+            f"the file has {len(data):,} bytes, the limit is {limits.max_bytes:,}; shrink it or raise max_bytes",
         )
     try:
         with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:

@@ -54,9 +54,7 @@ def test_one_missed_bar_fails_the_benchmark() -> None:
 
 def test_long_lines_of_json_stay_one_line() -> None:
     out = StringIO()
-    Report(benchmark="many", figures={f"figure_{i}": i for i in range(50)}).conclude(
-        Console(file=out, width=40)
-    )
+    Report(benchmark="many", figures={f"figure_{i}": i for i in range(50)}).conclude(Console(file=out, width=40))
     assert len(out.getvalue().splitlines()) == 1
 
 
@@ -70,10 +68,7 @@ def test_agreement_counts_each_attribute() -> None:
     # The query and its ten neighbours, of which 9 share the pattern, 5 the colour, 3 the shape.
     words = np.array(
         [("plain", "red", "star")]
-        + [
-            ("plain" if i < 9 else "dotted", "red" if i < 5 else "blue", "star" if i < 3 else "ring")
-            for i in range(10)
-        ]
+        + [("plain" if i < 9 else "dotted", "red" if i < 5 else "blue", "star" if i < 3 else "ring") for i in range(10)]
     )
     vectors = np.ones((11, 2), np.float32)
     assert agreement(vectors, words, 1) == {"pattern": 0.9, "colour": 0.5, "shape": 0.3, "all three": 0.3}

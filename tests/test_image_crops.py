@@ -79,9 +79,7 @@ def test_crops_agree_with_the_stock_processor(size: tuple[int, int], side: int, 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
 def test_modes_agree_with_the_stock_processor(mode: str) -> None:
-    image = (
-        Image.fromarray(smooth(301, 200, 4), "RGBA") if mode == "RGBA" else Image.fromarray(smooth(301, 200))
-    )
+    image = Image.fromarray(smooth(301, 200, 4), "RGBA") if mode == "RGBA" else Image.fromarray(smooth(301, 200))
     image = image.convert(mode)
     data = encode(image, "tiff" if mode == "CMYK" else "png")
     pixels = decode_image(data, CENTRE, draft=False).pixels

@@ -44,9 +44,7 @@ def test_animations_give_their_first_frame(name: str) -> None:
     data = encode(frames[0], name, save_all=True, append_images=frames[1:], duration=100)
     with Image.open(io.BytesIO(data)) as image:
         assert image.n_frames == 3  # type: ignore[attr-defined]
-    for got, wanted in zip(
-        corners(decode_image(data, WHOLE).pixels), (RED, GREEN, BLUE, YELLOW), strict=True
-    ):
+    for got, wanted in zip(corners(decode_image(data, WHOLE).pixels), (RED, GREEN, BLUE, YELLOW), strict=True):
         assert np.abs(np.subtract(got, wanted)).max() <= 8
 
 
@@ -195,9 +193,7 @@ def test_thumbnails_are_upright_small_and_bare(orientation: int) -> None:
         assert np.abs(np.subtract(pixel, wanted)).max() <= 10  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("size", "wanted"), [((40, 30), (40, 30)), ((1, 5000), (1, 200)), ((400, 401), (200, 200))]
-)
+@pytest.mark.parametrize(("size", "wanted"), [((40, 30), (40, 30)), ((1, 5000), (1, 200)), ((400, 401), (200, 200))])
 def test_thumbnails_never_grow_and_keep_a_pixel(size: tuple[int, int], wanted: tuple[int, int]) -> None:
     with Image.open(io.BytesIO(thumbnail(encode(Image.new("RGB", size), "png"), 200))) as small:
         assert small.size == wanted
