@@ -130,3 +130,17 @@ def test_the_embedding_of_every_picture_agrees_with_the_reference(
     between = (expected @ expected.T)[np.triu_indices(60, 1)]
     print(f"different pictures: cosine {between.mean():.3f} on average, {between.max():.4f} at most")
     assert between.mean() < 0.5, "the model does not tell pictures apart, so that its agreement shows nothing"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpus_dtype_agrees_with_float32_on_the_cpu(pictures: list[Picture], tmp_path: Path) -> None:
+    torch.manual_seed(20261121)
+    reference = clip()
+    tell_pictures_apart(reference.model)
+    reference.model.save_pretrained(tmp_path)
+    reference.processor.save_pretrained(tmp_path)
+    on_cpu = ClipEmbedder.load(str(tmp_path), device="cpu")
+    on_gpu = ClipEmbedder.load(str(tmp_path), device="cuda")
+    crops = np.stack([decode_image(picture.data, on_cpu.crop).pixels for picture in pictures])
+    assert np.einsum("nd,nd->n", on_cpu.embed_images(crops), on_gpu.embed_images(crops)).min() >= 0.999
