@@ -32,16 +32,16 @@ from rich.console import Console
 
 from benchmarks.models import save_clip
 from benchmarks.report import Bar, Goal, Report, print_table
-from embedder.fetch import FetchPolicy
-from embedder.images import CropSpec, ImageLimits, decode_image
+from embedder.images import CropSpec, decode_image
 from embedder.model import ClipEmbedder
 from index.collection import Collection
-from jobs.cli import DEMO_MODEL
-from jobs.cluster import ModelSource, ray_cluster
+from jobs.cluster import Pool, ray_cluster
 from jobs.demo.gallery import make_gallery
-from jobs.embed import EmbedOptions, embed
+from jobs.embed import embed
+from jobs.options import DEMO_MODEL
 from jobs.plan import make_plan
 from jobs.report import EmbedReport
+from jobs.request import EmbedOptions, ModelSource
 from jobs.run import model_record
 from jobs.sources import list_images
 from jobs.stages import DecodeSettings, fetch_and_decode
@@ -65,8 +65,9 @@ def pipeline_rate(
     loaded = load()
     collection = Collection.create_or_open(str(folder))
     plan = make_plan(listing, collection, "benchmark", model_record(loaded.identity))
-    options = EmbedOptions(batch_size=batch, block_size=block, max_reject_rate=1, num_gpus=float(device == "cuda"))
-    report = embed(plan, collection, load=load, crop=loaded.crop, options=options, progress=Silent())
+    options = EmbedOptions(block_size=block, max_reject_rate=1)
+    pool = Pool(num_gpus=float(device == "cuda"))
+    report = embed(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=Silent())
     # By the actor's own clock, from the first block's forward pass to the last block on disk.
     return report.images_per_second
 
@@ -90,7 +91,7 @@ def rate(work: Callable[[], int], seconds: float) -> float:
 
 def decode_rate(listing: pa.Table, crop: CropSpec) -> float:
     """Images per second of fetching and decoding alone, with a process for each core."""
-    settings = DecodeSettings(crop=crop, policy=FetchPolicy(), limits=ImageLimits(), draft=True, threads=1)
+    settings = DecodeSettings(crop=crop, draft=True, threads=1)
     parts = [listing.slice(start, 32) for start in range(0, listing.num_rows, 32)]
     with ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(partial(fetch_and_decode, settings=settings), parts[:CORES]))

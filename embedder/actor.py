@@ -20,11 +20,8 @@ class EmbedImages:
     `load` is called once, in the actor's own process: it, and not a loaded model, travels to the worker.
     """
 
-    def __init__(self, load: Callable[[], Embedder], batch_size: int) -> None:
-        if batch_size < 1:
-            raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
+    def __init__(self, load: Callable[[], Embedder]) -> None:
         self._embedder = load()
-        self._batch_size = batch_size
 
     @property
     def identity(self) -> ModelIdentity:
@@ -41,16 +38,11 @@ class EmbedImages:
         crops = _as_binary(table.column("pixels"))
         kept = pc.is_valid(crops).to_numpy(zero_copy_only=False)
         vectors = np.zeros((len(table), self.identity.dim), np.float32)
-        vectors[kept] = self._embed(_stack(crops.drop_null(), self._embedder.crop.side))
+        vectors[kept] = self._embedder.embed_images(_stack(crops.drop_null(), self._embedder.crop.side))
         embedding = pa.FixedSizeListArray.from_arrays(
             pa.array(vectors.ravel()), self.identity.dim, mask=pa.array(~kept)
         )
         return table.drop_columns("pixels").append_column("embedding", embedding)
-
-    def _embed(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        size = self._batch_size
-        parts = [self._embedder.embed_images(pixels[i : i + size]) for i in range(0, len(pixels), size)]
-        return np.concatenate(parts) if parts else np.empty((0, self.identity.dim), np.float32)
 
 
 def _as_binary(column: pa.ChunkedArray[Any]) -> pa.LargeBinaryArray:

@@ -168,12 +168,14 @@ def demo(
     from api.settings import ServeSettings
     from jobs.demo.gallery import make_gallery
     from jobs.demo.tour import show_queries
-    from jobs.run import EmbedRequest, run_embed
+    from jobs.request import EmbedRequest, ModelSource
+    from jobs.run import run_embed
 
     pictures, collection = folder / "pictures", folder / "collection"
     with console.status(f"drawing 2,000 pictures into {pictures}"):
         gallery = make_gallery(pictures)
-    run_embed(EmbedRequest(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL)), console)
+    load = ModelSource(model=str(DEMO_MODEL))
+    run_embed(EmbedRequest(source=str(pictures), collection=str(collection), load=load), console)
     build_index(str(collection))
     port = _free_port(port)
     # The tour's URL query names this very server.

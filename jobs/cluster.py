@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import ray
 
-from embedder.model import ClipEmbedder
-from embedder.protocol import Embedder
 from jobs.errors import JobError
+
+DECODE_MEMORY = 2**30
+"""Bytes that a decode task may take; without a figure Ray's memory monitor kills and retries for ever."""
 
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
@@ -30,7 +32,7 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     level = logging.INFO if verbose else logging.ERROR
     with nullcontext() if verbose else _native_stderr_muted():
         if address is not None:
-            ray.init(address=address, log_to_driver=verbose, logging_level=level)
+            _connect(address, log_to_driver=verbose, logging_level=level)
         else:
             ray.init(
                 address="local",  # never the remains of a cluster whose driver was killed
@@ -43,6 +45,20 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _connect(address: str, *, log_to_driver: bool, logging_level: int) -> None:
+    """Join a cluster. Where nobody listens `ray.init` tries for two minutes and then exits without a word."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        if port.isdigit():
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging_level)
+    except (OSError, SystemExit, RuntimeError, ValueError) as error:
+        raise JobError(
+            f"cannot join the Ray cluster at {address} ({error}): expected HOST:PORT as `ray start --head` printed it, "
+            "ray://HOST:PORT, or auto"
+        ) from error
 
 
 @contextmanager
@@ -63,16 +79,22 @@ def _native_stderr_muted() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How many embedding actors, (least, most), and the share of a GPU that each takes; 0 for none."""
+    """How many embedding actors, (least, most), and what each takes: a share of a GPU, or none, of some kind."""
 
-    actors: tuple[int, int]
-    num_gpus: float
+    actors: tuple[int, int] = (1, 1)
+    num_gpus: float = 0
+    accelerator_type: str | None = None
 
     @classmethod
-    def fitting(cls, actors: tuple[int, int] | None, num_gpus: float | None) -> "Pool":
-        """What was asked for; else an actor for every GPU of the connected cluster, or one a node without GPUs."""
-        gpus = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
-        cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+    def fitting(
+        cls, actors: tuple[int, int] | None, num_gpus: float | None, accelerator_type: str | None = None
+    ) -> "Pool":
+        """What was asked for; else an actor for every GPU of the connected cluster, or one a node without GPUs.
+
+        Raises `JobError` for what the cluster cannot hold: Ray would wait for it for ever.
+        """
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        gpus, cpus = resources.get("GPU", 0.0), int(resources.get("CPU", 0))
         share = (1.0 if gpus else 0.0) if num_gpus is None else num_gpus
         if actors is None:
             nodes = len([node for node in ray.nodes() if node["Alive"]])  # type: ignore[no-untyped-call]
@@ -88,25 +110,15 @@ class Pool:
                 f"{actors[0]} actors with {share:g} GPUs each need {actors[0] * share:g} GPUs, the cluster has "
                 f"{gpus:g}: ask for fewer with --actors, or for a smaller share with --num-gpus"
             )
-        return cls(actors=actors, num_gpus=share)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSource:
-    """Loads the model where it is called: in an actor, on its machine."""
-
-    model: str
-    revision: str | None
-    device: str | None
-    batch_size: int
-
-    def __call__(self) -> Embedder:
-        # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
-        # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
-        return ClipEmbedder.load(
-            self.model,
-            revision=self.revision,
-            device=self.device,
-            batch_size=self.batch_size,
-            threads=os.cpu_count(),
-        )
+        kinds = [name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")]
+        if accelerator_type is not None and accelerator_type not in kinds:
+            raise JobError(
+                f"the cluster has no accelerator {accelerator_type!r}: it has {', '.join(kinds) or 'none'}; "
+                "name one of these with --accelerator-type, or leave it out"
+            )
+        if resources.get("memory", 0) < DECODE_MEMORY:
+            raise JobError(
+                f"decoding takes up to {DECODE_MEMORY >> 20:,} MiB, Ray sees {int(resources.get('memory', 0)) >> 20:,} "
+                "MiB to work with: free some memory"
+            )
+        return cls(actors=actors, num_gpus=share, accelerator_type=accelerator_type)

@@ -49,28 +49,22 @@ def embed(
 
     Example: `likeness embed photos/ my-collection --model demo`
     """
-    from jobs.run import EmbedRequest, run_embed
+    from jobs.request import EmbedOptions, EmbedRequest, ModelSource
+    from jobs.run import run_embed
 
-    run_embed(
-        EmbedRequest(
-            source=source,
-            collection=collection,
-            model=model_named(model),
-            revision=revision,
-            device=device,
-            num_gpus=num_gpus,
-            actors=parse_actors(actors),
-            accelerator_type=accelerator_type,
-            batch_size=batch_size,
-            block_size=block_size,
-            max_reject_rate=max_reject_rate,
-            extensions=parse_extensions(extensions),
-            draft=draft,
-            address=address,
-            verbose=verbose,
-        ),
-        console,
+    request = EmbedRequest(
+        source=source,
+        collection=collection,
+        load=ModelSource(model=model_named(model), revision=revision, device=device, batch_size=batch_size),
+        options=EmbedOptions(block_size=block_size, max_reject_rate=max_reject_rate, draft=draft),
+        extensions=parse_extensions(extensions),
+        num_gpus=num_gpus,
+        actors=parse_actors(actors),
+        accelerator_type=accelerator_type,
+        address=address,
+        verbose=verbose,
     )
+    run_embed(request, console)
     if index:
         build_index(collection)
 

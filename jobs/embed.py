@@ -4,9 +4,9 @@ Listing (driver) → fetch and decode (CPU tasks) → `EmbedBlock` actors, which
 the commit. Only summaries of blocks come back to the driver, so its memory does not grow with the images.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -14,41 +14,20 @@ import pyarrow.compute as pc
 import ray
 import ray.data
 
-from embedder.fetch import FetchPolicy
-from embedder.images import CropSpec, ImageLimits
+from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import RowFile, RunManifest, RunStart
 from index.rows import newest
+from jobs.cluster import DECODE_MEMORY, Pool
 from jobs.errors import JobError, TooManyRejectsError
 from jobs.plan import Plan, fold
 from jobs.report import EmbedReport, Progress
+from jobs.request import EmbedOptions
 from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
-DECODE_MEMORY = 2**30
-"""Bytes that a decode task may take; without a figure Ray's memory monitor kills and retries for ever."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedOptions:
-    """How the job runs. `actors` is (least, most); `num_gpus` may be a fraction.
-
-    `block_size` rows are embedded and written together: what a crash can cost each actor. `max_reject_rate` is the
-    share of the listed images that may be rejects.
-    """
-
-    batch_size: int = 64
-    block_size: int = 256
-    actors: tuple[int, int] = (1, 1)
-    num_gpus: float = 0
-    accelerator_type: str | None = None
-    decode_threads: int = 2
-    draft: bool = True
-    policy: FetchPolicy = field(default_factory=FetchPolicy)
-    limits: ImageLimits = field(default_factory=ImageLimits)
-    max_reject_rate: float = 0.05
 
 
 def embed(
@@ -58,14 +37,15 @@ def embed(
     load: Callable[[], Embedder],
     crop: CropSpec,
     options: EmbedOptions,
+    pool: Pool,
     progress: Progress,
 ) -> EmbedReport:
     """Carry a plan out and commit it as one run; Ray must be connected.
 
-    `load` is called in each actor. Raises `TooManyRejectsError` with the run left unfinished: planned anew, the job
-    goes on where this one stopped, as it does after a crash.
+    `load` is called in each actor. Raises `JobError`, or `TooManyRejectsError`, with the run left
+    unfinished: planned anew, the job goes on where this one stopped, as it does after a crash.
     """
-    report = EmbedReport.of(plan, actors=options.actors[1])
+    report = EmbedReport.of(plan)
     if plan.done:
         return report
     run = plan.run or collection.start_run(plan.source, plan.model)
@@ -73,13 +53,12 @@ def embed(
     if plan.todo.num_rows:
         actor = {
             "load": load,
-            "batch_size": options.batch_size,
             "fingerprint": plan.model.fingerprint,
             "location": collection.location,
             "run_id": run.run_id,
             "attempt": plan.attempt,
         }
-        for block in _blocks(plan.todo, crop, actor, options):
+        for block in _blocks(plan.todo, crop, actor, options, pool):
             files.append(RowFile(path=block.path, rows=block.rows, size=block.size))
             report.add(block)
             progress.advance(report)
@@ -87,19 +66,15 @@ def embed(
     return report
 
 
-def _blocks(todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: EmbedOptions) -> Iterator[BlockSummary]:
+def _blocks(
+    todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: EmbedOptions, pool: Pool
+) -> Iterator[BlockSummary]:
     """Run the pipeline; a summary of each block as soon as its rows are on disk."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    decode = DecodeSettings(
-        crop=crop,
-        policy=options.policy,
-        limits=options.limits,
-        draft=options.draft,
-        threads=options.decode_threads,
-    )
-    least, most = options.actors
+    decode = DecodeSettings(crop=crop, draft=options.draft, threads=options.decode_threads)
+    least, most = pool.actors
     # No more than a block in one: an actor reports at the end of all that one task gave it.
     step = min(DECODE_BATCH, options.block_size)
     slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
@@ -120,13 +95,26 @@ def _blocks(todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: E
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
             num_cpus=1,
-            num_gpus=options.num_gpus or None,
-            accelerator_type=options.accelerator_type,
+            num_gpus=pool.num_gpus or None,
+            accelerator_type=pool.accelerator_type,
         )
         .iter_rows()
     )
-    for row in rows:
-        yield BlockSummary.of(row)
+    try:
+        for row in rows:
+            yield BlockSummary.of(row)
+    except ray.exceptions.RayError as error:
+        raise JobError(
+            f"the job stopped: {_innermost(error)}. What was embedded is kept; the same command goes on with it. "
+            "--verbose shows what Ray and its workers print"
+        ) from error
+
+
+def _innermost(error: Exception) -> str:
+    """The last line of a remote traceback that names an exception which is not Ray's own; Ray wraps it in several."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
+    return (named or lines)[-1]
 
 
 def _commit(
@@ -139,11 +127,11 @@ def _commit(
 ) -> None:
     """Check that every listed image is accounted for once, and publish the run."""
     rows = fold(collection, files)
-    missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"])))
-    if missing.num_rows:
+    missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
+    if missing or report.embedded + report.rejected != plan.todo.num_rows:
         raise JobError(
-            f"{missing.num_rows} images came back neither embedded nor rejected, the first {missing['image_id'][0]}. "
-            "The run stays unfinished; the same command goes on with it. Please report this"
+            f"of {plan.todo.num_rows} images {report.embedded} came back embedded and {report.rejected} rejected, and "
+            f"{missing} are in no file. The run stays unfinished; the same command goes on with it. Please report this"
         )
     both = pa.concat_tables([plan.live, rows])
     live = both.take(newest([both["image_id"]])[0])

@@ -55,7 +55,13 @@ def make_plan(listing: pa.Table, collection: Collection, source: str, model: Mod
     """
     _check_model(collection, model)
     live = collection.live_rows(STATE_COLUMNS)
-    started = [run for run in collection.run_starts() if run.source == source and same_model(run.model, model)]
+    # One that is older than a committed run would be hidden by it where they overlap: it is left alone.
+    last = max((run.run_id for run in collection.runs()), default="")
+    started = [
+        run
+        for run in collection.run_starts()
+        if run.source == source and same_model(run.model, model) and run.run_id > last
+    ]
     run = started[-1] if started else None
     files = written_files(collection, run) if run else []
     # Once the run is committed its rows are the newest, so they alone say whether their images are covered.

@@ -20,7 +20,7 @@ class EmbedReport:
 
     listed: int
     already_there: int
-    actors: int = 1
+    actors: set[str] = field(default_factory=set)
     embedded: int = 0
     rejected: int = 0
     reject_reasons: Counter[str] = field(default_factory=Counter)
@@ -32,12 +32,13 @@ class EmbedReport:
     ended_at: float = -math.inf
 
     @classmethod
-    def of(cls, plan: Plan, *, actors: int = 1) -> Self:
+    def of(cls, plan: Plan) -> Self:
         """A report of a job that has not begun."""
-        return cls(listed=plan.listing.num_rows, already_there=plan.already_there, actors=actors)
+        return cls(listed=plan.listing.num_rows, already_there=plan.already_there)
 
     def add(self, block: BlockSummary) -> None:
         """Count a block that is on disk."""
+        self.actors.add(block.actor)
         self.started_at = min(self.started_at, block.started_at)
         self.ended_at = max(self.ended_at, block.ended_at)
         self.embedded += block.embedded
@@ -60,7 +61,7 @@ class EmbedReport:
         """The stage that the others waited for: the model if it was nearly always busy, else what supplies it."""
         if not self.seconds:
             return "nothing to do"
-        busy = (self.model_seconds + self.write_seconds) / (self.seconds * self.actors)
+        busy = (self.model_seconds + self.write_seconds) / (self.seconds * len(self.actors))
         if busy >= 0.85:
             return f"the model (busy {busy:.0%} of the time)"
         stage = "reading" if self.fetch_seconds > self.decode_seconds else "decoding"

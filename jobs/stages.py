@@ -1,11 +1,13 @@
 """The stages of the embedding pipeline, as Ray Data's workers run them: fetch and decode, then embed and write."""
 
 import hashlib
+import os
+import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow.compute as pc
 from embedder.actor import EmbedImages
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher, FetchPolicy
-from embedder.images import CropSpec, ImageLimits, decode_image
+from embedder.images import CropSpec, decode_image
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.errors import OtherModelError
@@ -27,8 +29,6 @@ class DecodeSettings:
     """What the fetch and decode stage needs; travels to the workers."""
 
     crop: CropSpec
-    policy: FetchPolicy
-    limits: ImageLimits
     draft: bool
     threads: int
 
@@ -67,7 +67,7 @@ _OUTCOME_TYPES: dict[str, pa.DataType] = {
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), what was read, and why not."""
-    fetcher = _fetcher(settings.policy)
+    fetcher = _fetcher()
     listed_sizes = table["size"].to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
         outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
@@ -80,10 +80,10 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     return table.append_column("pixels", pa.array([o.pixels for o in outcomes], pa.binary(side * side * 3)))
 
 
-@lru_cache(maxsize=4)
-def _fetcher(policy: FetchPolicy) -> Fetcher:
-    """One per worker process: connections are kept between batches."""
-    return Fetcher(policy)
+@cache
+def _fetcher() -> Fetcher:
+    """One per worker process: connections are kept between batches. The operator's own sources are trusted."""
+    return Fetcher(FetchPolicy())
 
 
 def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Outcome:
@@ -97,7 +97,7 @@ def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Ou
         data = fetcher.fetch(uri)
         fetched = time.perf_counter()
         digest, size = hashlib.sha256(data).hexdigest(), len(data)
-        image = decode_image(data, settings.crop, limits=settings.limits, draft=settings.draft)
+        image = decode_image(data, settings.crop, draft=settings.draft)
     except Rejected as error:
         ended = time.perf_counter()
         return _Outcome(
@@ -127,6 +127,7 @@ class BlockSummary:
     """What one block of rows came to; the only thing that the driver sees of it. `*_at` are Unix times."""
 
     path: str
+    actor: str
     rows: int
     size: int
     embedded: int
@@ -154,13 +155,12 @@ class EmbedBlock:
         self,
         *,
         load: Callable[[], Embedder],
-        batch_size: int,
         fingerprint: str,
         location: str,
         run_id: str,
         attempt: int,
     ) -> None:
-        self._embed = EmbedImages(load, batch_size)
+        self._embed = EmbedImages(load)
         if self._embed.identity.fingerprint != fingerprint:
             raise OtherModelError(
                 f"this worker loaded {self._embed.identity.model_id} with fingerprint "
@@ -170,6 +170,7 @@ class EmbedBlock:
         self._collection = Collection.open(location)
         self._run_id = run_id
         self._attempt = attempt
+        self._name = f"{platform.node()}:{os.getpid()}"
 
     def __call__(self, table: pa.Table) -> pa.Table:
         seconds = {name: pc.sum(table[name]).as_py() for name in _SECONDS}
@@ -181,6 +182,7 @@ class EmbedBlock:
         rejected = rows.num_rows - rows["error_reason"].null_count
         summary = BlockSummary(
             path=file.path,
+            actor=self._name,
             rows=file.rows,
             size=file.size,
             embedded=rows.num_rows - rejected,

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster import ray_cluster
-from jobs.embed import EmbedOptions, embed
+from jobs.cluster import Pool, ray_cluster
+from jobs.embed import embed
 from jobs.plan import make_plan
 from jobs.report import EmbedReport
+from jobs.request import EmbedOptions
 from jobs.run import model_record
 from jobs.sources import list_images
 
 BLOCK = 32
-BATCH = 8
 SECONDS_PER_PICTURE = 0.03
 
 
@@ -36,9 +36,9 @@ class LoggingEmbedder(FakeEmbedder):
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        lines = [hashlib.sha256(crop.tobytes()).hexdigest() for crop in pixels]
-        os.write(self._log, "".join(f"{line}\n" for line in lines).encode())
-        time.sleep(SECONDS_PER_PICTURE * len(pixels))
+        for crop in pixels:
+            os.write(self._log, f"{hashlib.sha256(crop.tobytes()).hexdigest()}\n".encode())
+            time.sleep(SECONDS_PER_PICTURE)
         return super().embed_images(pixels)
 
 
@@ -65,8 +65,8 @@ def main(source: str, location: str, log: str) -> None:
     plan = make_plan(list_images(source), collection, source, model_record(fake.identity))
     print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
-        options = EmbedOptions(batch_size=BATCH, block_size=BLOCK, max_reject_rate=0.5)
-        embed(plan, collection, load=Load(log), crop=fake.crop, options=options, progress=Lines())
+        options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)
+        embed(plan, collection, load=Load(log), crop=fake.crop, options=options, pool=Pool(), progress=Lines())
     print("done", flush=True)
 
 

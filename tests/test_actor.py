@@ -24,18 +24,17 @@ def batch(crops: Sequence[NDArray[np.uint8] | None], kind: pa.DataType) -> pa.Ta
     return pa.table({"image_id": ids, "pixels": pa.array(cells, kind), "label": ids[::-1]})
 
 
-def actor(batch_size: int = 3) -> EmbedImages:
-    return EmbedImages(lambda: FAKE, batch_size)
+def actor() -> EmbedImages:
+    return EmbedImages(lambda: FAKE)
 
 
 @pytest.mark.parametrize("kind", BINARY_TYPES, ids=str)
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_each_row_gets_its_own_vector_and_rejected_rows_none(kind: pa.DataType, batch_size: int) -> None:
+def test_each_row_gets_its_own_vector_and_rejected_rows_none(kind: pa.DataType) -> None:
     crops = pictures(9)
     rejected = {0, 4, 5, 8}
     table = batch([None if row in rejected else crops[row] for row in range(9)], kind)
 
-    embedded = actor(batch_size)(table)
+    embedded = actor()(table)
 
     assert embedded.column_names == ["image_id", "label", "embedding"]
     assert embedded.schema.field("embedding").type == pa.list_(pa.float32(), 4)
@@ -82,13 +81,11 @@ def test_a_model_error_is_raised_and_not_turned_into_missing_vectors() -> None:
             raise ModelError("out of memory")
 
     with pytest.raises(ModelError, match="out of memory"):
-        EmbedImages(lambda: Broken(side=SIDE), 2)(batch(list(pictures(3)), pa.binary()))
+        EmbedImages(lambda: Broken(side=SIDE))(batch(list(pictures(3)), pa.binary()))
 
 
 def test_the_actor_tells_the_identity_of_the_model_it_loaded() -> None:
     assert actor().identity == FAKE.identity
-    with pytest.raises(ModelError, match="batch size of at least 1, got 0"):
-        actor(0)
 
 
 def test_the_fake_is_deterministic_unit_norm_and_nearer_for_pictures_that_look_alike() -> None:

@@ -2,28 +2,37 @@
 
 import csv
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
 from numpy.typing import NDArray
+from ray import cloudpickle
 
+from embedder.errors import ModelError, ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.images import decode_image
+from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
 from index.search import Searcher
+from jobs.cluster import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embed import EmbedOptions, embed
-from jobs.errors import TooManyRejectsError
+from jobs.embed import embed
+from jobs.errors import JobError, TooManyRejectsError
 from jobs.plan import make_plan
 from jobs.report import EmbedReport
+from jobs.request import EmbedOptions
 from jobs.run import model_record
 from jobs.sources import list_images
 
 pytestmark = pytest.mark.ray
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Ray's workers cannot import a test
 
 
 class Silent:
@@ -43,12 +52,25 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     return make_gallery(tmp_path_factory.mktemp("pictures"), count=60, broken=20)
 
 
-def run(source: Path, collection: Path, *, max_reject_rate: float = 0.5) -> EmbedReport:
+class WithoutMemory(FakeEmbedder):
+    """Loads, and fails on every batch."""
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        raise ModelError("the device has no memory left")
+
+
+def without_model() -> Embedder:
+    raise ModelNotFoundError("there is no such model on this machine")
+
+
+def run(
+    source: Path, collection: Path, *, max_reject_rate: float = 0.5, load: Callable[[], Embedder] = FakeEmbedder
+) -> EmbedReport:
     opened = Collection.create_or_open(str(collection))
     fake = FakeEmbedder()
     plan = make_plan(list_images(str(source)), opened, str(source), model_record(fake.identity))
-    options = EmbedOptions(batch_size=4, block_size=16, max_reject_rate=max_reject_rate)
-    return embed(plan, opened, load=FakeEmbedder, crop=fake.crop, options=options, progress=Silent())
+    options = EmbedOptions(block_size=16, max_reject_rate=max_reject_rate)
+    return embed(plan, opened, load=load, crop=fake.crop, options=options, pool=Pool(), progress=Silent())
 
 
 def expected_embedding(path: Path) -> NDArray[np.float32]:
@@ -141,3 +163,40 @@ class TestEmbed:
         assert rows["p0"]["size"] == first.stat().st_size
         assert (rows["gone"]["error_stage"], rows["gone"]["error_reason"]) == ("fetch", "not_found")
         assert rows["blank"]["error_reason"] == "no_uri"
+
+    @pytest.mark.parametrize(
+        ("load", "told"),
+        [(WithoutMemory, "the device has no memory left"), (without_model, "there is no such model on this machine")],
+    )
+    def test_what_stops_a_worker_is_told_in_one_line(
+        self, gallery: Gallery, tmp_path: Path, load: Callable[[], Embedder], told: str
+    ) -> None:
+        with pytest.raises(JobError) as raised:
+            run(gallery.folder, tmp_path / "c", load=load)
+        assert told in str(raised.value)
+        assert "the same command goes on with it" in str(raised.value)
+        assert len(str(raised.value).splitlines()) == 1
+        assert Collection.open(str(tmp_path / "c")).runs() == []
+
+    @pytest.mark.parametrize(
+        ("actors", "num_gpus", "accelerator", "told"),
+        [
+            ((2, 2), None, None, "leave none of the cluster's 2 CPUs for decoding: ask for at most 1"),
+            ((1, 1), 1.0, None, "need 1 GPUs, the cluster has 0"),
+            ((1, 1), None, "H200", "no accelerator 'H200': it has none"),
+        ],
+    )
+    def test_what_the_cluster_cannot_hold_is_refused(
+        self, actors: tuple[int, int], num_gpus: float | None, accelerator: str | None, told: str
+    ) -> None:
+        with pytest.raises(JobError) as raised:
+            Pool.fitting(actors, num_gpus, accelerator)
+        assert told in str(raised.value)
+
+
+def test_a_cluster_that_is_not_there_is_one_line() -> None:
+    with (
+        pytest.raises(JobError, match=r"cannot join the Ray cluster at 127.0.0.1:1 .*refused"),
+        ray_cluster("127.0.0.1:1", verbose=True),
+    ):
+        pass

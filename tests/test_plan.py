@@ -256,3 +256,12 @@ def test_any_history_leaves_to_do_what_a_dict_says(steps: list[tuple[Any, ...]])
                 newest.update(block)
             elif kind == "commit" and plan.run:
                 commit(collection, plan.run)
+
+
+def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(collection: Collection) -> None:
+    old = collection.start_run(SOURCE, MODEL)
+    write(collection, old, "0001-a", embedded("a"))
+    committed(collection, embedded("a", size=3))
+    plan = plan_of(collection, image("a", size=4))
+    assert plan.run is None
+    assert todo(plan) == ["a"]

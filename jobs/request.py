@@ -1,0 +1,61 @@
+"""What an embedding job is asked to do. Light to import: torch and Ray come with the job itself."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embedder.protocol import Embedder
+from jobs.listing import IMAGE_EXTENSIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Loads the model where it is called: in an actor, on its machine. `batch_size` images go in a forward pass."""
+
+    model: str
+    revision: str | None = None
+    device: str | None = None
+    batch_size: int = 64
+
+    def __call__(self) -> Embedder:
+        from embedder.model import ClipEmbedder
+
+        # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
+        # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
+        return ClipEmbedder.load(
+            self.model,
+            revision=self.revision,
+            device=self.device,
+            batch_size=self.batch_size,
+            threads=os.cpu_count(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions:
+    """How the job runs.
+
+    `block_size` rows are embedded and written together: what a crash can cost each actor. `max_reject_rate` is the
+    share of the listed images that may be rejects. `draft` allows large JPEGs to be decoded at reduced scale.
+    """
+
+    block_size: int = 256
+    decode_threads: int = 2
+    draft: bool = True
+    max_reject_rate: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedRequest:
+    """The `embed` command. `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses."""
+
+    source: str
+    collection: str
+    load: ModelSource
+    options: EmbedOptions = EmbedOptions()
+    extensions: Sequence[str] = IMAGE_EXTENSIONS
+    actors: tuple[int, int] | None = None
+    num_gpus: float | None = None
+    accelerator_type: str | None = None
+    address: str | None = None
+    verbose: bool = False
