@@ -40,6 +40,7 @@ fix: $(READY)  ## Format, and repair what the linter can
 	$(BIN)/ruff format .
 
 bench: $(READY)  ## Run the benchmarks in their quick form
+	$(BIN)/python -m benchmarks.demo_model --quick
 	$(BIN)/python -m benchmarks.embed --quick
 
 clean:  ## Remove the environment, caches, builds and the demo's data

@@ -45,7 +45,13 @@ def _embed(request: EmbedRequest, plan: Plan, collection: Collection, crop: Crop
     with ray_cluster(request.address, verbose=request.verbose):
         pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
         with ProgressBar(console, total=plan.todo.num_rows) as progress:
-            return embed(plan, collection, load=request.load, crop=crop, options=options, pool=pool, progress=progress)
+            try:
+                return embed(
+                    plan, collection, load=request.load, crop=crop, options=options, pool=pool, progress=progress
+                )
+            except KeyboardInterrupt:
+                console.print("what was embedded is kept: the same command goes on with it")
+                raise
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:
