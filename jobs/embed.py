@@ -5,7 +5,6 @@ the commit. Only summaries of blocks come back to the driver, so its memory does
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
@@ -21,8 +20,8 @@ from index.records import RowFile, RunManifest, RunStart
 from index.rows import newest
 from jobs.cluster import DECODE_MEMORY, Pool
 from jobs.errors import JobError, TooManyRejectsError
-from jobs.plan import Plan, fold
-from jobs.report import EmbedReport, Progress
+from jobs.plan import Plan, fold, rejects_of
+from jobs.report import EmbedReport, Progress, count_reasons
 from jobs.request import EmbedOptions
 from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
 
@@ -135,9 +134,8 @@ def _commit(
         )
     both = pa.concat_tables([plan.live, rows])
     live = both.take(newest([both["image_id"]])[0])
-    ours = live.filter(pc.is_in(live["image_id"], value_set=plan.listing["image_id"]))
-    rejects = ours.filter(pc.is_valid(ours["error_reason"]))
-    report.reject_reasons = _reasons(rejects)
+    rejects = rejects_of(plan.listing, live)
+    report.reject_reasons = count_reasons(rejects)
     if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
         raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
     collection.commit_run(
@@ -158,12 +156,8 @@ def _commit(
     )
 
 
-def _reasons(rejects: pa.Table) -> Counter[str]:
-    return Counter(map(str, rejects["error_reason"].to_pylist()))
-
-
 def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:
-    reasons = _reasons(rejects).most_common(3)
+    reasons = count_reasons(rejects).most_common(3)
     return (
         f"{rejects.num_rows} of {listed} images were rejected ({rejects.num_rows / listed:.1%}; mostly "
         f"{', '.join(f'{reason}: {count}' for reason, count in reasons)}), more than the {allowed:.1%} allowed, so "

@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+import pyarrow as pa
 import rich.progress
 from rich.console import Console
 from rich.table import Table
 
-from jobs.plan import Plan
+from jobs.plan import Plan, rejects_of
 from jobs.stages import BlockSummary
 
 
 @dataclass(kw_only=True)
 class EmbedReport:
-    """Counts and seconds of a job. `*_seconds` add up over workers and may exceed `seconds`, which is the clock's."""
+    """Counts and seconds of a job.
+
+    `reject_reasons` counts all rejects of the source, old ones too. `*_seconds` add up over workers and may exceed
+    `seconds`, which is the clock's.
+    """
 
     listed: int
     already_there: int
@@ -34,7 +39,8 @@ class EmbedReport:
     @classmethod
     def of(cls, plan: Plan) -> Self:
         """A report of a job that has not begun."""
-        return cls(listed=plan.listing.num_rows, already_there=plan.already_there)
+        known = count_reasons(rejects_of(plan.listing, plan.live))
+        return cls(listed=plan.listing.num_rows, already_there=plan.already_there, reject_reasons=known)
 
     def add(self, block: BlockSummary) -> None:
         """Count a block that is on disk."""
@@ -103,6 +109,11 @@ class ProgressBar:
         self._bar.update(self._task, completed=report.embedded + report.rejected, rate=rate)
 
 
+def count_reasons(rejects: pa.Table) -> Counter[str]:
+    """How often each reason occurs in rows of rejects."""
+    return Counter(map(str, rejects["error_reason"].to_pylist()))
+
+
 def embed_table(report: EmbedReport) -> Table:
     """The closing table."""
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -112,7 +123,9 @@ def embed_table(report: EmbedReport) -> Table:
     table.add_row("listed", f"{report.listed:,}", "")
     table.add_row("already there", f"{report.already_there:,}", "")
     table.add_row("embedded", f"{report.embedded:,}", "")
-    table.add_row("rejected", f"{sum(report.reject_reasons.values()):,}", "")
+    table.add_row("rejected", f"{report.rejected:,}", "")
+    if (known := report.reject_reasons.total()) != report.rejected:
+        table.add_row("rejects in all", f"{known:,}", "")
     for reason, count in report.reject_reasons.most_common():
         table.add_row(f"  {reason}", f"{count:,}", "")
     if report.seconds:
