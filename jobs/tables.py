@@ -123,15 +123,16 @@ def _absolute(file: SourceFile, uris: Column) -> Column:
 def _read_csv(source: Any) -> pa.Table:
     """Numbers as numbers, but for ids, whose zeros count; where a column's types do not hold, all as text."""
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    read = pyarrow.csv.ReadOptions(use_threads=False)  # only so does an error name the row
     text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
     data = source.read()
     try:
         options = pyarrow.csv.ConvertOptions(column_types=text)
-        return pyarrow.csv.read_csv(io.BytesIO(data), parse_options=parse, convert_options=options)
+        return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
     except pa.ArrowInvalid:
-        names = pyarrow.csv.open_csv(io.BytesIO(data), parse_options=parse).schema.names
+        names = pyarrow.csv.open_csv(io.BytesIO(data), read_options=read, parse_options=parse).schema.names
         options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-        return pyarrow.csv.read_csv(io.BytesIO(data), parse_options=parse, convert_options=options)
+        return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
 
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:
