@@ -18,25 +18,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
 import numpy as np
 import pyarrow as pa
-import ray
-import ray.data
 from rich.console import Console
 
 from benchmarks.models import save_clip
 from benchmarks.report import Bar, Goal, Report, print_table
-from embedder.images import CropSpec, decode_image
+from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, stock_rate
+from embedder.images import CropSpec
 from embedder.model import ClipEmbedder
 from index.collection import Collection
 from jobs.cluster import Pool, ray_cluster
-from jobs.demo.gallery import make_gallery
+from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embed import embed
 from jobs.options import DEMO_MODEL
 from jobs.plan import make_plan
@@ -45,9 +45,6 @@ from jobs.request import EmbedOptions, ModelSource
 from jobs.run import model_record
 from jobs.sources import list_images
 from jobs.stages import DecodeSettings, fetch_and_decode
-
-CORES = os.cpu_count() or 1
-NAIVE_BATCH = 32
 
 
 class Silent:
@@ -81,14 +78,6 @@ def forward_rate(model: Path, *, batch: int, seconds: float, device: str) -> flo
     return rate(lambda: len(embedder.embed_images(pixels)), seconds)
 
 
-def rate(work: Callable[[], int], seconds: float) -> float:
-    """How many a second `work` gets done; it returns how many it did."""
-    started, done = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - started) < seconds:
-        done += work()
-    return done / elapsed
-
-
 def decode_rate(listing: pa.Table, crop: CropSpec) -> float:
     """Images per second of fetching and decoding alone, with a process for each core."""
     settings = DecodeSettings(crop=crop, draft=True, threads=1)
@@ -98,73 +87,6 @@ def decode_rate(listing: pa.Table, crop: CropSpec) -> float:
         started = time.perf_counter()
         done = sum(table.num_rows for table in pool.map(partial(fetch_and_decode, settings=settings), parts))
         return done / (time.perf_counter() - started)
-
-
-class NaiveActor:
-    """What tutorials show: the stock processor and the model in one actor."""
-
-    def __init__(self, model: str) -> None:
-        import torch
-        from transformers import CLIPImageProcessorPil, CLIPModel
-
-        torch.set_num_threads(CORES)
-        self.processor = CLIPImageProcessorPil.from_pretrained(model)
-        self.model = CLIPModel.from_pretrained(model)  # in eval mode already
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        import torch
-
-        started = time.perf_counter()
-        inputs = self.processor(images=list(batch["image"]), return_tensors="pt")
-        with torch.inference_mode():
-            vectors = self.model.get_image_features(**inputs).pooler_output
-        times = {"started": [started] * len(vectors), "ended": [time.perf_counter()] * len(vectors)}
-        return {"embedding": vectors.numpy(), **times}
-
-
-def naive_rate(paths: list[str], model: Path) -> float:
-    """Images per second of the tutorials' script in steady state. Good files only: a broken one ends it."""
-    rows = ray.data.read_images(paths, mode="RGB", override_num_blocks=max(1, len(paths) // NAIVE_BATCH)).map_batches(
-        NaiveActor,
-        fn_constructor_kwargs={"model": str(model)},
-        batch_size=NAIVE_BATCH,
-        compute=ray.data.ActorPoolStrategy(size=1),
-        num_cpus=1,
-    )
-    marks = rows.to_pandas()[["started", "ended"]]
-    return len(marks) / float(marks["ended"].max() - marks["started"].min())
-
-
-def stock_rate(paths: list[str], model: Path, seconds: float) -> float:
-    """Images per second of opening and the stock processor, on one core."""
-    from PIL import Image
-    from transformers import CLIPImageProcessorPil
-
-    processor = CLIPImageProcessorPil.from_pretrained(str(model))
-    files = cycle(paths)
-
-    def one() -> int:
-        with Image.open(next(files)) as image:
-            processor(images=image.convert("RGB"), return_tensors="np")
-        return 1
-
-    return rate(one, seconds)
-
-
-def our_rate(paths: list[str], crop: CropSpec, seconds: float) -> float:
-    """Images per second of our decoding, on one core."""
-    files = cycle(paths)
-
-    def one() -> int:
-        decode_image(Path(next(files)).read_bytes(), crop)
-        return 1
-
-    return rate(one, seconds)
-
-
-def cycle(paths: list[str]) -> Iterator[str]:
-    while True:
-        yield from paths
 
 
 def driver_memory(pictures: Path, count: int, folder: Path) -> float:
@@ -201,77 +123,111 @@ def main() -> int:
     # Ray's workers yield to every other process (nice 15); the bare forward pass does not.
     os.environ.setdefault("RAY_worker_niceness", "0")
     with tempfile.TemporaryDirectory() as name:
-        return measure(Path(name), quick=options.quick, device=options.device, console=Console())
+        folder = Path(name)
+        gallery = make_gallery(folder / "pictures", count=2000)
+        rates = measure(gallery, folder, quick=options.quick, device=options.device)
+        small, big = (driver_memory(gallery.folder, count, folder) for count in (5_000, 20_000))
+        return conclude(rates, small, big, Console())
 
 
-def measure(folder: Path, *, quick: bool, device: str, console: Console) -> int:
-    gallery = make_gallery(folder / "pictures", count=2000)
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Images per second. What is measured before and after the job is a list, for the machine's speed drifts."""
+
+    vit_forward: list[float]
+    vit_job: float
+    vit_tutorial: float
+    demo_forward: list[float]
+    demo_decode: list[float]
+    demo_job: float
+    demo_tutorial: float
+    stock_processor: float
+    our_decoding: float
+
+    @property
+    def demo_limit(self) -> float:
+        """The lower of what decoding and the forward pass reach alone, each on all cores."""
+        return min(mean(self.demo_decode), mean(self.demo_forward))
+
+    @property
+    def demo_sharing_bound(self) -> float:
+        """What is possible where decoding and the forward pass need the same cores and neither ever waits."""
+        return 1 / (1 / mean(self.demo_decode) + 1 / mean(self.demo_forward))
+
+
+def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rates:
+    """Every rate in one run; the bare forward pass and decoding before and after the job."""
     listing = list_images(str(gallery.folder))
     good = [str(gallery.folder / exhibit.image_id) for exhibit in gallery.exhibits]
     large = save_clip(folder / "vit-b-32")
-    vit_images, seconds = (640, 8.0) if quick else (1920, 30.0)
-    batch = 32
-    if device == "cuda":
-        vit_images, batch = 20_000, 256
-    repeats = 2 if quick and device == "cpu" else 10
-
-    # The forward pass is measured before and after the pipeline: the machine's speed drifts.
-    vit_forward = [forward_rate(large, batch=batch, seconds=seconds, device=device)]
-    demo_forward = [forward_rate(DEMO_MODEL, batch=64, seconds=seconds, device=device)]
-    demo_crop = ClipEmbedder.load(str(DEMO_MODEL), device="cpu").crop
-    demo_decode = [decode_rate(listing, demo_crop)]
+    on_gpu = device == "cuda"
+    vit_images, batch = (20_000, 256) if on_gpu else (640 if quick else 1920, 32)
+    seconds, repeats = (8.0 if quick else 30.0), (2 if quick and not on_gpu else 10)
     many = pa.concat_tables([_renamed(listing, f"{i}/") for i in range(repeats)])
+    demo_crop = ClipEmbedder.load(str(DEMO_MODEL), device="cpu").crop
+
+    def alone() -> tuple[float, float, float]:
+        return (
+            forward_rate(large, batch=batch, seconds=seconds, device=device),
+            forward_rate(DEMO_MODEL, batch=64, seconds=seconds, device=device),
+            decode_rate(listing, demo_crop),
+        )
+
+    before = alone()
     with ray_cluster(None, verbose=False):
         vit = pipeline_rate(
             many.slice(0, vit_images), large, folder / "vit", block=2 * batch, batch=batch, device=device
         )
-        vit_naive = naive_rate(good[: vit_images // 2], large)
+        vit_tutorial = naive_rate(good[: vit_images // 2], large)
         demo = pipeline_rate(many, DEMO_MODEL, folder / "demo", block=256, batch=64, device=device)
-        demo_naive = naive_rate(good, DEMO_MODEL)
-    demo_decode.append(decode_rate(listing, demo_crop))
-    demo_forward.append(forward_rate(DEMO_MODEL, batch=64, seconds=seconds, device=device))
-    vit_forward.append(forward_rate(large, batch=batch, seconds=seconds, device=device))
-    vit_crop = CropSpec(side=224, shortest_edge=224)
-    stock, ours = stock_rate(good, large, seconds), our_rate(good, vit_crop, seconds)
-    small, big = (driver_memory(gallery.folder, count, folder) for count in (5_000, 20_000))
+        demo_tutorial = naive_rate(good, DEMO_MODEL)
+    vit_forward, demo_forward, demo_decode = (list(pair) for pair in zip(before, alone(), strict=True))
+    return Rates(
+        vit_forward=vit_forward,
+        vit_job=vit,
+        vit_tutorial=vit_tutorial,
+        demo_forward=demo_forward,
+        demo_decode=demo_decode,
+        demo_job=demo,
+        demo_tutorial=demo_tutorial,
+        stock_processor=stock_rate(good, large, seconds),
+        our_decoding=our_rate(good, CropSpec(side=224, shortest_edge=224), seconds),
+    )
 
-    bare, limit = float(np.mean(vit_forward)), min(float(np.mean(demo_decode)), float(np.mean(demo_forward)))
-    # Decoding and the forward pass share the cores: this is what is possible when neither ever waits.
-    shared = 1 / (1 / float(np.mean(demo_decode)) + 1 / float(np.mean(demo_forward)))
+
+def conclude(rates: Rates, small_mib: float, big_mib: float, console: Console) -> int:
+    """Print the table, then the bars; returns the exit status."""
     print_table(
         "images/s",
         ("", "ViT-B/32", "demo model"),
         [
-            ("bare forward pass, all cores", bare, float(np.mean(demo_forward))),
-            ("decoding alone, all cores", "", float(np.mean(demo_decode))),
-            ("both, sharing the cores without a wait", "", shared),
-            ("the job, steady state", vit, demo),
-            ("tutorial script, steady state", vit_naive, demo_naive),
-            ("stock processor, one core, 224 pixels", stock, ""),
-            ("our decoding, one core, 224 pixels", ours, ""),
+            ("bare forward pass", mean(rates.vit_forward), mean(rates.demo_forward)),
+            ("decoding alone, all cores", "", mean(rates.demo_decode)),
+            ("both, sharing the cores without a wait", "", rates.demo_sharing_bound),
+            ("the job, steady state", rates.vit_job, rates.demo_job),
+            ("tutorial script, steady state", rates.vit_tutorial, rates.demo_tutorial),
+            ("stock processor, one core, 224 pixels", rates.stock_processor, ""),
+            ("our decoding, one core, 224 pixels", rates.our_decoding, ""),
         ],
         console,
     )
+    figures = {f"{name}_images_per_s": value for name, value in asdict(rates).items()}
+    share = rates.demo_job / rates.demo_sharing_bound
     return Report(
         benchmark="embed",
         figures={
-            "vit_forward_images_per_s": vit_forward,
-            "vit_job_images_per_s": vit,
-            "vit_tutorial_images_per_s": vit_naive,
-            "demo_forward_images_per_s": demo_forward,
-            "demo_decode_images_per_s": demo_decode,
-            "demo_job_images_per_s": demo,
-            "demo_tutorial_images_per_s": demo_naive,
-            "demo_share_of_sharing_bound": demo / shared,
-            "stock_processor_images_per_s": stock,
-            "our_decoding_images_per_s": ours,
-            "driver_mib_5000": small,
-            "driver_mib_20000": big,
+            **figures,
+            "demo_share_of_sharing_bound": share,
+            "driver_mib_5000": small_mib,
+            "driver_mib_20000": big_mib,
         },
         bars=[
-            Bar(name="ViT-B/32: job ÷ bare forward pass", value=vit / bare, bar=0.90),
-            Bar(name="demo model: job ÷ min(decoding, forward pass)", value=demo / limit, bar=0.80),
-            Bar(name="driver MiB at 20,000 − at 5,000", value=big - small, bar=200, goal=Goal.AT_MOST),
+            Bar(name="ViT-B/32: job ÷ bare forward pass", value=rates.vit_job / mean(rates.vit_forward), bar=0.90),
+            # Out of reach where both need the same cores and cost alike: the bound is then half of the limit.
+            Bar(
+                name="demo model: job ÷ min(decoding, forward pass)", value=rates.demo_job / rates.demo_limit, bar=0.80
+            ),
+            Bar(name="driver MiB at 20,000 − at 5,000", value=big_mib - small_mib, bar=200, goal=Goal.AT_MOST),
         ],
     ).conclude(console)
 
