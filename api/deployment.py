@@ -1,5 +1,7 @@
 """Runs the app on Ray Serve. The only module of the package that imports Ray."""
 
+import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from ray import serve
 from api.app import create_app
 from api.compose import build_service
 from api.errors import DeployError, ListenError
+from api.local import listening
 from api.service import SearchService
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -63,12 +66,19 @@ def run(
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
     if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False)
+        if "RAY_ADDRESS" not in os.environ:
+            # Serve's proxies share a port with whoever else listens there (SO_REUSEPORT), another Likeness say.
+            with listening(host, port):
+                pass
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         serve.start(http_options={"host": host, "port": port, "request_timeout_s": settings.request_timeout_s})
         serve.run(serve_app(settings, compose=compose), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
-        raise DeployError(f"Ray Serve could not start the application: {_cause() or error}") from error
+        raise DeployError(
+            f"Ray Serve could not start the application: {_cause() or str(error).splitlines()[-1]}"
+        ) from error
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if on_listening is not None:
         on_listening(url)

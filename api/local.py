@@ -28,7 +28,7 @@ def run_local(
 
     Raises ListenError before anything is loaded, then what `compose` raises.
     """
-    with _listening(*settings.listen_address()) as listener:
+    with listening(*settings.listen_address()) as listener:
         app = create_app(compose(settings), limits=settings.limits())
         if on_listening is not None:
             on_listening(_url(listener))
@@ -38,7 +38,7 @@ def run_local(
 @contextmanager
 def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve `app` from a thread while the block lasts; gives the server's URL. Port 0 takes a free port."""
-    with _listening(host, port) as listener:
+    with listening(host, port) as listener:
         server = _server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="likeness-http", daemon=True)
         thread.start()
@@ -54,7 +54,8 @@ def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens on the address while the block lasts. Raises ListenError where somebody else does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,7 +21,7 @@ from api.errors import ApiError
 from embedder.errors import EmbedderError
 from index.errors import CollectionError
 from jobs.commands import build_index, embed, info, rejects
-from jobs.errors import JobError, TooManyRejectsError
+from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.options import (
     DEMO_MODEL,
     CollectionArgument,
@@ -54,7 +54,8 @@ def main() -> None:
 
 
 def _fail(error: object, code: int) -> None:
-    line = " ".join(str(error).split()) or type(error).__name__
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(error))
+    line = " ".join(printable.split()) or type(error).__name__
     errors.print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
     sys.exit(code)
 
@@ -85,9 +86,9 @@ def search(
     from jobs.show import match_table
 
     if (query is None) == (text is None):
-        raise typer.BadParameter("expected a picture or --text, and not both")
+        raise UsageError("expected a picture or --text, and not both")
     if not 1 <= k <= MAX_K:
-        raise typer.BadParameter(f"expected 1 to {MAX_K:,}, got {k}", param_hint="-k")
+        raise UsageError(f"-k is {k}: expected 1 to {MAX_K:,}")
     with console.status("loading the index and the model"):
         settings = ServeSettings(**_given(collection=collection, model=model and model_named(model)))
         # What is typed on one's own command line may name local files and private hosts.
@@ -183,8 +184,8 @@ def demo(
     with running(create_app(build_service(settings), limits=settings.limits()), port=port) as url:
         example = gallery.exhibits[0]
         show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
-        console.print(f"\n{url}/docs is the place to try more; the pictures are in {pictures}")
         if not once:
+            console.print(f"\n{url}/docs is the place to try more; the pictures are in {pictures}")
             console.print("Ctrl-C ends the server")
             threading.Event().wait()
 

@@ -1,6 +1,7 @@
 """Errors of the package.
 
 JobError
+├── UsageError            options that contradict each other or make no sense
 ├── SourceError           the source of images is missing, empty or unreadable
 ├── TooManyRejectsError   more images rejected than allowed; the run stays unpublished
 └── OtherModelError       the collection holds another model's vectors
@@ -9,6 +10,10 @@ JobError
 
 class JobError(Exception):
     """Base of everything that this package raises on purpose."""
+
+
+class UsageError(JobError):
+    """Options contradict each other, or one has a value that makes no sense."""
 
 
 class SourceError(JobError):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from jobs.errors import UsageError
 from jobs.listing import IMAGE_EXTENSIONS
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
@@ -44,7 +45,7 @@ def parse_actors(text: str | None) -> tuple[int, int] | None:
     except ValueError:
         pair = (0, 0)
     if not 1 <= pair[0] <= pair[1]:
-        raise typer.BadParameter(f"expected a number or LEAST:MOST, got {text!r}", param_hint="--actors")
+        raise UsageError(f"--actors is {text!r}: expected a number or LEAST:MOST")
     return pair
 
 
@@ -54,5 +55,5 @@ def parse_extensions(text: str | None) -> tuple[str, ...]:
         return IMAGE_EXTENSIONS
     extensions = tuple(part.strip().lower().lstrip(".") for part in text.split(",") if part.strip())
     if not extensions:
-        raise typer.BadParameter(f"expected extensions such as jpg,png, got {text!r}", param_hint="--extensions")
+        raise UsageError(f"--extensions is {text!r}: expected extensions such as jpg,png")
     return extensions

@@ -42,6 +42,14 @@ class Plan:
         return self.listing.num_rows - self.todo.num_rows
 
     @property
+    def replaced(self) -> pa.Table:
+        """Live rows whose id now stands for an image elsewhere, as when two sources use the same names."""
+        places = self.todo["uri"].take(pc.index_in(self.live["image_id"], self.todo["image_id"]))
+        # A filter drops what is null: an id that is not to be embedded, or whose place is not known.
+        moved: Column = pc.not_equal(self.live["uri"], places)
+        return self.live.filter(moved)
+
+    @property
     def attempt(self) -> int:
         """Number of this attempt at the run. Later attempts' rows win, so their files must sort later."""
         names = [file.path.rpartition("/")[2] for file in self.files]

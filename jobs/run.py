@@ -1,10 +1,12 @@
 """The `embed` command from source to closing table: the listing, the model, Ray, the job."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
+from rich.markup import escape
 
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
@@ -31,6 +33,12 @@ def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
         del loaded
     plan = make_plan(listing, collection, source, model)
     console.print(f"{plan.listing.num_rows:,} images listed, {plan.todo.num_rows:,} to embed with {model.id}")
+    if plan.replaced.num_rows:
+        first = plan.replaced.slice(0, 1).to_pylist()[0]
+        console.print(
+            f"[yellow]{plan.replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the "
+            f"first is {escape(first['image_id'])}, so far {escape(first['uri'])}. A collection for each keeps both"
+        )
     report = EmbedReport.of(plan) if plan.done else _embed(request, plan, collection, crop, console)
     console.print(embed_table(report))
     return report
@@ -42,8 +50,11 @@ def _embed(request: EmbedRequest, plan: Plan, collection: Collection, crop: Crop
     from jobs.embed import embed
 
     options = replace(request.options, decode_threads=_decode_threads(plan.todo))
-    with ray_cluster(request.address, verbose=request.verbose):
-        pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
+    # A run that was stopped between its last block and its commit has nothing left for Ray to do.
+    with ray_cluster(request.address, verbose=request.verbose) if plan.todo.num_rows else nullcontext():
+        pool = Pool()
+        if plan.todo.num_rows:
+            pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
         with ProgressBar(console, total=plan.todo.num_rows) as progress:
             try:
                 return embed(

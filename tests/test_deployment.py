@@ -218,6 +218,17 @@ def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
         serve.run(application, _local_testing_mode=True)
 
 
+def test_ray_serve_shares_no_port_with_anyone(collection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
+            run(ServeSettings(collection=collection, port=port))
+    assert not ray.is_initialized()
+
+
 def test_ray_serve_needs_to_be_told_a_port(collection: str) -> None:
     with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
         run(ServeSettings(collection=collection, port=0), compose=composed())

@@ -265,3 +265,10 @@ def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(coll
     plan = plan_of(collection, image("a", size=4))
     assert plan.run is None
     assert todo(plan) == ["a"]
+
+
+def test_ids_that_stood_for_images_elsewhere_are_named(collection: Collection) -> None:
+    committed(collection, embedded("a"), embedded("b"), embedded("c"))
+    plan = plan_of(collection, image("a", uri="/elsewhere/a"), image("b", size=99), image("d"))
+    assert plan.replaced["image_id"].to_pylist() == ["a"]
+    assert plan_of(collection, image("a"), image("d")).replaced.num_rows == 0

@@ -1,5 +1,7 @@
 """Three questions to a running server, as a first-time user would ask them: by picture, by URL and by words."""
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,14 +18,22 @@ K = 5
 def show_queries(url: str, picture: Path, image_id: str, console: Console) -> None:
     """Ask the server at `url` for what is like a local picture, like the picture of `image_id`, and like `TEXT`."""
     console.rule("a picture")
-    console.print(f"curl -F image=@{picture} -F k={K} {url}/search", soft_wrap=True, highlight=False, style="dim")
+    _command(["curl", "-F", f"image=@{picture}", "-F", f"k={K}", f"{url}/search"], console)
     with picture.open("rb") as file:
         _show(requests.post(f"{url}/search", files={"image": file}, data={"k": K}, timeout=60), console)
     page = f"{url}/images/{quote(image_id)}/picture"
     for title, query in (("a URL", {"url": page, "k": K}), ("words", {"text": TEXT, "k": K})):
         console.rule(title)
-        console.print(f"POST {url}/search {query}", soft_wrap=True, highlight=False, style="dim")
+        _command(
+            ["curl", f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)],
+            console,
+        )
         _show(requests.post(f"{url}/search", json=query, timeout=60), console)
+
+
+def _command(words: list[str], console: Console) -> None:
+    """The same question as a command to paste."""
+    console.print(shlex.join(words), soft_wrap=True, highlight=False, markup=False, style="dim")
 
 
 def _show(response: requests.Response, console: Console) -> None:
