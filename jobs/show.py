@@ -66,8 +66,8 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Each reject with its reason; the counts are in the caption."""
     counts = Counter(str(row["error_reason"]) for row in rows)
     table = rows_table(
-        ("image", "stage", "reason", "message"),
-        [(row["image_id"], row["error_stage"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
+        ("image", "reason", "message"),
+        [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
     )
     table.caption = ", ".join(f"{reason}: {count}" for reason, count in counts.most_common()) or "no rejects"
     return table
