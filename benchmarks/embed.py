@@ -31,7 +31,7 @@ from rich.console import Console
 
 from benchmarks.models import save_clip
 from benchmarks.report import Bar, Goal, Report, print_table
-from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, stock_rate
+from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, stock_rate
 from embedder.images import CropSpec
 from embedder.model import ClipEmbedder
 from index.collection import Collection
@@ -47,11 +47,14 @@ from jobs.sources import list_images
 from jobs.stages import DecodeSettings, fetch_and_decode
 
 
-class Silent:
-    """A `Progress` that says nothing."""
+class Marks:
+    """A `Progress` that notes, by the actor's clock, when how many images were on disk."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[float, int]] = []
 
     def advance(self, report: EmbedReport) -> None:
-        pass
+        self.ended.append((report.ended_at, report.embedded + report.rejected))
 
 
 def pipeline_rate(
@@ -64,9 +67,9 @@ def pipeline_rate(
     plan = make_plan(listing, collection, "benchmark", model_record(loaded.identity))
     options = EmbedOptions(block_size=block, max_reject_rate=1)
     pool = Pool(num_gpus=float(device == "cuda"))
-    report = embed(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=Silent())
-    # By the actor's own clock, from the first block's forward pass to the last block on disk.
-    return report.images_per_second
+    marks = Marks()
+    embed(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=marks)
+    return steady_rate(marks.ended)
 
 
 def forward_rate(model: Path, *, batch: int, seconds: float, device: str) -> float:
