@@ -72,7 +72,9 @@ def _unique(location: str, listing: pa.Table) -> pa.Table:
     clashes = uris_of.filter(pc.greater(pc.list_value_length(uris_of["uri_distinct"]), pa.scalar(1)))
     if clashes.num_rows:
         first = clashes.slice(0, 1).to_pylist()[0]
-        one, other, *_ = (uri or "a row without a uri" for uri in first["uri_distinct"])
+        # Arrow's threads decide the order in which it finds them; missing ones come last.
+        places = sorted(first["uri_distinct"], key=lambda uri: (uri is None, uri))
+        one, other, *_ = (uri or "a row without a uri" for uri in places)
         raise SourceError(
             f"{location}: {clashes.num_rows} ids stand for more than one image, among them {first['image_id']!r} "
             f"({one} and {other}). Ids must be unique"
