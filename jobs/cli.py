@@ -32,8 +32,6 @@ from jobs.options import (
     model_named,
 )
 
-__all__ = ["DEMO_MODEL", "app", "main"]
-
 errors = Console(stderr=True)
 
 

@@ -33,10 +33,11 @@ def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
         del loaded
     plan = make_plan(listing, collection, source, model)
     console.print(f"{plan.listing.num_rows:,} images listed, {plan.todo.num_rows:,} to embed with {model.id}")
-    if plan.replaced.num_rows:
-        first = plan.replaced.slice(0, 1).to_pylist()[0]
+    replaced = plan.replaced
+    if replaced.num_rows:
+        first = replaced.slice(0, 1).to_pylist()[0]
         console.print(
-            f"[yellow]{plan.replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the "
+            f"[yellow]{replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the "
             f"first is {escape(first['image_id'])}, so far {escape(first['uri'])}. A collection for each keeps both"
         )
     report = EmbedReport.of(plan) if plan.done else _embed(request, plan, collection, crop, console)

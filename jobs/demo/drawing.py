@@ -40,10 +40,6 @@ class Subject:
     pattern: str
     background: str
 
-    @property
-    def caption(self) -> str:
-        return f"a {self.pattern} {self.colour} {self.shape} on a {self.background} background"
-
 
 def _polygon(radii_and_angles: list[tuple[float, float]]) -> list[Point]:
     return [(r * math.sin(a), -r * math.cos(a)) for r, a in radii_and_angles]

@@ -100,11 +100,6 @@ class Gallery:
     exhibits: tuple[Exhibit, ...]
     broken: Mapping[str, str]
 
-    @property
-    def rotated(self) -> tuple[Exhibit, ...]:
-        """The good files that are upright only once their EXIF orientation is applied."""
-        return tuple(exhibit for exhibit in self.exhibits if exhibit.orientation != 1)
-
 
 def plan_exhibit(number: int, *, seed: int = SEED) -> Exhibit:
     """Decide what the file of that number shows and how it is stored, without drawing it."""
