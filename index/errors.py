@@ -7,6 +7,7 @@ CollectionError
 ├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
 └── QueryError               a query that cannot be answered: its shape, its values or its k
+    └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
 
 
@@ -45,3 +46,7 @@ class DamagedVersionError(_DamagedFileError):
 
 class QueryError(CollectionError):
     """A query that cannot be answered: its shape, its values or its k."""
+
+
+class FilterError(QueryError):
+    """A filter with an unknown column or operator, or a value of the wrong type."""
