@@ -6,6 +6,8 @@ CollectionError
 ├── ModelMismatchError       vectors of two models would meet in one index
 ├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
+├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
+├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 └── QueryError               a query that cannot be answered: its shape, its values or its k
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
@@ -42,6 +44,14 @@ class DamagedRunError(_DamagedFileError):
 
 class DamagedVersionError(_DamagedFileError):
     """A file of an index version is missing, truncated or altered."""
+
+
+class RecallTooLowError(CollectionError):
+    """A version answers worse than was asked for: it is complete, and not live."""
+
+
+class FactoryError(CollectionError):
+    """A faiss factory string that cannot be built here, or budgets that no kind of index fits."""
 
 
 class QueryError(CollectionError):

@@ -8,7 +8,10 @@ import json
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+FLAT = "Flat"
+"""The factory of a segment that is searched exactly."""
 
 
 class Record(BaseModel):
@@ -85,30 +88,84 @@ class RunManifest(Record):
     counts: dict[str, int] = {}
 
 
+class IndexSettings(Record):
+    """What is wanted of an index. An update of a version keeps to the settings of that version.
+
+    `target_recall` is of recall@10, below which no version goes live; `latency_ms` what an exact scan may take where it
+    is preferred; `max_memory` bytes for all segments, None: no limit; `factory` overrides the choice with any
+    faiss factory string; a segment holds at most `segment_rows`.
+    """
+
+    target_recall: float = Field(0.99, gt=0, le=1)
+    latency_ms: float = Field(5.0, gt=0)
+    max_memory: int | None = Field(None, gt=0)
+    factory: str | None = None
+    segment_rows: int = Field(1_000_000, ge=1)
+
+
+class Option(Record):
+    """A kind of index that was considered. `memory` in bytes, over all segments; `why` it was chosen or not."""
+
+    name: str
+    memory: int
+    chosen: bool
+    why: str
+
+
 class SegmentRecord(Record):
-    """A segment of an index version. `files` are named relative to the version's folder."""
+    """An immutable segment in `index/segments/<name>/`. `files` are named within that folder.
+
+    `live` counts the rows that no tombstone hides; `factory` is "Flat" or a faiss factory string, `parameters` are what its
+    search was tuned to; `memory` the bytes that searching keeps hot: of a flat segment the vectors, else the
+    approximate index alone.
+    """
 
     name: str
     ntotal: int
+    live: int
     factory: str
+    parameters: dict[str, float]
+    memory: int
     files: dict[str, FileRecord]
+
+
+class ScoreDistribution(Record):
+    """How alike this collection's images are to each other, so that a score can be judged.
+
+    Of random pairs of images a share of `levels[i]` scores below `random[i]`; of images and their nearest other
+    one, below `nearest[i]`. Levels ascend.
+    """
+
+    levels: list[float]
+    random: list[float]
+    nearest: list[float]
 
 
 class VersionManifest(Record):
     """`manifest.json` of an index version, written last.
 
-    `recall` maps k to recall@k against exact search; `exact` says that it is so by construction.
+    `files` lie in the version's own folder, segments beside it, shared between versions. `ntotal` counts live
+    rows. `recall` maps k to recall@k against exact search and `latency_ms` percentiles of a single query to
+    milliseconds, both over `queries` images held out; `queries_per_second` is that of a batch. `base` is the version that
+    this one updates; None: it was built from all rows.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     version: str
+    base: str | None
     model: ModelRecord
     created_at: datetime
     runs: list[str]
+    settings: IndexSettings
+    choice: list[Option]
     segments: list[SegmentRecord]
+    files: dict[str, FileRecord]
     ntotal: int
+    queries: int
     recall: dict[str, float]
-    exact: bool
+    latency_ms: dict[str, float]
+    queries_per_second: float
+    scores: ScoreDistribution
     self_check: dict[str, float]
     seconds: float
 
@@ -116,6 +173,16 @@ class VersionManifest(Record):
     def dim(self) -> int:
         """Length of a vector."""
         return self.model.dim
+
+    @property
+    def exact(self) -> bool:
+        """Whether every answer is exact by construction."""
+        return all(segment.factory == FLAT for segment in self.segments)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that searching keeps hot."""
+        return sum(segment.memory for segment in self.segments)
 
 
 def _checksum(content: dict[str, Any]) -> str:
