@@ -1,8 +1,10 @@
-"""A flat segment: exact vectors in a faiss file and their rows in an Arrow file, aligned by position."""
+"""A segment of an index: exact vectors, their rows, and perhaps an approximate index, all mapped and aligned by position."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,121 +14,200 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index import ann
 from index.errors import CollectionError
-from index.rows import EMBEDDING
 
 VECTORS = "vectors.faiss"
 ROWS = "rows.arrow"
-FLAT = "Flat"
+ANN = "ann.faiss"
 
-_NORM_TOLERANCE = 1e-3
+Scores = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
+
+_TUNED_K = 10  # what nprobe is tuned for
+_DEEP = 32  # an approximate search ranks about so many times k; where that is all there is, exact costs the same
+
+
+@dataclass(frozen=True, eq=False)
+class Eligible:
+    """The rows of a segment that a search may find. `bits` has one for each row, lowest first; `count` are set."""
+
+    bits: npt.NDArray[np.uint8]
+    count: int
+
+    @classmethod
+    def of(cls, mask: npt.NDArray[np.bool_]) -> Eligible:
+        """From a mask with a value for each row."""
+        return cls(np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask)))
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """A value for each row, and up to seven more."""
+        return np.unpackbits(self.bits, bitorder="little").astype(bool)
 
 
 class Segment:
-    """An index and its rows, memory-mapped: opening costs no copy, and processes share the pages."""
+    """Opening costs no copy, and processes share the pages. Scores are exact, whatever found the rows.
 
-    def __init__(self, index: faiss.Index, batches: list[pa.RecordBatch]) -> None:
-        self._index = index
-        self._batches = batches
-        self._starts = np.cumsum([0, *(len(batch) for batch in batches)])
+    `tombstones` are positions that no longer count. At most `exact_rows` rows are scanned exactly. Thread-safe.
+    """
 
-    @classmethod
-    def open(cls, folder: Path) -> Segment:
-        """Map the files that `write_segment` made. CollectionError when they do not agree."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        parameters: Mapping[str, float] | None = None,
+        tombstones: Positions | None = None,
+        exact_rows: int = 0,
+    ) -> None:
+        self.folder = folder
+        self._exact_rows = exact_rows
         # IO_FLAG_MMAP would copy a flat index into memory without a word; this flag maps it.
-        index = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
-        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        rows = sum(len(batch) for batch in batches)
-        if index.ntotal != rows:
-            raise CollectionError(f"{folder} has {index.ntotal} vectors but {rows} rows: build the index again")
-        return cls(index, batches)
+        self.schema: pa.Schema = reader.schema
+        self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
+        self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
+        if self.ntotal != self._starts[-1]:
+            raise CollectionError(
+                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again"
+            )
+        self._ann: faiss.IndexRefine | None = None
+        if (folder / ANN).exists():
+            found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
+            self._ann = faiss.IndexRefine(found_by, self._flat)
+            self.tune(parameters or {})
+        self._live_mask = np.ones(self.ntotal, bool)
+        if tombstones is not None:
+            self._live_mask[tombstones] = False
+        everything = Eligible.of(self._live_mask)
+        self.live_count = everything.count
+        self.live: Eligible | None = None if everything.count == self.ntotal else everything
 
     @property
     def ntotal(self) -> int:
-        """Number of vectors."""
-        return int(self._index.ntotal)
+        """Number of vectors, those under tombstones too."""
+        return int(self._flat.ntotal)
 
     @property
     def dim(self) -> int:
         """Length of a vector."""
-        return int(self._index.d)
+        return int(self._flat.d)
 
-    def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Cosine and position of the k nearest, each `(n, k)`, best first. A position of -1 is no match.
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns of a row."""
+        return list(self.schema.names)
 
-        `queries` is `(n, dim)` float32, contiguous, unit norm.
+    @property
+    def parameters(self) -> dict[str, float]:
+        """What the approximate search is set to; nothing for a flat segment."""
+        if self._ann is None:
+            return {}
+        return {**ann.parameters(self._ann.base_index), "rescore": float(self._ann.k_factor)}
+
+    def tune(self, parameters: Mapping[str, float]) -> None:
+        """Set the parameters of the approximate search, by the names that `parameters` has. Not while others search."""
+        if self._ann is not None:
+            ann.set_parameters(self._ann.base_index, parameters)
+            self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
+
+    def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
+        """Those rows of `mask`, `(ntotal,)`, that no tombstone hides."""
+        return Eligible.of(mask & self._live_mask)
+
+    def search(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
+        """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
+
+        `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k, or all eligible rows when they
+        are fewer. `eligible` None: the live rows.
         """
-        scores, positions = self._index.search(queries, k)
+        eligible = eligible or self.live
+        count = self.ntotal if eligible is None else eligible.count
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        positions = np.full((len(queries), k), -1, np.int64)
+        width = min(k, count)
+        if width == 0 or not len(queries):
+            return scores, positions
+        if self._ann is None or count <= max(self._exact_rows, _DEEP * k):
+            scores[:, :width], positions[:, :width] = self._exact(queries, width, eligible)
+            return scores, positions
+        breadth = math.sqrt(max(1.0, k / _TUNED_K) * self.ntotal / count)
+        base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
+        params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
+        scores, positions = self._ann.search(queries, k, params=params)
+        short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
+        if len(short):
+            scores[short], positions[short] = self._exact(queries[short], k, eligible)
         return scores, positions
 
-    def vector(self, position: int) -> npt.NDArray[np.float32]:
-        """The vector at a position, `(dim,)` float32."""
-        return np.asarray(self._index.reconstruct(position), np.float32)
+    def within(
+        self, query: npt.NDArray[np.float32], min_score: float, eligible: Eligible | None = None
+    ) -> tuple[Scores, Positions]:
+        """Cosine and position of every live or eligible row that scores `min_score` or more, in no order. Exact.
 
-    def rows(self, positions: npt.NDArray[np.int64], columns: list[str] | None = None) -> list[dict[str, Any]]:
+        `query` is `(dim,)` float32, unit norm.
+        """
+        above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss leaves the bound itself out
+        params = faiss.SearchParameters(sel=_selector(eligible or self.live)) if eligible or self.live else None
+        _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
+        return scores, positions
+
+    def vectors(self, positions: Positions) -> npt.NDArray[np.float32]:
+        """The vectors at these positions, `(n, dim)` float32."""
+        found: npt.NDArray[np.float32] = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
+        return found
+
+    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+        """Positions and vectors of the live rows, a block at a time; read from the file, so that memory stays small."""
+        size = self.ntotal * self.dim * 4
+        path = self.folder / VECTORS
+        start = 0
+        for block in ann.read_blocks(path, path.stat().st_size - size, self.ntotal, self.dim, rows):
+            live = np.flatnonzero(self._live_mask[start : start + len(block)])
+            yield live + start, block if len(live) == len(block) else block[live]
+            start += len(block)
+
+    def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """The rows at these positions, in their order. None: every column but the embedding."""
         found: list[dict[str, Any]] = [{}] * len(positions)
         # Batch by batch: taking from a table of many batches would first join them all.
         batch_of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(batch_of):
             slots = np.flatnonzero(batch_of == number)
-            batch = self._batches[number].select(columns) if columns else self._batches[number]
+            batch = self.batches[number].select(columns) if columns is not None else self.batches[number]
             taken = batch.take(pa.array(positions[slots] - self._starts[number]))
             for slot, row in zip(slots, taken.to_pylist(), strict=True):
                 found[slot] = row
         return found
 
-    def find(self, image_id: str) -> dict[str, Any] | None:
-        """The row of an id, or None."""
-        for batch in self._batches:
-            position = batch.column("image_id").index(image_id).as_py()
-            if position >= 0:
-                row: dict[str, Any] = batch.slice(position, 1).to_pylist()[0]
-                return row
-        return None
+    def ids(self, positions: Positions) -> pa.Array[Any]:
+        """The ids at these positions."""
+        ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
+        return ids.take(pa.array(positions)).combine_chunks()
 
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns of a row."""
-        return list(self._batches[0].schema.names) if self._batches else []
+    def positions(self, ids: pa.Array[Any]) -> Positions:
+        """Where the live rows of these ids are; -1 for an id that has none here."""
+        found = np.full(len(ids), -1, np.int64)
+        for batch, start in zip(self.batches, self._starts, strict=False):
+            slots = pc.index_in(batch.column("image_id"), value_set=ids)
+            here = np.flatnonzero(slots.is_valid())
+            here = here[self._live_mask[here + start]]
+            found[slots.take(pa.array(here)).to_numpy(zero_copy_only=False)] = here + start
+        return found
 
+    def find(self, image_id: str) -> int | None:
+        """Where the live row of an id is, or None."""
+        position = int(self.positions(pa.array([image_id]))[0])
+        return position if position >= 0 else None
 
-def write_segment(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, capacity: int) -> int:
-    """Write embedded rows as a segment, in their order, and return how many there were.
-
-    At most `capacity` rows. The vectors are copied once, straight into the index. CollectionError names the
-    id of a vector that is not finite or not of unit norm (to one part in a thousand).
-    """
-    dim = schema.field(EMBEDDING).type.list_size
-    stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
-    index = faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)
-    # `add` would double its memory each time that it is full; room for all is taken once instead.
-    index.codes.resize(capacity * dim * 4)
-    room = faiss.rev_swig_ptr(index.get_xb(), capacity * dim).reshape(capacity, dim)
-    total = 0
-    with pa.ipc.new_file(str(folder / ROWS), stored) as writer:
-        for batch in batches:
-            room[total : total + len(batch)] = _unit_vectors(batch, dim)
-            writer.write_batch(batch.select(stored.names))
-            total += len(batch)
-    index.codes.resize(total * dim * 4)
-    index.ntotal = total
-    faiss.write_index(index, str(folder / VECTORS))
-    return total
+    def _exact(
+        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None
+    ) -> tuple[Scores, Positions]:
+        params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
+        scores, positions = self._flat.search(queries, k, params=params)
+        return scores, positions
 
 
-def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
-    """The embeddings of a batch, `(n, dim)` float32, with the last rounding of their norms undone."""
-    flat = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
-    vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
-    if len(wrong):
-        first = int(wrong[0])
-        raise CollectionError(
-            f"the embedding of {batch.column('image_id')[first].as_py()!r} has norm {norms[first, 0]:.4g}: "
-            f"expected 1 (within {_NORM_TOLERANCE}); embed it again with a model that returns unit vectors"
-        )
-    unit: npt.NDArray[np.float32] = vectors / norms
-    return unit
+def _selector(eligible: Eligible | None) -> faiss.IDSelector | None:
+    return None if eligible is None else faiss.IDSelectorBitmap(eligible.bits)

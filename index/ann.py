@@ -1,0 +1,141 @@
+"""Approximate faiss indexes: trained on a sample, filled block by block, searched with a selector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from index.errors import FactoryError
+
+Vectors = npt.NDArray[np.float32]
+
+_ROWS_PER_LIST = 50  # to train on; more costs time and gains next to nothing
+_ROWS_PER_CODE = 256
+_ITERATIONS = 10
+_MIN_SAMPLE = 20_000
+
+
+def new_index(factory: str, dim: int) -> faiss.Index:
+    """An empty index for inner products. FactoryError when faiss does not know the factory string."""
+    try:
+        return faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise FactoryError(f"{factory!r} for {dim} dimensions: {faiss_reason(error)}") from error
+
+
+def training_rows(index: faiss.Index) -> int:
+    """How many vectors to train on; the more inverted lists the more."""
+    ivf = faiss.try_extract_index_ivf(index)
+    return max(_MIN_SAMPLE, _ROWS_PER_LIST * ivf.nlist if ivf else 0)
+
+
+def train(index: faiss.Index, sample: Vectors) -> None:
+    """Train on `(n, dim)` float32 unit vectors. FactoryError when they are too few for this index."""
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf:
+        ivf = faiss.downcast_index(ivf)
+        _limit(ivf.cp, _ROWS_PER_LIST)
+        if hasattr(ivf, "pq"):
+            _limit(ivf.pq.cp, _ROWS_PER_CODE)
+    inner = _unwrapped(index)
+    if isinstance(inner, faiss.IndexPreTransform):
+        for number in range(inner.chain.size()):
+            transform = faiss.downcast_VectorTransform(inner.chain.at(number))
+            if isinstance(transform, faiss.PCAMatrix) and number == 0:
+                # Both signs make the mean zero: inner products of centred vectors rank differently.
+                part = sample[:_MIN_SAMPLE]
+                transform.train(np.concatenate([part, -part]))
+    try:
+        index.train(sample)
+    except RuntimeError as error:
+        raise FactoryError(
+            f"the index cannot be trained on {len(sample):,} vectors: {faiss_reason(error)}; name one with fewer "
+            "lists or codes with --factory"
+        ) from error
+
+
+def parameters(index: faiss.Index) -> dict[str, float]:
+    """What the search of this index depends on, by faiss's names: those of nprobe, efSearch and k_factor that it has."""
+    found: dict[str, float] = {}
+    for part in _parts(index):
+        found |= {name: float(getattr(_owner(part, name), name)) for name in _settable(part)}
+    return found
+
+
+def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
+    """Set what `parameters` returned; others are left alone."""
+    for part in _parts(index):
+        for name in _settable(part):
+            if name in values:
+                setattr(_owner(part, name), name, values[name] if name == "k_factor" else int(values[name]))
+
+
+def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, breadth: float) -> faiss.SearchParameters:
+    """faiss's parameters for a search among the selected, probing `breadth` times as far as the index is set to."""
+    index = faiss.downcast_index(index)
+    common: dict[str, Any] = {} if selector is None else {"sel": selector}
+    if isinstance(index, faiss.IndexRefine):
+        base = search_parameters(index.base_index, selector, breadth)
+        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, selector, breadth))
+    if isinstance(index, faiss.IndexIVF):
+        kind = faiss.IVFPQSearchParameters if isinstance(index, faiss.IndexIVFPQ) else faiss.IVFSearchParameters
+        return kind(nprobe=min(index.nlist, int(np.ceil(index.nprobe * breadth))), **common)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=int(np.ceil(index.hnsw.efSearch * breadth)), **common)
+    return faiss.SearchParameters(**common)
+
+
+def read_blocks(path: Path, offset: int, ntotal: int, dim: int, rows: int = 16_384) -> Iterator[Vectors]:
+    """Vectors of a file in blocks, `(rows, dim)` float32. Read, not mapped: a pass over all must not fill the memory."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        for start in range(0, ntotal, rows):
+            count = min(rows, ntotal - start)
+            yield np.fromfile(file, np.float32, count * dim).reshape(count, dim)
+
+
+def faiss_reason(error: RuntimeError) -> str:
+    """The part of faiss's message that is for people."""
+    text = str(error)
+    return text.rpartition(": Error: ")[2].rpartition("failed: ")[2].strip() or text
+
+
+def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> None:
+    clustering.max_points_per_centroid = points_per_centroid
+    clustering.min_points_per_centroid = 1  # no warnings: recall is measured
+    clustering.niter = _ITERATIONS
+
+
+def _unwrapped(index: faiss.Index) -> faiss.Index:
+    """The index below a refine step."""
+    index = faiss.downcast_index(index)
+    return faiss.downcast_index(index.base_index) if isinstance(index, faiss.IndexRefine) else index
+
+
+def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
+    """An index and those that it wraps, outermost first."""
+    index = faiss.downcast_index(index)
+    yield index
+    if isinstance(index, faiss.IndexRefine):
+        yield from _parts(index.base_index)
+    elif isinstance(index, faiss.IndexPreTransform):
+        yield from _parts(index.index)
+
+
+def _settable(part: faiss.Index) -> list[str]:
+    if isinstance(part, faiss.IndexRefine):
+        return ["k_factor"]
+    if isinstance(part, faiss.IndexIVF):
+        return ["nprobe"]
+    return ["efSearch"] if isinstance(part, faiss.IndexHNSW) else []
+
+
+def _owner(part: faiss.Index, name: str) -> Any:
+    return part.hnsw if name == "efSearch" else part

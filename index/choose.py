@@ -1,0 +1,87 @@
+"""Chooses the kind of index from the number of vectors and what is asked of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from index.errors import FactoryError
+from index.records import FLAT, IndexSettings, Option
+
+SCAN_BYTES_PER_SECOND = 10e9
+"""What an exact scan of one query reads; two cores of a common server reach it."""
+
+_FLOAT, _ID = 4, 8  # bytes
+_PCA_DIM = 128
+
+
+def exact_rows(settings: IndexSettings, dim: int) -> int:
+    """How many vectors an exact scan reads within the latency that is aimed for."""
+    return int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT))
+
+
+def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
+    """The kinds of index for `ntotal` vectors, best first, exactly one of them chosen.
+
+    Exact search wins while it is fast enough and fits. Beyond that vectors are found by 4-bit product quantizers
+    in inverted lists ("fast scan", André et al., VLDB 2015), ranked anew by 8-bit scalar quantizers where memory allows
+    them, and scored by the exact vectors, which stay mapped from disk. FactoryError when nothing fits `max_memory`.
+    """
+    if settings.factory:
+        return [Option(name=settings.factory, memory=0, chosen=True, why="asked for with --factory")]
+    names = [FLAT, ann_factory(ntotal, dim, refine=True), ann_factory(ntotal, dim, refine=False)]
+    memory = [ntotal * dim * _FLOAT, *(_ann_memory(ntotal, dim, refine=refine) for refine in (True, False))]
+    limit = settings.max_memory
+    scan_ms = ntotal * dim * _FLOAT / SCAN_BYTES_PER_SECOND * 1e3
+    fast = ntotal <= exact_rows(settings, dim)
+    fits = [limit is None or size <= limit for size in memory]
+    usable = [fast and fits[0], fits[1], fits[2]]
+    if not any(usable):
+        raise FactoryError(
+            f"no index of {ntotal:,} vectors of {dim} dimensions fits in {limit:,} bytes: the smallest takes "
+            f"{min(memory):,}; raise --max-memory, or name a smaller one with --factory"
+        )
+    chosen = usable.index(True)
+    flat_why = f"exact; a scan takes about {scan_ms:.1f} ms, {'within' if fast else 'over'} {settings.latency_ms:g} ms"
+    reasons = [flat_why, "ranked by 8-bit vectors in memory", "least memory; ranked by exact vectors from disk"]
+    return [
+        Option(
+            name=name,
+            memory=size,
+            chosen=index == chosen,
+            why=why if fit else f"{why}; over --max-memory {limit:,}",
+        )
+        for index, (name, size, why, fit) in enumerate(zip(names, memory, reasons, fits, strict=True))
+    ]
+
+
+def factory_of(options: Sequence[Option], rows: int, dim: int, settings: IndexSettings) -> str:
+    """The factory of a segment of `rows` in a version that took these options: a small segment is searched exactly."""
+    chosen = next(option.name for option in options if option.chosen)
+    if rows <= exact_rows(settings, dim) and (chosen == FLAT or settings.factory is None):
+        return FLAT
+    if settings.factory is not None:
+        return settings.factory
+    return ann_factory(rows, dim, refine="Refine" in chosen) if chosen != FLAT else FLAT
+
+
+def ann_factory(rows: int, dim: int, *, refine: bool) -> str:
+    """Inverted lists of 4-bit product quantizers over the `min(dim, 128)` principal dimensions.
+
+    With as many lists as the square root of the rows training and assigning cost the same share at every size.
+    """
+    reduced, pq = _reduced(dim)
+    pca = f"PCA{reduced}," if reduced < dim else ""
+    return f"{pca}IVF{max(1, math.isqrt(rows))},PQ{pq}x4fs" + (",Refine(SQ8)" if refine else "")
+
+
+def _reduced(dim: int) -> tuple[int, int]:
+    """Dimensions that are quantized, and into how many parts: of two dimensions each."""
+    reduced = min(dim - dim % 2, _PCA_DIM) or dim
+    return reduced, max(1, reduced // 2)
+
+
+def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
+    reduced, pq = _reduced(dim)
+    fixed = (math.isqrt(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
+    return rows * (pq // 2 + _ID + (dim if refine else 0)) + fixed

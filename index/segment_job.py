@@ -1,0 +1,161 @@
+"""Writes one segment: vectors and rows streamed to disk, then the approximate index trained, filled and tuned from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index import ann
+from index.choose import exact_rows, factory_of
+from index.errors import CollectionError
+from index.files import file_record
+from index.records import FLAT, IndexSettings, Option, SegmentRecord
+from index.rows import EMBEDDING
+from index.segment import ANN, ROWS, VECTORS, Segment
+from index.storage import Storage
+from index.tune import tune
+
+_NORM_TOLERANCE = 1e-3
+_FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
+
+
+class RowSource(Protocol):
+    """Rows with an embedding each, that stream. `len` is at least their number."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def embedded(self) -> Iterator[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentJob:
+    """All that a worker needs to build one segment; pickles when its source does."""
+
+    storage: Storage
+    name: str
+    source: RowSource
+    options: Sequence[Option]
+    settings: IndexSettings
+
+    @property
+    def rows(self) -> int:
+        """At most so many rows."""
+        return len(self.source)
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return int(self.source.schema.field(EMBEDDING).type.list_size)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows."""
+        factory = factory_of(self.options, self.rows, self.dim, self.settings)
+        if factory == FLAT:
+            return _FIXED_MEMORY
+        sample = min(self.rows, ann.training_rows(ann.new_index(factory, self.dim)))
+        return _FIXED_MEMORY + (3 * sample * 4 + 2 * self.rows) * self.dim
+
+    def run(self) -> SegmentRecord | None:
+        """Build the segment and put it in place. None when no row has an embedding.
+
+        CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
+        that cannot be built.
+        """
+        home = f"index/segments/{self.name}"
+        with self.storage.scratch(home) as scratch:
+            ntotal = write_rows(scratch, self.source.embedded(), self.source.schema)
+            if ntotal == 0:
+                return None
+            factory = factory_of(self.options, ntotal, self.dim, self.settings)
+            parameters: dict[str, float] = {}
+            if factory != FLAT:
+                write_ann(scratch, factory, ntotal, self.dim)
+                segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
+                parameters = tune(segment, self.settings.target_recall)
+                del segment
+            names = [VECTORS, ROWS, *([ANN] if factory != FLAT else [])]
+            files = {name: file_record(scratch / name) for name in names}
+            for name in names:
+                self.storage.put_file(scratch / name, f"{home}/{name}")
+        return SegmentRecord(
+            name=self.name,
+            ntotal=ntotal,
+            live=ntotal,
+            factory=factory,
+            parameters=parameters,
+            memory=files[ANN if factory != FLAT else VECTORS].size,
+            files=files,
+        )
+
+
+def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Stream embedded rows into a folder, in their order, and return how many there were.
+
+    Each vector is divided by its norm. CollectionError names the id of one that is not finite or not of unit norm
+    (to one part in a thousand).
+    """
+    dim = schema.field(EMBEDDING).type.list_size
+    stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
+    total = 0
+    with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
+        vectors.write(_flat_header(dim, 0))
+        for batch in batches:
+            _unit_vectors(batch, dim).tofile(vectors)
+            rows.write_batch(batch.select(stored.names))
+            total += len(batch)
+        vectors.seek(0)
+        vectors.write(_flat_header(dim, total))
+    return total
+
+
+def write_ann(folder: Path, factory: str, ntotal: int, dim: int) -> None:
+    """Train an index on a sample of the folder's vectors, add them all in blocks, and write it beside them."""
+    index = ann.new_index(factory, dim)
+    path, offset = folder / VECTORS, len(_flat_header(dim, 0))
+    size = min(ntotal, ann.training_rows(index))
+    chosen = np.sort(np.random.default_rng(0).choice(ntotal, size, replace=False))
+    mapped = np.memmap(path, np.float32, "r", offset, (ntotal, dim))
+    ann.train(index, mapped[chosen])
+    del mapped
+    for block in ann.read_blocks(path, offset, ntotal, dim):
+        index.add(block)
+    faiss.write_index(index, str(folder / ANN))
+
+
+def _flat_header(dim: int, ntotal: int) -> bytes:
+    """What faiss writes ahead of the vectors of a flat index; so they can be streamed, not held in memory.
+
+    Its last field is the number of floats to come; the third is that of vectors (`write_index_header` in faiss).
+    """
+    header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
+    header[8:16] = ntotal.to_bytes(8, "little")
+    header[-8:] = (ntotal * dim).to_bytes(8, "little")
+    return bytes(header)
+
+
+def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
+    """The embeddings of a batch, `(n, dim)` float32, with the last rounding of their norms undone."""
+    flat: npt.NDArray[Any] = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
+    vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
+    if len(wrong):
+        first = int(wrong[0])
+        raise CollectionError(
+            f"the embedding of {batch.column('image_id')[first].as_py()!r} has norm {norms[first, 0]:.4g}: "
+            f"expected 1 (within {_NORM_TOLERANCE}); embed it again with a model that returns unit vectors"
+        )
+    unit: npt.NDArray[np.float32] = vectors / norms
+    return unit
