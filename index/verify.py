@@ -1,65 +1,106 @@
-"""Checks that the files of an index version are those that its manifest names."""
+"""Opens index versions, once their files have been found to be those that the manifest names."""
 
-import hashlib
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.choose import exact_rows
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
-from index.records import FileRecord, SegmentRecord, VersionManifest
+from index.files import SEGMENTS, first_damage, version_files
+from index.records import SegmentRecord, VersionManifest
 from index.segment import Segment
+from index.storage import Storage
+
+TOMBSTONES = "tombstones.arrow"
+"""Rows of older segments that no longer count: `segment` (string) and `position` in it (int64)."""
 
 
-def open_segments(collection: Collection, manifest: VersionManifest, cache: Path) -> list[Segment]:
-    """Verify every file of a version, then map its segments.
+def open_segments(
+    collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True
+) -> list[Segment]:
+    """Check every file of a version, then map its segments, in the manifest's order.
 
     Files of an object store are copied into `cache` first. DamagedVersionError names a file that is missing,
-    truncated or altered, and the other versions.
+    truncated or altered, and the other versions; without `verify` altered bytes go unseen, for an update that opens the
+    version that it builds on.
     """
-    return [_open_segment(collection, manifest, segment, cache) for segment in manifest.segments]
+    storage = collection.storage if collection.storage.is_local else _copied(collection.storage, manifest, cache)
+    _check(collection, manifest, storage, verify=verify)
+    return [
+        _open_segment(storage, manifest, record, tombstones)
+        for record, tombstones in zip(manifest.segments, _tombstones(storage, manifest), strict=True)
+    ]
 
 
-def file_record(path: Path) -> FileRecord:
-    """Size and SHA-256 of a local file."""
-    with path.open("rb") as file:
-        return FileRecord(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
+    """DamagedVersionError when a file of a version is not as its manifest says; see `open_segments`."""
+    _check(collection, manifest, collection.storage, verify=verify)
 
 
-def _open_segment(collection: Collection, manifest: VersionManifest, segment: SegmentRecord, cache: Path) -> Segment:
-    folder = cache
-    for relative, expected in segment.files.items():
-        path = f"index/{manifest.version}/{relative}"
-        try:
-            local = _local_file(collection, path, cache)
-            found = file_record(local)
-        except FileNotFoundError as error:
-            raise _damaged(collection, manifest, path, "is missing") from error
-        if found.size != expected.size:
-            raise _damaged(collection, manifest, path, f"has {found.size:,} bytes, expected {expected.size:,}")
-        if found != expected:
-            raise _damaged(collection, manifest, path, "has been altered: its SHA-256 is not the recorded one")
-        folder = local.parent
-    opened = Segment.open(folder)
-    if (opened.ntotal, opened.dim) != (segment.ntotal, manifest.dim):
+def _check(collection: Collection, manifest: VersionManifest, storage: Storage, *, verify: bool) -> None:
+    damage = first_damage(storage, version_files(manifest), verify=verify)
+    if damage:
+        path, problem = damage
+        raise DamagedVersionError(
+            f"index version {manifest.version} is damaged: {path} {problem}; other versions: "
+            f"{collection.other_versions(manifest.version)}; go back with `likeness rollback`, or build it again with "
+            "`likeness index`",
+            path,
+        )
+
+
+def _copied(storage: Storage, manifest: VersionManifest, cache: Path) -> Storage:
+    """The files of a version as local ones, under the same paths; what is missing there is missing here."""
+
+    def copy(path: str) -> None:
+        target = cache / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            storage.download(path, target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(copy, version_files(manifest)))
+    return Storage.open(cache)
+
+
+def _tombstones(storage: Storage, manifest: VersionManifest) -> list[npt.NDArray[np.int64]]:
+    """Positions that no longer count, for each segment."""
+    names = [segment.name for segment in manifest.segments]
+    if TOMBSTONES not in manifest.files:
+        return [np.empty(0, np.int64)] * len(names)
+    with storage.open_input(f"index/{manifest.version}/{TOMBSTONES}") as file:
+        table = pa.ipc.open_file(file).read_all()
+    segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
+    order = np.argsort(segment, kind="stable")
+    bounds = np.searchsorted(segment[order], np.arange(len(names) + 1))
+    positions = table["position"].to_numpy()[order]
+    return [positions[start:end] for start, end in pairwise(bounds)]
+
+
+def _open_segment(
+    storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: npt.NDArray[np.int64]
+) -> Segment:
+    folder = Path(storage.absolute(f"{SEGMENTS}/{record.name}"))
+    opened = Segment(
+        folder,
+        parameters=record.parameters,
+        tombstones=tombstones,
+        exact_rows=exact_rows(manifest.settings, manifest.dim),
+    )
+    found = opened.ntotal, opened.live_count, opened.dim
+    if found != (record.ntotal, record.live, manifest.dim):
         raise CollectionError(
-            f"{folder} holds {opened.ntotal} vectors of {opened.dim} dimensions, its manifest says "
-            f"{segment.ntotal} of {manifest.dim}: build the index again"
+            f"{folder} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
+            f"manifest says {record.ntotal} of {manifest.dim}, {record.live} live: build the index again"
         )
     return opened
-
-
-def _local_file(collection: Collection, path: str, cache: Path) -> Path:
-    local = collection.storage.local_path(path)
-    if local is None:
-        local = cache / path
-        local.parent.mkdir(parents=True, exist_ok=True)
-        collection.storage.download(path, local)
-    return local
-
-
-def _damaged(collection: Collection, manifest: VersionManifest, path: str, problem: str) -> DamagedVersionError:
-    others = collection.other_versions(manifest.version)
-    return DamagedVersionError(
-        f"index version {manifest.version} is damaged: {path} {problem}; other versions: {others}; "
-        "build it again with `likeness index`",
-        path,
-    )
