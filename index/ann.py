@@ -60,7 +60,7 @@ def train(index: faiss.Index, sample: Vectors) -> None:
 
 
 def parameters(index: faiss.Index) -> dict[str, float]:
-    """What the search of this index depends on, by faiss's names: those of nprobe, efSearch and k_factor that it has."""
+    """What a search depends on, by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
     found: dict[str, float] = {}
     for part in _parts(index):
         found |= {name: float(getattr(_owner(part, name), name)) for name in _settable(part)}
@@ -93,7 +93,7 @@ def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, bre
 
 
 def read_blocks(path: Path, offset: int, ntotal: int, dim: int, rows: int = 16_384) -> Iterator[Vectors]:
-    """Vectors of a file in blocks, `(rows, dim)` float32. Read, not mapped: a pass over all must not fill the memory."""
+    """Vectors of a file in blocks, `(rows, dim)` float32. Read, not mapped: a pass over all must not fill memory."""
     with path.open("rb") as file:
         file.seek(offset)
         for start in range(0, ntotal, rows):

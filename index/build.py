@@ -1,155 +1,279 @@
-"""Builds an index version from the live rows of a collection; publishes it once it has passed its check."""
+"""Builds index versions, from all live rows or from the live version and what changed since; publishes what passes."""
 
 from __future__ import annotations
 
 import logging
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from index.choose import choose
 from index.collection import Collection
-from index.errors import DamagedVersionError, EmptyCollectionError
+from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError
+from index.files import SEGMENTS, file_record
+from index.ground_truth import HeldOut
 from index.live import LiveRows
-from index.records import RunManifest, SegmentRecord, VersionManifest
-from index.rows import EMBEDDING
-from index.segment import FLAT, ROWS, VECTORS, write_segment
-from index.verify import file_record, open_segments
+from index.measure import measure, score_distribution
+from index.records import (
+    FileRecord,
+    IndexSettings,
+    Option,
+    RunManifest,
+    ScoreDistribution,
+    SegmentRecord,
+    VersionManifest,
+)
+from index.segment import Positions, Segment
+from index.segment_job import RowSource, SegmentJob
+from index.update import QUERIES, change_of, read_held_out, touched_ids, write_tombstones
+from index.verify import TOMBSTONES, check_version, open_segments
 
 logger = logging.getLogger(__name__)
 
-SELF_QUERIES = 100
-MIN_SELF_SCORE = 0.9999
+RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
 
-def build_index(collection: Collection, *, promote: bool = True) -> VersionManifest:
-    """Index the live embedded rows as a new version, check it, and make it the live one.
+def run_here(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+    """Build segments one after the other in this process; each uses all cores."""
+    return [job.run() for job in jobs]
 
-    When the live version covers the same runs already, and is whole, that one is returned and nothing is
-    built. EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two
-    models, CollectionError for a vector that is not of unit norm: the live version then stays as it is.
+
+def build_index(
+    collection: Collection,
+    settings: IndexSettings | None = None,
+    *,
+    promote: bool = True,
+    rebuild: bool = False,
+    run_jobs: RunJobs = run_here,
+) -> VersionManifest:
+    """Index the live embedded rows as a new version, measure it, and make it the live one.
+
+    The live version is updated by what has changed since; when that is nothing, and every file is whole, it is
+    returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an update's
+    recall is below the target. `settings` None: those of the live version.
+
+    EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
+    CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
+    RecallTooLowError when recall@10 is below the target: that version is then complete, and not live. The live
+    version stays as it is.
     """
-    started = time.monotonic()
     runs = collection.runs()
-    covered = _live_version_of(collection, runs)
-    if covered:
-        logger.info("index version %s covers all runs already: nothing to build", covered.version)
-        return covered
-    live = LiveRows.of_runs(collection.storage, runs)
-    version = _next_version(collection)
-    try:
-        draft, sample = _write_version(collection, version, runs, live)
-        checked = {
-            "self_check": _self_check(collection, draft, sample),
-            "seconds": round(time.monotonic() - started, 3),
-        }
-        manifest = draft.model_copy(update=checked)
-        collection.storage.write_atomic(f"index/{version}/manifest.json", manifest.to_bytes())
-    except Exception:
-        collection.storage.delete(f"index/{version}")  # its room is worth more than its remains
-        raise
-    if promote:
-        collection.promote(version)
-    return manifest
+    base = _updatable(collection, runs)
+    settings = settings or (base.settings if base else IndexSettings())
+    if base and not rebuild and settings == base.settings:
+        if len(base.runs) == len(runs):
+            if _is_whole(collection, base):
+                logger.info("index version %s covers all runs already: nothing to build", base.version)
+                return base
+        elif manifest := _updated(_Build(collection, runs, settings, run_jobs), base):
+            return _published(collection, manifest, promote)
+    return _published(collection, _Build(collection, runs, settings, run_jobs).from_scratch(), promote)
 
 
-def _live_version_of(collection: Collection, runs: list[RunManifest]) -> VersionManifest | None:
-    """The live version when it covers exactly these runs and every file of it is whole."""
+def _updated(build: _Build, base: VersionManifest) -> VersionManifest | None:
+    """None when only a new build from all rows can be good enough."""
     try:
-        current = collection.current()
-        if current is None:
-            return None
-        manifest = collection.read_version(current)
-        if manifest.runs != [run.run_id for run in runs] or manifest.model != runs[-1].model:
-            return None
-        with tempfile.TemporaryDirectory() as cache:
-            open_segments(collection, manifest, Path(cache))
+        manifest = build.update(base)
     except DamagedVersionError as error:
         logger.warning("%s", error)
         return None
+    if manifest.recall["10"] < manifest.settings.target_recall:
+        logger.warning("the update reaches recall@10 %s: building from all rows", manifest.recall["10"])
+        build.discard()
+        return None
     return manifest
+
+
+def _published(collection: Collection, manifest: VersionManifest, promote: bool) -> VersionManifest:
+    if manifest.recall["10"] < manifest.settings.target_recall:
+        raise RecallTooLowError(_too_low(collection, manifest))
+    if promote:
+        collection.promote(manifest.version)
+    return manifest
+
+
+class _Build:
+    """One version in the making."""
+
+    def __init__(
+        self, collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, run_jobs: RunJobs
+    ) -> None:
+        self.collection = collection
+        self.storage = collection.storage
+        self.runs = runs
+        self.settings = settings
+        self.run_jobs = run_jobs
+        self.version = _next_version(collection)
+        self.started = time.monotonic()
+
+    def from_scratch(self) -> VersionManifest:
+        """All live rows, in segments of at most `segment_rows`."""
+        live = LiveRows.of_runs(self.storage, self.runs)
+        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+            options = choose(len(live), self.runs[-1].model.dim, self.settings) if len(live) else []
+            records = self._build_segments(live.split(self.settings.segment_rows), options)
+            if not records:
+                raise _empty(self.collection, len(live))
+            draft = self._draft(records, options)
+            segments = open_segments(self.collection, draft, Path(cache))
+            held_out = HeldOut.sample(segments)
+            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
+            return self._finish(draft, segments, held_out)
+
+    def update(self, base: VersionManifest) -> VersionManifest:
+        """The base's segments with more tombstones, and one of what is new. DamagedVersionError when the base is."""
+        new = [run for run in self.runs if run.run_id not in base.runs]
+        changed = LiveRows.of_runs(self.storage, new)
+        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+            # Sizes are checked here, content whenever a version is opened to be searched.
+            old = open_segments(self.collection, base, Path(cache), verify=False)
+            touched = touched_ids(self.storage, new, changed)
+            change = change_of(changed, touched, base.segments, old, self.settings)
+            records = [*change.kept, *self._build_segments([change.source] if change.source else [], base.choice)]
+            if not records:
+                raise _empty(self.collection, 0)
+            files = self._put_tombstones(change.tombstones)
+            draft = self._draft(records, base.choice).model_copy(
+                update={"base": base.version, "files": files, "scores": base.scores}
+            )
+            segments = open_segments(self.collection, draft, Path(cache), verify=False)
+            held_out = read_held_out(self.collection, base, Path(cache)).updated(touched, segments)
+            return self._finish(draft, segments, held_out)
+
+    def _build_segments(self, sources: Sequence[RowSource], options: Sequence[Option]) -> list[SegmentRecord]:
+        jobs = [
+            SegmentJob(
+                storage=self.storage,
+                name=f"{self.version}-{number:02d}",
+                source=source,
+                options=options,
+                settings=self.settings,
+            )
+            for number, source in enumerate(sources)
+        ]
+        return [record for record in self.run_jobs(jobs) if record]
+
+    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option]) -> VersionManifest:
+        """A manifest of what is built, before it is measured."""
+        return VersionManifest(
+            version=self.version,
+            base=None,
+            model=self.runs[-1].model,
+            created_at=datetime.now(UTC),
+            runs=[run.run_id for run in self.runs],
+            settings=self.settings,
+            choice=list(options),
+            segments=list(records),
+            files={},
+            ntotal=sum(record.live for record in records),
+            queries=0,
+            recall={},
+            latency_ms={},
+            queries_per_second=0.0,
+            scores=ScoreDistribution(levels=[], random=[], nearest=[]),
+            seconds=0.0,
+        )
+
+    def _finish(self, draft: VersionManifest, segments: Sequence[Segment], held_out: HeldOut) -> VersionManifest:
+        """Measure, and write what makes the version complete: its manifest, last."""
+        measured = measure(segments, held_out)
+        home = f"index/{self.version}"
+        with self.storage.scratch(home) as scratch:
+            held_out.write(scratch / QUERIES)
+            record = file_record(scratch / QUERIES)
+            self.storage.put_file(scratch / QUERIES, f"{home}/{QUERIES}")
+        manifest = draft.model_copy(
+            update={
+                **asdict(measured),
+                "files": {**draft.files, QUERIES: record},
+                "seconds": round(time.monotonic() - self.started, 3),
+            }
+        )
+        self.storage.write_atomic(f"{home}/manifest.json", manifest.to_bytes())
+        return manifest
+
+    def _put_tombstones(self, tombstones: Mapping[str, Positions]) -> dict[str, FileRecord]:
+        if not any(len(positions) for positions in tombstones.values()):
+            return {}
+        home = f"index/{self.version}"
+        with self.storage.scratch(home) as scratch:
+            write_tombstones(scratch / TOMBSTONES, tombstones)
+            record = file_record(scratch / TOMBSTONES)
+            self.storage.put_file(scratch / TOMBSTONES, f"{home}/{TOMBSTONES}")
+        return {TOMBSTONES: record}
+
+    def discard(self) -> None:
+        """Remove all that was written."""
+        self.storage.delete(f"index/{self.version}")
+        for entry in self.storage.list(SEGMENTS):
+            if entry.name.startswith(f"{self.version}-"):
+                self.storage.delete(entry.path)
+
+    @contextmanager
+    def _discarded_on_failure(self) -> Iterator[None]:
+        """The room of a version that failed is worth more than its remains."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
+
+def _updatable(collection: Collection, runs: Sequence[RunManifest]) -> VersionManifest | None:
+    """The live version when it covers the first of these runs, with the same model throughout."""
+    try:
+        current = collection.current()
+        manifest = collection.read_version(current) if current else None
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        return None
+    if manifest is None or manifest.runs != [run.run_id for run in runs[: len(manifest.runs)]]:
+        return None
+    return manifest if all(run.model == manifest.model for run in runs[len(manifest.runs) :]) else None
+
+
+def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
+    try:
+        check_version(collection, manifest)
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        return False
+    return True
 
 
 def _next_version(collection: Collection) -> str:
     """A number that no version ever had. Removes what builds that were killed left behind."""
     storage = collection.storage
     folders = [entry.name for entry in storage.list("index") if entry.is_folder and entry.name.isdecimal()]
+    segments = [entry.name for entry in storage.list(SEGMENTS) if entry.is_folder]
     complete = collection.versions()
     for name in folders:
         if name not in complete:
             storage.delete(f"index/{name}")
-    return f"{max(map(int, folders), default=0) + 1:06d}"
+    for name in segments:
+        if name.partition("-")[0] not in complete:
+            storage.delete(f"{SEGMENTS}/{name}")
+    numbers = [int(name.partition("-")[0]) for name in [*folders, *segments]]
+    return f"{max(numbers, default=0) + 1:06d}"
 
 
-def _write_version(
-    collection: Collection, version: str, runs: list[RunManifest], live: LiveRows
-) -> tuple[VersionManifest, pa.Table]:
-    """Write the files of a version. Returns its manifest, still unwritten, and a sample of the rows."""
-    storage, home = collection.storage, "segments/0000"
-    sample: list[pa.RecordBatch] = []
-    with storage.scratch(f"index/{version}") as scratch:
-        ntotal = write_segment(scratch, _sampled(live, sample), live.schema, capacity=len(live))
-        if ntotal == 0:
-            raise EmptyCollectionError(
-                f"embedded 0 of {len(live)} rows in {collection.location}: "
-                + ("see `likeness rejects`" if len(live) else "embed images first with `likeness embed`")
-            )
-        files = {f"{home}/{name}": file_record(scratch / name) for name in (VECTORS, ROWS)}
-        for path in files:
-            storage.put_file(scratch / Path(path).name, f"index/{version}/{path}")
-    manifest = VersionManifest(
-        version=version,
-        model=runs[-1].model,
-        created_at=datetime.now(UTC),
-        runs=[run.run_id for run in runs],
-        segments=[SegmentRecord(name="0000", ntotal=ntotal, factory=FLAT, files=files)],
-        ntotal=ntotal,
-        recall={"1": 1.0, "10": 1.0, "100": 1.0},
-        exact=True,
-        self_check={},
-        seconds=0.0,
+def _empty(collection: Collection, rows: int) -> EmptyCollectionError:
+    return EmptyCollectionError(
+        f"embedded 0 of {rows} rows in {collection.location}: "
+        + ("see `likeness rejects`" if rows else "embed images first with `likeness embed`")
     )
-    return manifest, pa.Table.from_batches(sample)
 
 
-def _sampled(live: LiveRows, sample: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The embedded rows; every so many of them, with its position, is put aside in `sample`."""
-    step = max(1, -(-len(live) // SELF_QUERIES))
-    start = 0
-    for batch in live.embedded():
-        chosen = np.arange(-start % step, len(batch), step)
-        aside = batch.select(["image_id", EMBEDDING]).take(chosen)
-        sample.append(aside.append_column("position", pa.array(chosen + start)))
-        start += len(batch)
-        yield batch
-
-
-def _self_check(collection: Collection, manifest: VersionManifest, sample: pa.Table) -> dict[str, float]:
-    """Open the version as a searcher would, and look rows up by their vectors as Parquet has them.
-
-    Each must lie at its position, under its id, and be its own nearest (or a duplicate of it be).
-    """
-    with tempfile.TemporaryDirectory() as cache:
-        (segment,) = open_segments(collection, manifest, Path(cache))
-        ids = sample.column("image_id").to_pylist()
-        positions = sample.column("position").to_numpy()
-        vectors = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
-        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # Arrow's memory is read-only
-        nearest = segment.search(vectors, 1)[0][:, 0]
-        own = np.array([segment.vector(int(position)) for position in positions])
-        scores = np.minimum(nearest, np.einsum("nd,nd->n", own, vectors))
-        aligned = [row["image_id"] for row in segment.rows(positions, ["image_id"])] == ids
-    if not aligned or scores.min() < MIN_SELF_SCORE:
-        worst = ids[int(scores.argmin())]
-        raise DamagedVersionError(
-            f"index version {manifest.version} failed its self-check and was not published: {worst!r} finds "
-            f"itself with a score of {scores.min():.6f}, expected {MIN_SELF_SCORE} or more"
-            + ("" if aligned else ", and ids are not where their vectors are"),
-            f"index/{manifest.version}",
-        )
-    return {"queries": float(len(ids)), "min_score": round(float(scores.min()), 6)}
+def _too_low(collection: Collection, manifest: VersionManifest) -> str:
+    live = collection.current()
+    return (
+        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.4f}, expected "
+        f"{manifest.settings.target_recall:g} or more: it is not live, "
+        + (f"{live} still is" if live else "and no other is")
+        + "; allow more memory with --max-memory, name another index with --factory, lower --target-recall, or put it "
+        f"live as it is with `likeness promote {collection.location} {manifest.version}`"
+    )

@@ -98,6 +98,20 @@ class LiveRows:
                     )
                 yield from conform(rows, self.schema).combine_chunks().to_batches()
 
+    def split(self, rows: int) -> list[LiveRows]:
+        """The same rows in shares of at most so many."""
+        shares: list[list[_Part]] = []
+        room = 0
+        for part in self._parts:
+            positions = np.arange(part.file.rows) if part.positions is None else part.positions
+            while len(positions):
+                if room == 0:
+                    shares.append([])
+                    room = rows
+                shares[-1].append(_Part(part.file, part.model, positions[:room]))
+                room, positions = room - len(positions[:room]), positions[room:]
+        return [LiveRows(self._storage, share, self._model) for share in shares]
+
     def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         if columns is None:
             return self.schema

@@ -115,9 +115,9 @@ class Option(Record):
 class SegmentRecord(Record):
     """An immutable segment in `index/segments/<name>/`. `files` are named within that folder.
 
-    `live` counts the rows that no tombstone hides; `factory` is "Flat" or a faiss factory string, `parameters` are what its
-    search was tuned to; `memory` the bytes that searching keeps hot: of a flat segment the vectors, else the
-    approximate index alone.
+    `live` counts the rows that no tombstone hides; `factory` is "Flat" or a faiss factory string, `parameters` are
+    what its search was tuned to; `memory` the bytes that searching keeps hot: of a flat segment the vectors, else
+    the approximate index alone.
     """
 
     name: str
@@ -146,8 +146,8 @@ class VersionManifest(Record):
 
     `files` lie in the version's own folder, segments beside it, shared between versions. `ntotal` counts live
     rows. `recall` maps k to recall@k against exact search and `latency_ms` percentiles of a single query to
-    milliseconds, both over `queries` images held out; `queries_per_second` is that of a batch. `base` is the version that
-    this one updates; None: it was built from all rows.
+    milliseconds, both over `queries` images held out; `queries_per_second` is that of a batch. `base` is the version
+    that this one updates; None: it was built from all rows.
     """
 
     format: Literal[2] = 2
@@ -166,7 +166,6 @@ class VersionManifest(Record):
     latency_ms: dict[str, float]
     queries_per_second: float
     scores: ScoreDistribution
-    self_check: dict[str, float]
     seconds: float
 
     @property

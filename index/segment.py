@@ -1,4 +1,4 @@
-"""A segment of an index: exact vectors, their rows, and perhaps an approximate index, all mapped and aligned by position."""
+"""A segment of an index: exact vectors, their rows, perhaps an approximate index; mapped, and aligned by position."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from index import ann
 from index.errors import CollectionError
+from index.rows import EMBEDDING, embedding_type
 
 VECTORS = "vectors.faiss"
 ROWS = "rows.arrow"
@@ -65,7 +66,7 @@ class Segment:
         # IO_FLAG_MMAP would copy a flat index into memory without a word; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
-        self.schema: pa.Schema = reader.schema
+        self._stored: pa.Schema = reader.schema
         self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
         self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
         if self.ntotal != self._starts[-1]:
@@ -78,11 +79,18 @@ class Segment:
             self._ann = faiss.IndexRefine(found_by, self._flat)
             self.tune(parameters or {})
         self._live_mask = np.ones(self.ntotal, bool)
-        if tombstones is not None:
-            self._live_mask[tombstones] = False
+        self.bury(np.empty(0, np.int64) if tombstones is None else tombstones)
+
+    def bury(self, positions: Positions) -> None:
+        """Put tombstones on rows, which are no longer found. Not while others search."""
+        self._live_mask[positions] = False
         everything = Eligible.of(self._live_mask)
-        self.live_count = everything.count
         self.live: Eligible | None = None if everything.count == self.ntotal else everything
+        self.live_count = everything.count
+
+    def __len__(self) -> int:
+        """Number of live rows."""
+        return self.live_count
 
     @property
     def ntotal(self) -> int:
@@ -97,7 +105,12 @@ class Segment:
     @property
     def columns(self) -> list[str]:
         """Names of the columns of a row."""
-        return list(self.schema.names)
+        return list(self._stored.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of `embedded`: those of a row, and the embedding."""
+        return self._stored.append(pa.field(EMBEDDING, embedding_type(self.dim)))
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -105,6 +118,12 @@ class Segment:
         if self._ann is None:
             return {}
         return {**ann.parameters(self._ann.base_index), "rescore": float(self._ann.k_factor)}
+
+    @property
+    def nlist(self) -> int:
+        """Inverted lists of the approximate index; 0 without."""
+        ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
+        return int(ivf.nlist) if ivf else 0
 
     def tune(self, parameters: Mapping[str, float]) -> None:
         """Set the parameters of the approximate search, by the names that `parameters` has. Not while others search."""
@@ -116,7 +135,9 @@ class Segment:
         """Those rows of `mask`, `(ntotal,)`, that no tombstone hides."""
         return Eligible.of(mask & self._live_mask)
 
-    def search(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
+    def search(
+        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None = None
+    ) -> tuple[Scores, Positions]:
         """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
 
         `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k, or all eligible rows when they
@@ -158,6 +179,23 @@ class Segment:
         found: npt.NDArray[np.float32] = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
         return found
 
+    def live_positions(self) -> Positions:
+        """Ascending."""
+        return np.flatnonzero(self._live_mask)
+
+    def dead_positions(self) -> Positions:
+        """Those under tombstones, ascending."""
+        return np.flatnonzero(~self._live_mask)
+
+    def embedded(self) -> Iterator[pa.RecordBatch]:
+        """The live rows in batches, each with its embedding."""
+        for batch, start in zip(self.batches, self._starts, strict=False):
+            mask = self._live_mask[start : start + len(batch)]
+            if mask.any():
+                vectors = self.vectors(np.flatnonzero(mask) + start)
+                lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.dim)
+                yield batch.filter(pa.array(mask)).append_column(EMBEDDING, lists)
+
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
         """Positions and vectors of the live rows, a block at a time; read from the file, so that memory stays small."""
         size = self.ntotal * self.dim * 4
@@ -193,7 +231,7 @@ class Segment:
             slots = pc.index_in(batch.column("image_id"), value_set=ids)
             here = np.flatnonzero(slots.is_valid())
             here = here[self._live_mask[here + start]]
-            found[slots.take(pa.array(here)).to_numpy(zero_copy_only=False)] = here + start
+            found[slots.take(pa.array(here, pa.int64())).to_numpy(zero_copy_only=False)] = here + start
         return found
 
     def find(self, image_id: str) -> int | None:
@@ -201,9 +239,7 @@ class Segment:
         position = int(self.positions(pa.array([image_id]))[0])
         return position if position >= 0 else None
 
-    def _exact(
-        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None
-    ) -> tuple[Scores, Positions]:
+    def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
         scores, positions = self._flat.search(queries, k, params=params)
         return scores, positions

@@ -1,4 +1,4 @@
-"""Writes one segment: vectors and rows streamed to disk, then the approximate index trained, filled and tuned from there."""
+"""Writes one segment: rows streamed to disk, then the approximate index trained, filled and tuned from there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from index import ann
 from index.choose import exact_rows, factory_of
-from index.errors import CollectionError
+from index.errors import CollectionError, DamagedVersionError
 from index.files import file_record
 from index.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.rows import EMBEDDING
@@ -24,6 +24,8 @@ from index.storage import Storage
 from index.tune import tune
 
 _NORM_TOLERANCE = 1e-3
+_SELF_QUERIES = 100
+_MIN_SELF_SCORE = 0.9999
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
 
 
@@ -75,16 +77,17 @@ class SegmentJob:
         """
         home = f"index/segments/{self.name}"
         with self.storage.scratch(home) as scratch:
-            ntotal = write_rows(scratch, self.source.embedded(), self.source.schema)
+            sample: list[pa.RecordBatch] = []
+            batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)
+            ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
             factory = factory_of(self.options, ntotal, self.dim, self.settings)
-            parameters: dict[str, float] = {}
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, self.dim)
-                segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
-                parameters = tune(segment, self.settings.target_recall)
-                del segment
+            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
+            check_rows_found(segment, pa.Table.from_batches(sample))
+            parameters = {} if factory == FLAT else tune(segment, self.settings.target_recall)
             names = [VECTORS, ROWS, *([ANN] if factory != FLAT else [])]
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
@@ -132,6 +135,34 @@ def write_ann(folder: Path, factory: str, ntotal: int, dim: int) -> None:
     for block in ann.read_blocks(path, offset, ntotal, dim):
         index.add(block)
     faiss.write_index(index, str(folder / ANN))
+
+
+def check_rows_found(segment: Segment, sample: pa.Table) -> None:
+    """Look rows up by their vectors as their source had them: each lies at its position, under its id.
+
+    DamagedVersionError otherwise: what was written is not what was given.
+    """
+    positions, ids = sample.column("position").to_numpy(), sample.column("image_id").combine_chunks()
+    given = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
+    scores = np.einsum("nd,nd->n", given, segment.vectors(positions)) / np.linalg.norm(given, axis=1)
+    if scores.min() < _MIN_SELF_SCORE or not segment.ids(positions).equals(ids):
+        worst = ids[int(scores.argmin())]
+        raise DamagedVersionError(
+            f"{segment.folder} failed its self-check and was not published: {worst} has a score of {scores.min():.6f} "
+            f"with itself, expected {_MIN_SELF_SCORE} or more, or rows are not where their vectors are; check the disk",
+            segment.folder.name,
+        )
+
+
+def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; every so many of the rows, with its position, is put aside in `sample`."""
+    start = 0
+    for batch in batches:
+        chosen = np.arange(-start % step, len(batch), step)
+        aside = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
+        sample.append(aside.append_column("position", pa.array(chosen + start)))
+        start += len(batch)
+        yield batch
 
 
 def _flat_header(dim: int, ntotal: int) -> bytes:

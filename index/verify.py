@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,12 +17,16 @@ from index.choose import exact_rows
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS, first_damage, version_files
+from index.ground_truth import HeldOut
 from index.records import SegmentRecord, VersionManifest
-from index.segment import Segment
+from index.segment import Positions, Segment
 from index.storage import Storage
 
 TOMBSTONES = "tombstones.arrow"
 """Rows of older segments that no longer count: `segment` (string) and `position` in it (int64)."""
+
+QUERIES = "queries.arrow"
+"""Queries held out, with their exact neighbours."""
 
 
 def open_segments(
@@ -45,6 +49,21 @@ def open_segments(
 def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
     """DamagedVersionError when a file of a version is not as its manifest says; see `open_segments`."""
     _check(collection, manifest, collection.storage, verify=verify)
+
+
+def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
+    """Write the positions that no longer count, by the name of their segment."""
+    names = np.repeat(np.array(list(tombstones), object), [len(positions) for positions in tombstones.values()])
+    positions = np.concatenate([np.empty(0, np.int64), *tombstones.values()])
+    table = pa.table({"segment": pa.array(names, pa.string()), "position": pa.array(positions, pa.int64())})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_queries(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
+    """The held-out queries of a version that `open_segments` has opened with the same `cache`."""
+    path = f"index/{manifest.version}/{QUERIES}"
+    return HeldOut.read(collection.storage.local_path(path) or cache / path)
 
 
 def _check(collection: Collection, manifest: VersionManifest, storage: Storage, *, verify: bool) -> None:
@@ -73,7 +92,7 @@ def _copied(storage: Storage, manifest: VersionManifest, cache: Path) -> Storage
     return Storage.open(cache)
 
 
-def _tombstones(storage: Storage, manifest: VersionManifest) -> list[npt.NDArray[np.int64]]:
+def _tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
     """Positions that no longer count, for each segment."""
     names = [segment.name for segment in manifest.segments]
     if TOMBSTONES not in manifest.files:
@@ -87,9 +106,7 @@ def _tombstones(storage: Storage, manifest: VersionManifest) -> list[npt.NDArray
     return [positions[start:end] for start, end in pairwise(bounds)]
 
 
-def _open_segment(
-    storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: npt.NDArray[np.int64]
-) -> Segment:
+def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
     folder = Path(storage.absolute(f"{SEGMENTS}/{record.name}"))
     opened = Segment(
         folder,

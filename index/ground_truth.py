@@ -1,0 +1,216 @@
+"""Queries held out from a collection with their exact neighbours: what recall is measured against."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from faiss.contrib.exhaustive_search import knn_ground_truth
+
+from index.nearest import nearest
+from index.segment import Positions, Scores, Segment
+
+QUERIES = 1_000
+DEEPEST = 100  # recall is measured at 1, 10 and 100
+_DEPTH = 130  # so many neighbours are kept, so that deleting some does not call for another pass over all rows
+_EQUAL = 1e-6  # one sum in another order
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Images of the collection as queries, and the images nearest to each, itself left out.
+
+    `ids` `(n,)`, `vectors` `(n, dim)` float32; `neighbours` ids and `scores` float32, both `(n, depth)`, best first;
+    where there are fewer, null and -inf.
+    """
+
+    ids: pa.Array[Any]
+    vectors: npt.NDArray[np.float32]
+    neighbours: npt.NDArray[np.object_]
+    scores: Scores
+
+    @classmethod
+    def sample(cls, segments: Sequence[Segment], count: int = QUERIES) -> HeldOut:
+        """Take every so many of the live rows, and find their neighbours in one pass over all."""
+        total = sum(segment.live_count for segment in segments)
+        wanted = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
+        ids, vectors, start = [], [], 0
+        for segment in segments:
+            here = wanted[(wanted >= start) & (wanted < start + segment.live_count)] - start
+            positions = segment.live_positions()[here]
+            ids.append(segment.ids(positions))
+            vectors.append(segment.vectors(positions))
+            start += segment.live_count
+        return cls.exact(pa.concat_arrays(ids), np.concatenate(vectors), segments)
+
+    @classmethod
+    def exact(cls, ids: pa.Array[Any], vectors: npt.NDArray[np.float32], segments: Sequence[Segment]) -> HeldOut:
+        """These queries, with neighbours computed block by block from all live rows."""
+        starts = _starts(segments)
+        blocks = (
+            (positions + start, block)
+            for segment, start in zip(segments, starts, strict=True)
+            for positions, block in segment.live_blocks()
+        )
+        return cls._among(ids, vectors, segments, blocks)
+
+    @classmethod
+    def _among(
+        cls,
+        ids: pa.Array[Any],
+        vectors: npt.NDArray[np.float32],
+        segments: Sequence[Segment],
+        blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]],
+    ) -> HeldOut:
+        """Neighbours among the rows of some blocks, whose positions count through the segments."""
+        # One more than is kept: the image itself may be among them.
+        scores, positions = exact_neighbours(vectors, blocks, _DEPTH + 1)
+        scores, positions = drop_own(scores, positions, locate(segments, ids))
+        neighbours = np.full(positions.shape, None, object)
+        for segment, start in zip(segments, _starts(segments), strict=True):
+            here = (positions >= start) & (positions < start + segment.ntotal)
+            neighbours[here] = segment.ids(positions[here] - start).to_numpy(zero_copy_only=False)
+        return cls(ids=ids, vectors=vectors, neighbours=neighbours, scores=scores)
+
+    def updated(self, touched: pa.Array[Any], segments: Sequence[Segment]) -> HeldOut:
+        """The same queries over what there is after the rows of `touched` ids have been replaced or deleted.
+
+        Costs what the change costs: all rows are read only where too few neighbours would be left.
+        """
+        gone = pc.is_in(pa.array(self.neighbours.ravel(), pa.string()), value_set=touched)
+        old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
+        new = HeldOut._among(self.ids, self.vectors, segments, _blocks_of(segments, touched))
+        scores = np.concatenate([old, new.scores], axis=1)
+        neighbours = np.concatenate([self.neighbours, new.neighbours], axis=1)
+        # Beyond the end of a full list lie rows that nobody looked at: what scores below it need not be the next.
+        scores[scores < self.scores[:, -1:]] = -np.inf
+        needed = min(DEEPEST, sum(segment.live_count for segment in segments) - 1)
+        if (np.isfinite(scores).sum(axis=1) < needed).any():
+            return HeldOut.exact(self.ids, self.vectors, segments)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
+        return HeldOut(
+            ids=self.ids,
+            vectors=self.vectors,
+            neighbours=np.take_along_axis(neighbours, best, axis=1),
+            scores=np.take_along_axis(scores, best, axis=1),
+        )
+
+    def write(self, path: Path) -> None:
+        """As one Arrow file."""
+        depth = self.scores.shape[1]
+        table = pa.table(
+            {
+                "image_id": self.ids,
+                "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
+                "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()), depth),
+                "scores": _lists(pa.array(self.scores.ravel()), depth),
+            }
+        )
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+
+    @classmethod
+    def read(cls, path: Path) -> HeldOut:
+        """What `write` wrote."""
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all().combine_chunks()
+
+        def matrix(name: str) -> npt.NDArray[Any]:
+            values = pc.list_flatten(table.column(name)).to_numpy()
+            return values.reshape(table.num_rows, -1)
+
+        return cls(
+            ids=table.column("image_id").combine_chunks(),
+            vectors=matrix("vector").copy(),
+            neighbours=matrix("neighbours"),
+            scores=matrix("scores").copy(),
+        )
+
+
+def exact_neighbours(
+    queries: npt.NDArray[np.float32], blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]], k: int
+) -> tuple[Scores, Positions]:
+    """The k nearest by comparing with every vector, one block of `(positions, vectors)` in memory at a time.
+
+    Scores -inf and positions -1 where there are fewer.
+    """
+    seen: list[Positions] = []
+
+    def vectors() -> Iterator[npt.NDArray[np.float32]]:
+        for positions, block in blocks:
+            if len(block):
+                seen.append(positions)
+                yield block
+
+    scores, rows = knn_ground_truth(queries, vectors(), k, metric_type=faiss.METRIC_INNER_PRODUCT, ngpu=0)
+    found = rows >= 0
+    scores = np.where(found, scores, -np.inf).astype(np.float32)
+    return scores, np.where(found, np.concatenate([*seen, [-1]])[np.where(found, rows, 0)], -1)
+
+
+def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
+    """One column fewer: each query's own position, `(n,)`, is left out, or the last where it is not there."""
+    drop = positions == own[:, np.newaxis]
+    drop[~drop.any(axis=1), -1] = True
+    kept = np.argsort(drop, axis=1, kind="stable")[:, :-1]
+    return np.take_along_axis(scores, kept, axis=1), np.take_along_axis(positions, kept, axis=1)
+
+
+def locate(segments: Sequence[Segment], ids: pa.Array[Any]) -> Positions:
+    """Positions of ids, counted through all segments; -1 for an id that is not live."""
+    found = np.full(len(ids), -1, np.int64)
+    for segment, start in zip(segments, _starts(segments), strict=True):
+        positions = segment.positions(ids)
+        found = np.where(positions >= 0, positions + start, found)
+    return found
+
+
+def recall(found: Scores, exact: Scores, k: int) -> float:
+    """The share of the k nearest that were found; another at the same distance is as good (as ann-benchmarks counts).
+
+    Scores are `(n, k or more)`, best first, -inf where there are fewer.
+    """
+    k = min(k, exact.shape[1])
+    if k == 0 or not len(exact):
+        return 1.0
+    there = np.isfinite(exact[:, :k]).sum(axis=1)
+    bar = np.take_along_axis(exact, np.maximum(there - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
+    hits = (np.isfinite(found[:, :k]) & (found[:, :k] >= bar)).sum(axis=1)
+    return float(np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0).mean())
+
+
+def search_held_out(
+    segments: Sequence[Segment], ids: pa.Array[Any], vectors: npt.NDArray[np.float32], k: int
+) -> Scores:
+    """What the index finds for held-out queries, themselves left out: scores `(n, k)`."""
+    scores, positions = nearest(segments, vectors, k + 1)
+    return drop_own(scores, positions, locate(segments, ids))[0]
+
+
+def _starts(segments: Sequence[Segment]) -> list[int]:
+    """Where each segment's positions start when they count through all."""
+    return [0, *itertools.accumulate(segment.ntotal for segment in segments)][:-1]
+
+
+def _blocks_of(
+    segments: Sequence[Segment], ids: pa.Array[Any], rows: int = 16_384
+) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+    """Positions and vectors of the live rows of these ids."""
+    for segment, start in zip(segments, _starts(segments), strict=True):
+        positions = segment.positions(ids)
+        positions = np.sort(positions[positions >= 0])
+        for first in range(0, len(positions), rows):
+            block = positions[first : first + rows]
+            yield block + start, segment.vectors(block)
+
+
+def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:
+    return pa.FixedSizeListArray.from_arrays(values, size)

@@ -1,0 +1,79 @@
+"""Finds the fastest search parameters of a segment that reach a recall, by measuring."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from index.ground_truth import drop_own, exact_neighbours, recall
+from index.segment import Segment
+
+_QUERIES = 500
+_K = 10
+_MARGIN = 0.25  # of the way from the target to 1: the queries that judge a version are others than these
+
+
+def tune(segment: Segment, target_recall: float) -> dict[str, float]:
+    """Set the segment's approximate search to the fastest parameters with that recall@10, and return them.
+
+    For each depth of ranking the search is widened until it reaches the target. When none does: those with the
+    best recall.
+    """
+    own = np.unique(np.linspace(0, segment.ntotal - 1, min(_QUERIES, segment.ntotal)).astype(np.int64))
+    queries = segment.vectors(own)
+    k = min(_K, segment.ntotal - 1)
+    exact, positions = exact_neighbours(queries, segment.live_blocks(), k + 1)
+    exact, _ = drop_own(exact, positions, own)
+    wanted = target_recall + _MARGIN * (1 - target_recall)
+
+    def measure() -> tuple[float, float]:
+        """Recall and seconds."""
+        started = time.perf_counter()
+        scores, positions = segment.search(queries, k + 1)
+        seconds = time.perf_counter() - started
+        return recall(drop_own(scores, positions, own)[0], exact, k), seconds
+
+    fastest: tuple[float, dict[str, float]] | None = None
+    best: tuple[float, dict[str, float]] = (-1.0, segment.parameters)
+    for depth in _depths(segment):
+        last = -1.0
+        for width in _widths(segment):
+            segment.tune({**depth, **width})
+            reached, seconds = measure()
+            best = max(best, (reached, segment.parameters), key=lambda item: item[0])
+            if reached >= wanted:
+                seconds = min(seconds, measure()[1])
+                fastest = min(fastest or (np.inf, {}), (seconds, segment.parameters), key=lambda item: item[0])
+            # Wider costs more: no use once it is there, gains nothing, or is slower than what was found.
+            if reached >= wanted or (fastest and seconds > fastest[0]) or (last > 0.9 and reached - last < 1e-4):
+                break
+            last = reached
+    parameters = fastest[1] if fastest else best[1]
+    segment.tune(parameters)
+    return parameters
+
+
+def _depths(segment: Segment) -> Iterator[dict[str, float]]:
+    """How many candidates are ranked anew, as multiples of k."""
+    if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
+        yield from ({"k_factor": factor, "rescore": 2.0} for factor in (2.0, 4.0, 8.0, 16.0))
+    else:
+        yield from ({"rescore": factor} for factor in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0))
+
+
+def _widths(segment: Segment) -> Iterator[dict[str, float]]:
+    """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
+    parameters = segment.parameters
+    for step in itertools.count(2):
+        width = round(2 ** (step / 2))
+        if "nprobe" in parameters and width <= segment.nlist:
+            yield {"nprobe": float(width)}
+        elif "efSearch" in parameters and 8 * width <= 1024:
+            yield {"efSearch": float(8 * width)}
+        else:
+            break
+    if not {"nprobe", "efSearch"} & parameters.keys():
+        yield {}

@@ -1,0 +1,116 @@
+"""What a new version takes over from the live one: segments with more tombstones, and what has to be written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from index.collection import Collection
+from index.ground_truth import HeldOut
+from index.live import LiveRows
+from index.merge import Size, to_merge
+from index.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.rows import conform, unify
+from index.segment import Positions, Segment
+from index.segment_job import RowSource
+from index.storage import Storage
+
+QUERIES = "queries.arrow"
+"""Held-out queries with their exact neighbours; see `HeldOut`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """How to get from a version's segments to the next one's.
+
+    `kept` segments stay, with the rows of `tombstones`, by segment name, no longer counting; the rows of `source`
+    become a new segment (None: there are none).
+    """
+
+    kept: list[SegmentRecord]
+    tombstones: Mapping[str, Positions]
+    source: RowSource | None
+
+
+def change_of(
+    changed: LiveRows,
+    touched: pa.Array[Any],
+    records: Sequence[SegmentRecord],
+    segments: Sequence[Segment],
+    settings: IndexSettings,
+) -> Change:
+    """The change that the rows of newer runs make. `touched` are all ids of these runs, deleted ones too."""
+    for segment in segments:
+        gone = segment.positions(touched)
+        segment.bury(gone[gone >= 0])
+    sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
+    if len(changed):
+        sizes.append(Size(ntotal=len(changed), live=len(changed)))
+    merged = set(to_merge(sizes, settings.segment_rows))
+    sources: list[RowSource] = [segments[n] for n in sorted(merged) if n < len(segments) and sizes[n].live]
+    if len(changed):
+        sources.append(changed)
+    staying = [
+        (record, segment)
+        for number, (record, segment) in enumerate(zip(records, segments, strict=True))
+        if number not in merged and segment.live_count
+    ]
+    return Change(
+        kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
+        tombstones={record.name: segment.dead_positions() for record, segment in staying},
+        source=Together(sources) if len(sources) > 1 else next(iter(sources), None),
+    )
+
+
+@dataclass(frozen=True)
+class Together:
+    """The rows of several sources, with the columns of all."""
+
+    sources: Sequence[RowSource]
+
+    def __len__(self) -> int:
+        return sum(len(source) for source in self.sources)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """As `unify` makes it."""
+        return unify([source.schema for source in self.sources])
+
+    def embedded(self) -> Iterator[pa.RecordBatch]:
+        """One source after the other."""
+        for source in self.sources:
+            for batch in source.embedded():
+                yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
+
+
+def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows) -> pa.Array[Any]:
+    """All ids of some runs: of the rows that are the newest, `changed`, and of the deletes."""
+    deleted = LiveRows.of_files(storage, [run.deletes for run in runs if run.deletes])
+    parts = [rows.read(["image_id"]) for rows in (deleted, changed)]
+    return pa.concat_tables(parts).column("image_id").combine_chunks()
+
+
+def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
+    """The queries that a version was measured with."""
+    path = f"index/{manifest.version}/{QUERIES}"
+    local = collection.storage.local_path(path) or cache / path
+    return HeldOut.read(local)
+
+
+def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
+    """As one Arrow file: `segment` (string) and `position` in it (int64)."""
+    names = np.repeat(list(tombstones), [len(positions) for positions in tombstones.values()])
+    table = pa.table(
+        {
+            "segment": pa.array(names.tolist(), pa.string()),
+            "position": pa.array(np.concatenate([*tombstones.values(), np.empty(0, np.int64)]), pa.int64()),
+        }
+    )
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
