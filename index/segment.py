@@ -222,7 +222,7 @@ class Segment:
     def ids(self, positions: Positions) -> pa.Array[Any]:
         """The ids at these positions."""
         ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
-        return ids.take(pa.array(positions)).combine_chunks()
+        return ids.take(pa.array(positions, pa.int64())).combine_chunks()
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
@@ -231,7 +231,7 @@ class Segment:
             slots = pc.index_in(batch.column("image_id"), value_set=ids)
             here = np.flatnonzero(slots.is_valid())
             here = here[self._live_mask[here + start]]
-            found[slots.take(pa.array(here, pa.int64())).to_numpy(zero_copy_only=False)] = here + start
+            found[slots.to_numpy(zero_copy_only=False)[here].astype(np.int64)] = here + start
         return found
 
     def find(self, image_id: str) -> int | None:
