@@ -1,0 +1,527 @@
+"""Filters: each operator on each type of column, refusals, and agreement with a plain evaluator."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index.errors import CollectionError, FilterError, QueryError
+from index.filters import MAX_DEPTH, Filter
+
+NOON = datetime(2024, 5, 31, 12, tzinfo=UTC)
+BATCH = pa.record_batch(
+    {
+        "label": ["cat", "dog", None, "category"],
+        "large": pa.array(["cat", "dog", None, "category"], pa.large_string()),
+        "view": pa.array(["cat", "dog", None, "category"], pa.string_view()),
+        "kind": pa.array(["cat", "dog", None, "category"]).dictionary_encode(),
+        "width": pa.array([1, 10, None, 11], pa.int32()),
+        "tiny": pa.array([-128, 0, None, 127], pa.int8()),
+        "huge": pa.array([0, 2**53 + 1, None, 2**64 - 1], pa.uint64()),
+        "score": [0.0, -0.0, None, math.nan],
+        "single": pa.array([0.1, math.inf, None, -1], pa.float32()),
+        "half": pa.array([0.1, 2, None, -1], pa.float16()),
+        "public": [True, False, None, True],
+        "taken": pa.array([NOON, NOON + timedelta(microseconds=1), None, NOON], pa.timestamp("us", "UTC")),
+        "nanos": pa.array([0, 1, None, 10**18], pa.timestamp("ns")),
+        "seconds": pa.array([0, 1, None, 2], pa.timestamp("s", "Asia/Tokyo")),
+        "day": [date(2024, 5, 30), date(2024, 5, 31), None, date(2024, 6, 1)],
+        "day64": pa.array([date(2024, 5, 30), date(2024, 5, 31), None, date(2024, 6, 1)], pa.date64()),
+        "tags": [["red", "blue"], [], None, [None, "green"]],
+        "kinds": pa.array([["a", "b"], [], None, ["b"]], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+        "box": pa.array([[1, 5], [3, 3], None, [7, None]], pa.list_(pa.int16(), 2)),
+        "times": pa.array([[NOON], [], None, [NOON, NOON]], pa.large_list(pa.timestamp("us", "UTC"))),
+        "empty": pa.nulls(4),
+        "exif": [{"iso": 100}, {"iso": None}, None, {"iso": 3}],
+        "blob": [b"a", b"b", None, b"c"],
+        "$odd": [1, 2, 3, 4],
+    }
+)
+
+
+def matching(expression: Any, batch: pa.RecordBatch = BATCH) -> list[int]:
+    """Positions of the rows that match."""
+    mask = Filter.parse(expression, batch.schema).mask(batch)
+    assert mask.dtype == bool
+    assert mask.shape == (len(batch),)
+    return np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize("column", ["label", "large", "view", "kind"])
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("cat", [0]),
+        ({"$eq": "cat"}, [0]),
+        ({"$ne": "cat"}, [1, 2, 3]),
+        ({"$in": ["cat", "dog", "cow"]}, [0, 1]),
+        ({"$in": ["cat", None]}, [0, 2]),
+        ({"$in": []}, []),
+        ({"$nin": ["cat"]}, [1, 2, 3]),
+        ({"$nin": ["cat", None]}, [1, 3]),
+        ({"$gt": "cat"}, [1, 3]),
+        ({"$gte": "cat", "$lt": "dog"}, [0, 3]),
+        ({"$lte": "cat"}, [0]),
+        ({"$prefix": "cat"}, [0, 3]),
+        ({"$prefix": ""}, [0, 1, 3]),
+        (None, [2]),
+        ({"$ne": None}, [0, 1, 3]),
+        ({"$exists": True}, [0, 1, 3]),
+        ({"$exists": False}, [2]),
+        ({"$not": {"$prefix": "cat"}}, [1, 2]),
+        ({"$not": {"$not": {"$eq": "dog"}}}, [1]),
+        ({}, [0, 1, 2, 3]),
+    ],
+)
+def test_text(column: str, condition: object, rows: list[int]) -> None:
+    assert matching({column: condition}) == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ({"width": 10}, [1]),
+        ({"width": 10.0}, [1]),
+        ({"width": 10.5}, []),
+        ({"width": {"$in": [10.5, 11, 2**70, 1e400]}}, [3]),
+        ({"width": {"$gt": 10.5}}, [3]),
+        ({"width": {"$gt": 10}}, [3]),
+        ({"width": {"$gte": 10.5}}, [3]),
+        ({"width": {"$gte": 10}}, [1, 3]),
+        ({"width": {"$lt": 10.5}}, [0, 1]),
+        ({"width": {"$lt": 10}}, [0]),
+        ({"width": {"$lte": 10.5}}, [0, 1]),
+        ({"width": {"$lte": 9.5}}, [0]),
+        ({"tiny": 300}, []),
+        ({"tiny": {"$ne": 300}}, [0, 1, 2, 3]),
+        ({"tiny": {"$gt": 2**70}}, []),
+        ({"tiny": {"$lte": 128}}, [0, 1, 3]),
+        ({"tiny": {"$lt": 127.5}}, [0, 1, 3]),
+        ({"tiny": {"$gt": -129}}, [0, 1, 3]),
+        ({"tiny": {"$lt": -128.5}}, []),
+        ({"tiny": {"$gte": -math.inf}}, [0, 1, 3]),
+        ({"tiny": {"$gt": math.inf}}, []),
+        ({"tiny": {"$gte": 127}}, [3]),
+        ({"huge": 2**53 + 1}, [1]),
+        ({"huge": float(2**53)}, []),
+        ({"huge": {"$gt": float(2**53)}}, [1, 3]),
+        ({"huge": {"$gte": 2**64 - 1}}, [3]),
+        ({"huge": {"$gt": -1}}, [0, 1, 3]),
+        ({"score": 0}, [0, 1]),
+        ({"score": -0.0}, [0, 1]),
+        ({"score": {"$ne": 0}}, [2, 3]),
+        ({"score": {"$gte": 0}}, [0, 1]),
+        ({"score": {"$lt": 10**400}}, [0, 1]),
+        ({"score": {"$gt": -(10**400)}}, [0, 1]),
+        ({"score": {"$not": {"$lte": 5}}}, [2, 3]),
+        ({"score": {"$exists": True}}, [0, 1, 3]),
+        ({"single": 0.1}, [0]),
+        ({"single": {"$in": [0.1, -1]}}, [0, 3]),
+        ({"single": {"$gt": 1e30}}, [1]),
+        ({"half": 0.1}, [0]),
+        ({"half": {"$gte": 1e300}}, []),
+    ],
+)
+def test_numbers(expression: object, rows: list[int]) -> None:
+    assert matching(expression) == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ({"public": True}, [0, 3]),
+        ({"public": {"$ne": True}}, [1, 2]),
+        ({"public": {"$in": [False]}}, [1]),
+        ({"public": {"$lt": True}}, [1]),
+        ({"taken": "2024-05-31T12:00:00Z"}, [0, 3]),
+        ({"taken": "2024-05-31T12:00"}, [0, 3]),
+        ({"taken": "2024-05-31 14:00:00+02:00"}, [0, 3]),
+        ({"taken": {"$gt": "2024-05-31T12:00:00Z"}}, [1]),
+        ({"taken": {"$gte": "2024-05-31", "$lt": "2024-06-01"}}, [0, 1, 3]),
+        ({"taken": {"$in": ["2024-05-31T12:00:00.000001", None]}}, [1, 2]),
+        ({"nanos": {"$gt": "1970-01-01"}}, [1, 3]),
+        ({"nanos": {"$lt": "9999-12-31"}}, [0, 1, 3]),
+        ({"nanos": {"$gte": "0001-01-01T00:00+14:00"}}, [0, 1, 3]),
+        ({"nanos": "2001-09-09T01:46:40Z"}, [3]),
+        ({"seconds": "1970-01-01T00:00:01Z"}, [1]),
+        ({"seconds": "1970-01-01T00:00:01.5Z"}, []),
+        ({"seconds": {"$gt": "1970-01-01T00:00:00.5Z"}}, [1, 3]),
+        ({"day": "2024-05-31"}, [1]),
+        ({"day": "2024-05-31T12:00"}, []),
+        ({"day": {"$gte": "2024-05-31T12:00"}}, [3]),
+        ({"day": {"$lte": "2024-05-31T12:00"}}, [0, 1]),
+        ({"day64": {"$in": ["2024-05-31", "2024-06-01T02:00+02:00"]}}, [1, 3]),
+        ({"day64": {"$gt": "2024-05-31"}}, [3]),
+    ],
+)
+def test_truth_and_times(expression: object, rows: list[int]) -> None:
+    assert matching(expression) == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ({"tags": "blue"}, [0]),
+        ({"tags": {"$ne": "blue"}}, [1, 2, 3]),
+        ({"tags": {"$in": ["green", "blue"]}}, [0, 3]),
+        ({"tags": {"$prefix": "gr"}}, [3]),
+        ({"tags": {"$lt": "c"}}, [0]),
+        ({"tags": None}, [2]),
+        ({"tags": {"$exists": True}}, [0, 1, 3]),
+        ({"kinds": "b"}, [0, 3]),
+        ({"box": 3}, [1]),
+        ({"box": {"$gt": 4}}, [0, 3]),
+        ({"box": {"$gt": 2, "$lt": 2}}, [0]),
+        ({"box": {"$gt": -(2**70)}}, [0, 1, 3]),
+        ({"times": "2024-05-31T12:00Z"}, [0, 3]),
+        ({"empty": None}, [0, 1, 2, 3]),
+        ({"empty": "cat"}, []),
+        ({"empty": {"$ne": 3}}, [0, 1, 2, 3]),
+        ({"empty": {"$gt": True}}, []),
+        ({"empty": {"$prefix": "c"}}, []),
+        ({"exif": {"$exists": True}}, [0, 1, 3]),
+        ({"exif": {"$not": {"$exists": True}}}, [2]),
+        ({"blob": {"$exists": False}}, [2]),
+    ],
+)
+def test_lists_and_types_that_are_not_compared(expression: object, rows: list[int]) -> None:
+    assert matching(expression) == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"$not": {}}, []),
+        ({"label": "cat", "width": 1}, [0]),
+        ({"label": "cat", "width": 10}, []),
+        ({"$and": [{"label": {"$prefix": "cat"}}, {"public": True}]}, [0, 3]),
+        ({"$or": [{"label": "dog"}, {"width": 1}]}, [0, 1]),
+        ({"$or": [{"label": "dog"}, {"width": 1}], "public": True}, [0]),
+        ({"$or": [{}]}, [0, 1, 2, 3]),
+        ({"$not": {"width": {"$gt": 5}}}, [0, 2]),
+        ({"width": {"$not": {"$gt": 5}}}, [0, 2]),
+        ({"width": {"$gt": 0, "$not": {"$gt": 5}}}, [0]),
+    ],
+)
+def test_joining(expression: object, rows: list[int]) -> None:
+    assert matching(expression) == rows
+
+
+COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not"
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        (["label"], "a filter takes an object, got a list"),
+        (None, "a filter takes an object, got null"),
+        ({"$and": []}, "$and takes a list of one or more objects, got an empty list"),
+        ({"$or": {"label": "cat"}}, "$or takes a list of one or more objects, got an object"),
+        ({"$or": ["cat"]}, "a filter takes an object, got 'cat'"),
+        ({"$not": 3}, "a filter takes an object, got 3"),
+        ({"label": {"$not": "cat"}}, "column 'label': $not takes an object, got 'cat'"),
+        ({"$nor": []}, f"unknown operator '$nor'; on a column: {COMPARISONS}; on whole filters: $and, $or, $not"),
+        (
+            {"width": {"min": 3}},
+            f"unknown operator 'min'; on a column: {COMPARISONS}; on whole filters: $and, $or, $not",
+        ),
+        ({"width": "10"}, "column 'width' (int32): $eq takes a number, got '10'"),
+        ({"width": {"$gt": True}}, "column 'width' (int32): $gt takes a number, got true"),
+        ({"width": {"$lt": None}}, "column 'width' (int32): $lt takes a number, got null"),
+        ({"score": {"$lt": math.nan}}, "column 'score' (double): $lt takes a number, got NaN"),
+        ({"label": {"$in": "cat"}}, "column 'label' (string): $in takes a list, got 'cat'"),
+        ({"label": {"$nin": ["cat", ["dog"]]}}, "column 'label' (string): $nin takes text, got a list"),
+        ({"label": ["cat"]}, "column 'label' (string): $eq takes text, got a list"),
+        ({"label": 3}, "column 'label' (string): $eq takes text, got 3"),
+        ({"label": "\ud800"}, "column 'label' (string): $eq takes text, got '\\ud800'"),
+        ({"label": {"$exists": 1}}, "column 'label' (string): $exists takes true or false, got 1"),
+        ({"kind": {"$prefix": 3}}, "column 'kind' (string): $prefix takes text, got 3"),
+        ({"width": {"$prefix": "1"}}, "column 'width' (int32): $prefix works on text alone"),
+        ({"public": 1}, "column 'public' (bool): $eq takes true or false, got 1"),
+        ({"day": "x" * 99}, "column 'day' (date32[day]): $eq takes a time such as '2024-05-31' or "),
+        ({"day": 2024}, "'2024-05-31T12:00:00Z', got 2024"),
+        ({"box": {"$gt": "a"}}, "column 'box' (list<item: int16>): $gt takes a number, got 'a'"),
+        ({"exif": {"$in": []}}, "column 'exif' (struct<iso: int64>): only $exists works on this type, got $in"),
+        ({"blob": None}, "column 'blob' (binary): only $exists works on this type, got $eq"),
+        ({"empty": []}, "column 'empty' (null): $eq takes text, a number, true or false, got an empty list"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(expression: Any, message: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        Filter.parse(expression, BATCH.schema)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_column_is_told_with_those_that_are_there() -> None:
+    schema = BATCH.select(["label", "kind", "tags", "exif", "$odd"]).schema
+    for name in ("width", "\ud800"):
+        with pytest.raises(QueryError) as caught:
+            Filter.parse({name: 1}, schema)
+        assert str(caught.value) == (
+            f"unknown column {name!r}; columns that can be filtered: label (string), kind (string), "
+            "tags (list<item: string>), exif (struct<iso: int64>, $exists alone)"
+        )
+    with pytest.raises(FilterError, match=r"unknown operator '\$odd'"):
+        Filter.parse({"$odd": 1}, schema)
+    with pytest.raises(FilterError, match="can be filtered: none"):
+        Filter.parse({"label": 1}, pa.schema([]))
+
+
+@pytest.mark.parametrize(
+    "deeper",
+    [lambda inner: {"$not": inner}, lambda inner: {"$and": [inner]}, lambda inner: {"$or": [{}, inner]}],
+)
+def test_nesting_has_a_limit(deeper: Callable[[object], object]) -> None:
+    expression: object = {"label": "cat"}
+    for _ in range(MAX_DEPTH):
+        expression = deeper(expression)
+    assert len(matching(expression)) in (1, 4)
+    for more in (1, 50_000):
+        for _ in range(more):
+            expression = deeper(expression)
+        with pytest.raises(FilterError, match="nested deeper than 32 levels"):
+            matching(expression)
+
+
+def test_deep_operands_are_refused() -> None:
+    inside: object = {"$eq": 1}
+    operand: object = 1
+    for _ in range(50_000):
+        inside, operand = {"$not": inside}, [operand]
+    with pytest.raises(FilterError, match="nested deeper than 32 levels"):
+        matching({"width": inside})
+    with pytest.raises(FilterError, match=r"\$eq takes a number, got a list"):
+        matching({"width": operand})
+    with pytest.raises(FilterError, match=r"\$in takes a number, got a list"):
+        matching({"width": {"$in": [operand]}})
+
+
+def test_many_operands() -> None:
+    assert matching({"width": {"$in": list(range(10, 50_000))}}) == [1, 3]
+    assert matching({"$or": [{"width": number} for number in range(2, 2_000)]}) == [1, 3]
+
+
+def test_filters_are_equal_when_their_canonical_json_is() -> None:
+    one = Filter.parse({"width": {"$gt": 1, "$lt": 9}, "label": "é"}, BATCH.schema)
+    other = Filter.parse({"label": "é", "width": {"$lt": 9, "$gt": 1}}, BATCH.schema)
+    assert one == other
+    assert len({one, other, Filter.parse({"label": "é"}, BATCH.schema)}) == 2
+    assert json.loads(one.key) == {"width": {"$gt": 1, "$lt": 9}, "label": "é"}
+    assert repr(one) == f"Filter(key={one.key!r})"
+
+
+def test_a_filter_keeps_what_it_was_parsed_from() -> None:
+    expression: dict[str, Any] = {"label": {"$in": ["cat"]}}
+    condition = Filter.parse(expression, BATCH.schema)
+    expression["label"]["$in"].append("dog")
+    expression["width"] = 3
+    assert condition.mask(BATCH).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("name", [name for name in BATCH.schema.names if name != "$odd"])
+def test_every_type_sliced_empty_and_missing(name: str) -> None:
+    batch = BATCH.select([name])
+    for expression in ({name: {"$exists": True}}, {"$not": {name: {"$exists": False}}}):
+        condition = Filter.parse(expression, batch.schema)
+        present = [False] * 4 if name == "empty" else [True, True, False, True]
+        assert condition.mask(batch).tolist() == present
+        assert condition.mask(batch.slice(1, 2)).tolist() == present[1:3]
+        assert condition.mask(batch.slice(4)).tolist() == []
+        assert condition.mask(pa.record_batch({"other": [1, 2, 3, 4]})).tolist() == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "condition", "rows"),
+    [
+        (pa.float64(), pa.array([1, 2, None]), {"$gt": 1.5}, [1]),
+        (pa.string(), pa.array([1, 2, None]), "2", [1]),
+        (pa.string(), pa.array(["1", "2", None]).dictionary_encode(), "2", [1]),
+        (pa.dictionary(pa.int8(), pa.string()), pa.array(["1", "2", None]), "2", [1]),
+        (pa.int64(), pa.array([1, 2, None], pa.int8()), {"$gte": 2}, [1]),
+        (pa.int64(), pa.nulls(3), {"$ne": 2}, [0, 1, 2]),
+        (pa.list_(pa.float64()), pa.array([[1], [2, 3], None]), 3.0, [1]),
+        (pa.large_list(pa.string()), pa.array([["a"], ["b"], None]), "b", [1]),
+        (pa.timestamp("ns", "UTC"), pa.array([0, 10**6, None], pa.timestamp("us")), "1970-01-01T00:00:01", [1]),
+    ],
+)
+def test_a_column_of_another_type_is_cast(
+    declared: pa.DataType, stored: pa.Array[Any], condition: object, rows: list[int]
+) -> None:
+    found = Filter.parse({"x": condition}, pa.schema([("x", declared)]))
+    batch = pa.record_batch({"x": stored})
+    assert np.flatnonzero(found.mask(batch)).tolist() == rows
+    assert found.mask(batch.slice(3)).tolist() == []
+    without = found.mask(pa.record_batch({"y": [1, 2]}))
+    assert without.tolist() == [isinstance(condition, dict) and "$ne" in condition] * 2
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored"),
+    [(pa.int64(), pa.array(["a"])), (pa.string(), pa.array([["a"]])), (pa.float64(), pa.array([2**53 + 1]))],
+)
+def test_a_column_that_cannot_be_cast_is_named(declared: pa.DataType, stored: pa.Array[Any]) -> None:
+    condition = Filter.parse({"year": {"$ne": None}}, pa.schema([("year", declared)]))
+    with pytest.raises(CollectionError, match=f"column 'year': expected {declared}, got {stored.type}"):
+        condition.mask(pa.record_batch({"year": stored}))
+
+
+def test_a_null_list_may_hold_elements() -> None:
+    items: Any = pa.array([1, 2, 3])
+    nulls: Any = pa.array([True, False, False])
+    batch = pa.record_batch({"x": pa.ListArray.from_arrays(pa.array([0, 2, 3, 3], pa.int32()), items, mask=nulls)})
+    assert matching({"x": {"$gt": 0}}, batch) == [1]
+    assert matching({"x": {"$gt": 0}}, batch.slice(1)) == [0]
+
+
+# What follows compares with a plain evaluator on random rows and expressions.
+
+Row = dict[str, Any]
+ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+TYPES: dict[str, pa.DataType] = {
+    "text": pa.string(),
+    "kind": pa.dictionary(pa.int8(), pa.string()),
+    "tiny": pa.int8(),
+    "long": pa.int64(),
+    "real": pa.float64(),
+    "flag": pa.bool_(),
+    "time": pa.timestamp("ms", "UTC"),
+    "tags": pa.list_(pa.string()),
+    "list": pa.large_list(pa.int16()),
+}
+
+words = st.text("ab", max_size=3)
+numbers = st.sampled_from([0, 1, -1, 2, 127, -128, 2**53, 2**53 + 1])
+moments = st.integers(-3, 3).map(lambda half_days: NOON + timedelta(hours=12 * half_days))
+lists = {"tags": words, "list": st.integers(-3, 3)}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "text": words,
+    "kind": words,
+    "tiny": st.sampled_from([0, 1, -1, 127, -128]),
+    "long": numbers,
+    "real": st.sampled_from([0.0, -0.0, 0.5, -1.0, 1.0, math.inf, -math.inf, math.nan, 2.0**53]),
+    "flag": st.booleans(),
+    "time": moments,
+    **{name: st.lists(st.none() | items, max_size=3) for name, items in lists.items()},
+}
+# Floats hold 2**53 + 1 only rounded, so that it is no operand of theirs.
+real_operands = numbers.filter(lambda number: number != 2**53 + 1) | st.sampled_from([0.5, -0.5, math.inf, -math.inf])
+whole_operands = numbers | st.sampled_from([0.5, -0.5, 127.5, -128.5, 2**70, -(2**70), math.inf, -math.inf, 2.0**53])
+zones = st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30))])
+OPERANDS: dict[str, st.SearchStrategy[Any]] = {
+    **VALUES,
+    "tiny": whole_operands,
+    "long": whole_operands,
+    "real": real_operands,
+    "time": st.builds(
+        lambda moment, zone: moment.astimezone(zone or UTC).replace(tzinfo=zone).isoformat(), moments, zones
+    ),
+    "tags": words,
+    "list": whole_operands,
+}
+
+
+def conditions(name: str) -> st.SearchStrategy[Any]:
+    operand = OPERANDS[name]
+    maybe = st.none() | operand
+    operators = {
+        **dict.fromkeys(("$eq", "$ne"), maybe),
+        **dict.fromkeys(("$in", "$nin"), st.lists(maybe, max_size=4)),
+        **dict.fromkeys(ORDER, operand),
+        "$exists": st.booleans(),
+        **({"$prefix": words} if name in ("text", "kind", "tags") else {}),
+    }
+    several = st.fixed_dictionaries({}, optional=operators)
+    return maybe | several | st.fixed_dictionaries({"$not": several}, optional=operators)
+
+
+def joined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3)
+    return st.fixed_dictionaries({}, optional={"$and": some, "$or": some, "$not": inner, "text": st.none() | words})
+
+
+on_columns = st.lists(st.sampled_from(list(TYPES)), max_size=2, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: conditions(name) for name in names})
+)
+expressions = st.recursive(on_columns, joined, max_leaves=4)
+rows = st.lists(st.fixed_dictionaries({name: st.none() | values for name, values in VALUES.items()}), max_size=6)
+
+
+@settings(deadline=None)
+@given(rows, expressions, st.integers(0, 3))
+def test_masks_equal_a_plain_evaluator(rows: list[Row], expression: Row, start: int) -> None:
+    schema = pa.schema(list(TYPES.items()))
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema).slice(start)
+    expected = [matches(row, expression) for row in rows[start:]]
+    assert Filter.parse(expression, schema).mask(batch).tolist() == expected
+
+
+def matches(row: Row, expression: Row) -> bool:
+    joins: dict[str, Callable[[Any], bool]] = {
+        "$and": lambda parts: all(matches(row, part) for part in parts),
+        "$or": lambda parts: any(matches(row, part) for part in parts),
+        "$not": lambda inner: not matches(row, inner),
+    }
+    return all(
+        joins[name](operand) if name in joins else holds(row[name], operand) for name, operand in expression.items()
+    )
+
+
+def holds(value: Any, condition: Any) -> bool:
+    if not isinstance(condition, dict):
+        return compares(value, "$eq", condition)
+    return all(compares(value, name, operand) for name, operand in condition.items())
+
+
+def compares(value: Any, name: str, operand: Any) -> bool:
+    if name in ("$ne", "$nin"):
+        return not compares(value, {"$ne": "$eq", "$nin": "$in"}[name], operand)
+    if name == "$not":
+        return not holds(value, operand)
+    if name == "$in":
+        return any(compares(value, "$eq", each) for each in operand)
+    if name == "$exists":
+        return (value is not None) is operand
+    if operand is None or value is None:
+        return name == "$eq" and operand is value
+    if isinstance(value, list):
+        return any(each is not None and compares(each, name, operand) for each in value)
+    if isinstance(value, datetime):
+        moment = datetime.fromisoformat(operand)
+        operand = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if name == "$prefix":
+        return bool(value.startswith(operand))
+    return bool({"$eq": operator.eq, **ORDER}[name](value, operand))
+
+
+KEYS = [*BATCH.schema.names, *COMPARISONS.split(", "), "$and", "$or", "", "\ud800"]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["\ud800", 2**70, 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), json_values, max_size=3) | json_values)
+def test_any_json_gives_a_mask_or_a_filter_error(expression: Any) -> None:
+    try:
+        condition = Filter.parse(expression, BATCH.schema)
+    except FilterError:
+        return
+    assert condition.mask(BATCH).shape == (4,)
