@@ -173,18 +173,19 @@ def locate(segments: Sequence[Segment], ids: pa.Array[Any]) -> Positions:
     return found
 
 
-def recall(found: Scores, exact: Scores, k: int) -> float:
-    """The share of the k nearest that were found; another at the same distance is as good (as ann-benchmarks counts).
+def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
+    """For each query the share of its k nearest that were found, `(n,)`.
 
+    Another row at the same distance is as good, as ann-benchmarks counts.
     Scores are `(n, k or more)`, best first, -inf where there are fewer.
     """
     k = min(k, exact.shape[1])
-    if k == 0 or not len(exact):
-        return 1.0
+    if k == 0:
+        return np.ones(len(exact))
     there = np.isfinite(exact[:, :k]).sum(axis=1)
     bar = np.take_along_axis(exact, np.maximum(there - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
     hits = (np.isfinite(found[:, :k]) & (found[:, :k] >= bar)).sum(axis=1)
-    return float(np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0).mean())
+    return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
 
 
 def search_held_out(

@@ -49,7 +49,7 @@ def measure(segments: Sequence[Segment], held_out: HeldOut) -> Measured:
     }
     return Measured(
         queries=len(vectors),
-        recall={k: round(value, 4) for k, value in recalls.items()},
+        recall={k: round(float(value.mean()), 4) for k, value in recalls.items()},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(vectors) / seconds, 1),
     )
