@@ -7,17 +7,17 @@ from api.settings import ServeSettings
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.images import ImageLimits
 from index.collection import Collection
-from index.search import Searcher
+from index.versions import open_last_good
 
 
 def build_service(settings: ServeSettings, *, query_policy: FetchPolicy | None = None) -> SearchService:
-    """Open the collection's current index and load its model (or `settings.model`).
+    """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
     `query_policy` says what queries may name: by default public web addresses alone, whoever asks.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
-    searcher = Searcher.open(Collection.open(settings.collection))
+    searcher = open_last_good(Collection.open(settings.collection))
     # Imported late: torch takes seconds, which a mistyped collection should not cost.
     from embedder.model import ClipEmbedder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -17,16 +16,12 @@ from index.choose import exact_rows
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS, first_damage, version_files
-from index.ground_truth import HeldOut
 from index.records import SegmentRecord, VersionManifest
 from index.segment import Positions, Segment
 from index.storage import Storage
 
 TOMBSTONES = "tombstones.arrow"
 """Rows of older segments that no longer count: `segment` (string) and `position` in it (int64)."""
-
-QUERIES = "queries.arrow"
-"""Queries held out, with their exact neighbours."""
 
 
 def open_segments(
@@ -51,21 +46,6 @@ def check_version(collection: Collection, manifest: VersionManifest, *, verify: 
     _check(collection, manifest, collection.storage, verify=verify)
 
 
-def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
-    """Write the positions that no longer count, by the name of their segment."""
-    names = np.repeat(np.array(list(tombstones), object), [len(positions) for positions in tombstones.values()])
-    positions = np.concatenate([np.empty(0, np.int64), *tombstones.values()])
-    table = pa.table({"segment": pa.array(names, pa.string()), "position": pa.array(positions, pa.int64())})
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)
-
-
-def read_queries(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
-    """The held-out queries of a version that `open_segments` has opened with the same `cache`."""
-    path = f"index/{manifest.version}/{QUERIES}"
-    return HeldOut.read(collection.storage.local_path(path) or cache / path)
-
-
 def _check(collection: Collection, manifest: VersionManifest, storage: Storage, *, verify: bool) -> None:
     damage = first_damage(storage, version_files(manifest), verify=verify)
     if damage:
@@ -80,15 +60,18 @@ def _check(collection: Collection, manifest: VersionManifest, storage: Storage, 
 
 def _copied(storage: Storage, manifest: VersionManifest, cache: Path) -> Storage:
     """The files of a version as local ones, under the same paths; what is missing there is missing here."""
+    files = version_files(manifest)
 
     def copy(path: str) -> None:
         target = cache / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            storage.download(path, target)
+        # Never over a copy that is there: another version's segment may be mapped from it.
+        if not (target.is_file() and target.stat().st_size == files[path].size):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                storage.download(path, target)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(copy, version_files(manifest)))
+        list(pool.map(copy, files))
     return Storage.open(cache)
 
 

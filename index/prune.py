@@ -1,0 +1,150 @@
+"""Removes index versions that are no longer wanted, and the segments that only they had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
+
+from index.collection import Collection
+from index.errors import CollectionError, DamagedVersionError, RecallTooLowError
+from index.files import SEGMENTS
+from index.records import VersionManifest
+from index.versions import require_good
+
+ABANDONED = timedelta(days=1)
+"""Once nothing of an unfinished build has changed for so long, its files are taken for remains.
+
+An hour would not do: to fill one large graph index may take longer, and writes nothing meanwhile. Remains cost room; a
+segment that is pulled away costs the build.
+"""
+
+_FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9]+)?(?=/|$)")
+"""A version's folder or a segment's, and the version in whose making it came to be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path.
+
+    `left` says why a version, or a folder by its path, was left that looks as if it could go.
+    """
+
+    versions: list[str]
+    segments: list[str]
+    remains: list[str]
+    bytes_freed: int
+    left: dict[str, str]
+
+
+@dataclass
+class _Folder:
+    """A version's or a segment's folder: which version's making it came from, and the bytes in it."""
+
+    maker: str
+    size: int = 0
+    changed: bool = False  # of late
+
+
+def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
+    """Remove old versions, and then the segments that no other names.
+
+    What stays: the live version and those newer than it; of those before it the newest, until `keep` good ones are
+    there, the live one counted; a version whose manifest cannot be read, and every segment that it may name, which are
+    all made by it or before. Good is what has all its files, by their sizes, and the recall that was asked for. What no
+    version names is removed once its build has been idle for `ABANDONED`.
+
+    CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read.
+    """
+    if keep < 1:
+        raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
+    manifests, unreadable = _manifests(collection)
+    versions = _outdated(collection, sorted(manifests), keep)
+    needed = {path for name in manifests if name not in versions for path in _named(manifests[name])}
+    dropped = {path for name in versions for path in _named(manifests[name])}
+    folders = _folders(collection)
+    busy = {folder.maker for folder in folders.values() if folder.changed}
+    segments, remains, left = [], [], dict(unreadable)
+    for path, folder in folders.items():
+        is_segment = path.startswith(SEGMENTS)
+        if path in needed or (not is_segment and folder.maker in manifests | unreadable):
+            continue
+        if is_segment and folder.maker <= max(unreadable, default=""):
+            left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
+        elif path in dropped:
+            segments.append(path)
+        elif folder.maker in busy:
+            left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
+        else:
+            remains.append(path)
+    gone = [*(f"index/{name}" for name in versions), *segments, *remains]
+    if not dry_run:
+        _delete(collection, gone)
+    return Pruned(
+        versions=versions,
+        segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
+        remains=remains,
+        bytes_freed=sum(folders[path].size for path in gone),
+        left=left,
+    )
+
+
+def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
+    """Manifests by version, and why the others cannot be read."""
+    read: dict[str, VersionManifest] = {}
+    unreadable: dict[str, str] = {}
+    for name in collection.versions():
+        try:
+            read[name] = collection.read_version(name)
+        except DamagedVersionError as error:
+            unreadable[name] = f"{error}; restore that file, or remove index/{name}"
+    return read, unreadable
+
+
+def _outdated(collection: Collection, names: Sequence[str], keep: int) -> list[str]:
+    """Versions before the live one that are not among the newest `keep` good ones, oldest first."""
+    live = collection.current()
+    outdated: list[str] = []
+    good = 0
+    for name in reversed(names):
+        if live is None or name > live:
+            continue
+        if good >= keep:
+            outdated.append(name)
+            continue
+        try:
+            require_good(collection, name, verify=False)
+            good += 1
+        except (DamagedVersionError, RecallTooLowError):
+            continue  # nothing that one could go back to
+    return outdated[::-1]
+
+
+def _named(manifest: VersionManifest) -> list[str]:
+    """Paths of the segments that a version consists of."""
+    return [f"{SEGMENTS}/{segment.name}" for segment in manifest.segments]
+
+
+def _folders(collection: Collection) -> dict[str, _Folder]:
+    """Every version's and segment's folder, by path. Hidden files count: they are of a build that is under way."""
+    storage = collection.storage
+    root = storage.absolute("")
+    selector = pafs.FileSelector(storage.absolute("index"), allow_not_found=True, recursive=True)
+    since = datetime.now(UTC) - ABANDONED
+    folders: dict[str, _Folder] = {}
+    for info in storage.filesystem.get_file_info(selector):
+        if match := _FOLDER.match(info.path.removeprefix(root).lstrip("/")):
+            folder = folders.setdefault(match[0], _Folder(match[1]))
+            folder.size += info.size or 0
+            folder.changed |= info.mtime is None or info.mtime > since
+    return dict(sorted(folders.items()))
+
+
+def _delete(collection: Collection, paths: Sequence[str]) -> None:
+    for path in paths:
+        # First, so that what is half removed does not look complete. Segments come last: no manifest names them now.
+        collection.storage.delete(f"{path}/manifest.json")
+        collection.storage.delete(path)

@@ -1,0 +1,135 @@
+"""What operators do with index versions: list them, promote one, go back, serve the last good one, prune old ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from index.collection import Collection
+from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError
+from index.records import VersionManifest
+from index.search import Searcher
+from index.verify import check_version
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A complete version. `manifest` is None, and `damage` says why, when it cannot be read."""
+
+    name: str
+    live: bool
+    manifest: VersionManifest | None
+    damage: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolledBack:
+    """The version that is live now, the one before, and why those in between were passed over."""
+
+    manifest: VersionManifest
+    before: str
+    skipped: dict[str, str]
+
+
+def list_versions(collection: Collection) -> list[Version]:
+    """Every complete version, oldest first. Manifests alone are read."""
+    try:
+        current = collection.current()
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        current = None
+    return [_version(collection, name, live=name == current) for name in collection.versions()]
+
+
+def promote(collection: Collection, version: str) -> VersionManifest:
+    """Make a version the live one, once every byte of it has been verified.
+
+    DamagedVersionError names the file that is not whole: the live version then stays as it is. A version whose
+    recall is below its target is promoted too: that is for whoever names it to decide.
+    """
+    manifest = collection.read_version(version)
+    check_version(collection, manifest)
+    collection.promote(version)
+    return manifest
+
+
+def rollback(collection: Collection) -> RolledBack:
+    """Make the newest good version before the live one live.
+
+    Good is what is whole and meets the recall that was asked for. DamagedVersionError when none is, with the reason
+    of each; EmptyCollectionError when no version is live.
+    """
+    before = collection.current()
+    if before is None:
+        raise EmptyCollectionError(f"{collection.location} has no live index version to go back from")
+    skipped: dict[str, str] = {}
+    for name in _older(collection, before):
+        try:
+            manifest = require_good(collection, name)
+        except (DamagedVersionError, RecallTooLowError) as error:
+            skipped[name] = str(error)
+            continue
+        collection.promote(name)
+        return RolledBack(manifest=manifest, before=before, skipped=skipped)
+    reasons = "; ".join(skipped.values()) or "there is no older one"
+    raise DamagedVersionError(
+        f"no version before {before} to go back to: {reasons}. It stays the live one; build another with "
+        "`likeness index`"
+    )
+
+
+def open_last_good(collection: Collection) -> Searcher:
+    """The live version; where that is damaged, the newest good one before it, with a warning that names the file.
+
+    Where CURRENT itself cannot be read, the newest good version. DamagedVersionError, of the live version, when none is
+    good; EmptyCollectionError when there is none at all.
+    """
+    try:
+        return Searcher.open(collection)
+    except DamagedVersionError as error:
+        damage = error
+    for name in _older(collection, _live_or_none(collection)):
+        try:
+            require_good(collection, name, verify=False)  # opening it verifies every byte
+            searcher = Searcher.open(collection, name)
+        except (DamagedVersionError, RecallTooLowError) as error:
+            logger.warning("%s", error)
+            continue
+        logger.warning("%s. Serving index version %s, the last good one", damage, name)
+        return searcher
+    raise damage
+
+
+def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
+    """The manifest of a version that is whole and meets the recall that was asked for.
+
+    DamagedVersionError or RecallTooLowError say why it is not; without `verify` altered bytes go unseen.
+    """
+    manifest = collection.read_version(version)
+    reached, target = manifest.recall["10"], manifest.settings.target_recall
+    if reached < target:
+        raise RecallTooLowError(f"index version {version} has a recall@10 of {reached}, below its target of {target}")
+    check_version(collection, manifest, verify=verify)
+    return manifest
+
+
+def _version(collection: Collection, name: str, *, live: bool) -> Version:
+    try:
+        return Version(name=name, live=live, manifest=collection.read_version(name))
+    except DamagedVersionError as error:
+        return Version(name=name, live=live, manifest=None, damage=str(error))
+
+
+def _older(collection: Collection, version: str | None) -> Iterator[str]:
+    """Versions before this one, or all of them; newest first."""
+    return (name for name in reversed(collection.versions()) if version is None or name < version)
+
+
+def _live_or_none(collection: Collection) -> str | None:
+    try:
+        return collection.current()
+    except DamagedVersionError:
+        return None
