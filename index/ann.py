@@ -16,8 +16,9 @@ Vectors = npt.NDArray[np.float32]
 
 _ROWS_PER_LIST = 50  # to train on; more costs time and gains next to nothing
 _ROWS_PER_CODE = 256
-_ITERATIONS = 10
+_ITERATIONS = 6
 _MIN_SAMPLE = 20_000
+_PCA_SAMPLE = 5_000
 
 
 def new_index(factory: str, dim: int) -> faiss.Index:
@@ -48,7 +49,7 @@ def train(index: faiss.Index, sample: Vectors) -> None:
             transform = faiss.downcast_VectorTransform(inner.chain.at(number))
             if isinstance(transform, faiss.PCAMatrix) and number == 0:
                 # Both signs make the mean zero: inner products of centred vectors rank differently.
-                part = sample[:_MIN_SAMPLE]
+                part = _thinned(sample)
                 transform.train(np.concatenate([part, -part]))
     try:
         index.train(sample)
@@ -57,6 +58,12 @@ def train(index: faiss.Index, sample: Vectors) -> None:
             f"the index cannot be trained on {len(sample):,} vectors: {faiss_reason(error)}; name one with fewer "
             "lists or codes with --factory"
         ) from error
+
+
+def principal_dims(sample: Vectors, share: float) -> int:
+    """Over how many dimensions `share` of the variance of `(n, dim)` vectors is spread, the widest ones first."""
+    variances = np.linalg.eigvalsh(np.cov(_thinned(sample), rowvar=False).reshape(sample.shape[1], -1))[::-1]
+    return int(np.searchsorted(np.cumsum(variances), share * variances.sum()) + 1)
 
 
 def parameters(index: faiss.Index) -> dict[str, float]:
@@ -111,6 +118,11 @@ def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> 
     clustering.max_points_per_centroid = points_per_centroid
     clustering.min_points_per_centroid = 1  # no warnings: recall is measured
     clustering.niter = _ITERATIONS
+
+
+def _thinned(sample: Vectors) -> Vectors:
+    """Enough for a covariance; the sample is in the order of the rows, so from all over it."""
+    return sample[:: max(1, len(sample) // _PCA_SAMPLE)]
 
 
 def _unwrapped(index: faiss.Index) -> faiss.Index:

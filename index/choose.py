@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from index.ann import principal_dims
 from index.errors import FactoryError
 from index.records import FLAT, IndexSettings, Option
 
@@ -12,7 +16,9 @@ SCAN_BYTES_PER_SECOND = 10e9
 """What an exact scan of one query reads; two cores of a common server reach it."""
 
 _FLOAT, _ID = 4, 8  # bytes
-_PCA_DIM = 128
+_PQ = 64  # codes of a vector: 32 bytes
+_PCA_STEP, _MOST_PCA = 64, 256
+_PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again when candidates are ranked
 
 
 def exact_rows(settings: IndexSettings, dim: int) -> int:
@@ -55,33 +61,31 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
     ]
 
 
-def factory_of(options: Sequence[Option], rows: int, dim: int, settings: IndexSettings) -> str:
-    """The factory of a segment of `rows` in a version that took these options: a small segment is searched exactly."""
+def factory_of(options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings) -> str:
+    """The factory of a segment of `rows` in a version that took these options: a small segment is searched exactly.
+
+    `sample` of its vectors, `(n, dim)`, says over how many dimensions they spread.
+    """
     chosen = next(option.name for option in options if option.chosen)
-    if rows <= exact_rows(settings, dim) and (chosen == FLAT or settings.factory is None):
-        return FLAT
-    if settings.factory is not None:
+    if settings.factory:
         return settings.factory
-    return ann_factory(rows, dim, refine="Refine" in chosen) if chosen != FLAT else FLAT
+    if chosen == FLAT or rows <= exact_rows(settings, sample.shape[1]):
+        return FLAT
+    return ann_factory(rows, sample.shape[1], refine="Refine" in chosen, spread=principal_dims(sample, _PCA_SHARE))
 
 
-def ann_factory(rows: int, dim: int, *, refine: bool) -> str:
-    """Inverted lists of 4-bit product quantizers over the `min(dim, 128)` principal dimensions.
+def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -> str:
+    """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
 
     With as many lists as the square root of the rows training and assigning cost the same share at every size.
     """
-    reduced, pq = _reduced(dim)
+    reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
     pca = f"PCA{reduced}," if reduced < dim else ""
-    return f"{pca}IVF{max(1, math.isqrt(rows))},PQ{pq}x4fs" + (",Refine(SQ8)" if refine else "")
-
-
-def _reduced(dim: int) -> tuple[int, int]:
-    """Dimensions that are quantized, and into how many parts: of two dimensions each."""
-    reduced = min(dim - dim % 2, _PCA_DIM) or dim
-    return reduced, max(1, reduced // 2)
+    codes = next(codes for codes in range(min(_PQ, reduced), 0, -1) if reduced % codes == 0)
+    return f"{pca}IVF{math.isqrt(rows)},PQ{codes}x4fs" + (",Refine(SQ8)" if refine else "")
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
-    reduced, pq = _reduced(dim)
+    reduced = min(dim, _MOST_PCA)
     fixed = (math.isqrt(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
-    return rows * (pq // 2 + _ID + (dim if refine else 0)) + fixed
+    return rows * (min(_PQ, dim) // 2 + _ID + (dim if refine else 0)) + fixed

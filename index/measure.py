@@ -13,9 +13,9 @@ from index.nearest import nearest
 from index.records import ScoreDistribution
 from index.segment import Scores, Segment
 
-_DEEP_QUERIES = 200  # recall@100 looks at ten times as many neighbours of each
-_SINGLE_QUERIES = 100
-_PAIRS_ROWS = 20_000
+_DEEP_QUERIES = 100  # recall@100 looks at ten times as many neighbours of each
+_SINGLE_QUERIES = 50
+_PAIRS_ROWS = 4_000
 _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index import ann
-from index.choose import exact_rows, factory_of
+from index.choose import ann_factory, exact_rows, factory_of
 from index.errors import CollectionError, DamagedVersionError
 from index.files import file_record
 from index.records import FLAT, IndexSettings, Option, SegmentRecord
@@ -26,6 +26,7 @@ from index.tune import tune
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
 _MIN_SELF_SCORE = 0.9999
+_HEADER = 45  # bytes before the vectors of a flat index
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
 
 
@@ -63,11 +64,7 @@ class SegmentJob:
     @property
     def memory(self) -> int:
         """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows."""
-        factory = factory_of(self.options, self.rows, self.dim, self.settings)
-        if factory == FLAT:
-            return _FIXED_MEMORY
-        sample = min(self.rows, ann.training_rows(ann.new_index(factory, self.dim)))
-        return _FIXED_MEMORY + (3 * sample * 4 + 2 * self.rows) * self.dim
+        return _FIXED_MEMORY + (3 * self._sample_rows(self.rows) * 4 + 2 * self.rows) * self.dim
 
     def run(self) -> SegmentRecord | None:
         """Build the segment and put it in place. None when no row has an embedding.
@@ -82,9 +79,11 @@ class SegmentJob:
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            factory = factory_of(self.options, ntotal, self.dim, self.settings)
+            training = read_sample(scratch, ntotal, self.dim, self._sample_rows(ntotal))
+            factory = factory_of(self.options, training, ntotal, self.settings)
             if factory != FLAT:
-                write_ann(scratch, factory, ntotal, self.dim)
+                write_ann(scratch, factory, ntotal, training)
+            del training
             segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
             check_rows_found(segment, pa.Table.from_batches(sample))
             parameters = {} if factory == FLAT else tune(segment, self.settings.target_recall)
@@ -101,6 +100,11 @@ class SegmentJob:
             memory=files[ANN if factory != FLAT else VECTORS].size,
             files=files,
         )
+
+    def _sample_rows(self, rows: int) -> int:
+        """How many of the rows to train on."""
+        factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
+        return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
 
 
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
@@ -123,16 +127,19 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     return total
 
 
-def write_ann(folder: Path, factory: str, ntotal: int, dim: int) -> None:
-    """Train an index on a sample of the folder's vectors, add them all in blocks, and write it beside them."""
+def read_sample(folder: Path, ntotal: int, dim: int, size: int) -> npt.NDArray[np.float32]:
+    """Vectors of a folder chosen at random, `(size, dim)`, in their order."""
+    mapped = np.memmap(folder / VECTORS, np.float32, "r", _HEADER, (ntotal, dim))
+    chosen = np.random.default_rng(0).choice(ntotal, size, replace=False)
+    return np.asarray(mapped[np.sort(chosen)])
+
+
+def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
+    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
+    dim = sample.shape[1]
     index = ann.new_index(factory, dim)
-    path, offset = folder / VECTORS, len(_flat_header(dim, 0))
-    size = min(ntotal, ann.training_rows(index))
-    chosen = np.sort(np.random.default_rng(0).choice(ntotal, size, replace=False))
-    mapped = np.memmap(path, np.float32, "r", offset, (ntotal, dim))
-    ann.train(index, mapped[chosen])
-    del mapped
-    for block in ann.read_blocks(path, offset, ntotal, dim):
+    ann.train(index, sample)
+    for block in ann.read_blocks(folder / VECTORS, _HEADER, ntotal, dim):
         index.add(block)
     faiss.write_index(index, str(folder / ANN))
 
