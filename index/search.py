@@ -3,42 +3,54 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection as Ids
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from index.collection import Collection
 from index.errors import EmptyCollectionError, QueryError
+from index.filter_cache import FilterCache
+from index.queries import MAX_K as MAX_K
+from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, unit_vectors
+from index.ranking import Hit, hits_of, rank, rounded
 from index.records import ModelRecord, VersionManifest
-from index.rows import FIXED
+from index.rows import metadata_columns
 from index.segment import Segment
+from index.segments import Segments
 from index.verify import open_segments
 
-MAX_K = 10_000
-
-_DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
+_OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """An image near the query. `score` is the cosine; `metadata` are the columns of the source."""
+    """An image near the query. `score` is the cosine; `metadata` are the columns of the source.
+
+    `duplicates` are ids of images that were left out because they are all but the same as this one, best first.
+    """
 
     image_id: str
     score: float
     uri: str
     metadata: dict[str, Any]
+    duplicates: tuple[str, ...] = ()
 
 
 class Searcher:
     """The nearest neighbours in one index version. Safe to use from several threads."""
 
-    def __init__(self, manifest: VersionManifest, segments: list[Segment]) -> None:
+    def __init__(self, manifest: VersionManifest, segments: Sequence[Segment]) -> None:
         self.manifest = manifest
-        self._segments = segments
-        self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
+        self.segments = Segments(segments)
+        schema = self.segments.schema
+        self._filterable = pa.schema([field for field in schema if field.name not in _OF_REJECTS])
+        self._filters = FilterCache(self.segments, self._filterable)
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
@@ -74,70 +86,128 @@ class Searcher:
         """Length of a vector."""
         return self.manifest.dim
 
-    def search(self, vectors: npt.ArrayLike, k: int) -> list[list[Match]]:
+    @property
+    def filterable(self) -> dict[str, str]:
+        """Columns that `where` can name, with their Arrow types."""
+        return {field.name: str(field.type) for field in self._filterable}
+
+    def search(
+        self,
+        vectors: npt.ArrayLike,
+        k: int,
+        *,
+        offset: int = 0,
+        min_score: float | None = None,
+        where: Mapping[str, Any] | None = None,
+        distinct: float | None = None,
+        exclude: Ids[str] = (),
+    ) -> list[list[Match]]:
         """The k nearest of each vector, by score and then by image_id; all of them when there are fewer.
 
-        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. QueryError for another shape, a
-        vector without a direction, or a k outside 1 … MAX_K.
+        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. The first `offset` are skipped.
+        Only images count that pass the filter `where` (see `index.filters`), score `min_score` or more and are
+        not in `exclude`. Of images whose cosine with each other is `distinct` or more (0.98, say) the best is kept.
+        QueryError for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or
+        a cosine outside -1 … 1; FilterError for a filter that cannot be read.
         """
-        k = min(_checked_k(k), self.ntotal)
-        queries = self._unit_queries(vectors)
-        if not len(queries):
-            return []
-        scores, positions = self._nearest(queries, k)
-        rows = self._rows(positions[positions >= 0])
-        matches = iter(_match(row, score) for row, score in zip(rows, scores[positions >= 0].tolist(), strict=True))
-        found = [[next(matches) for _ in range(count)] for count in (positions >= 0).sum(axis=1)]
-        return [sorted(ranked, key=lambda match: (-match.score, match.image_id)) for ranked in found]
+        wanted = Wanted.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
+        queries = unit_vectors(vectors, self.dim)
+        eligible = None if where is None else self._filters.eligible(where)
+        ranked = rank(self.segments, queries, wanted, eligible)
+        matches = iter(self._matches([hit for hits in ranked for hit in hits]))
+        return [[next(matches) for _ in hits] for hits in ranked]
+
+    def more_like(
+        self,
+        positive: Sequence[Example],
+        negative: Sequence[Example] = (),
+        k: int = 10,
+        **options: Unpack[SearchOptions],
+    ) -> list[Match]:
+        """The k nearest to a mix of examples: like the positive, unlike the negative ones. These are left out.
+
+        `options` are those of `search`. QueryError names an id that is not there, and when the examples cancel out.
+        """
+        examples = [*positive, *negative]
+        ids = [example.of for example in examples if isinstance(example.of, str)]
+        by_id = iter(self._vectors(ids))
+        given = [next(by_id) if isinstance(example.of, str) else self._unit(example.of) for example in examples]
+        signs = [1] * len(positive) + [-1] * len(negative)
+        weights = [sign * example.weight for sign, example in zip(signs, examples, strict=True)]
+        options["exclude"] = {*options.get("exclude", ()), *ids}
+        return self.search(mix(given, weights)[np.newaxis], k, **options)[0]
+
+    def within(
+        self,
+        vector: npt.ArrayLike,
+        min_score: float,
+        *,
+        where: Mapping[str, Any] | None = None,
+        limit: int = 100_000,
+    ) -> list[Match]:
+        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
+
+        QueryError says how many there are when they are more than `limit`.
+        """
+        bar = checked_cosine("min_score", min_score)
+        eligible = None if where is None else self._filters.eligible(where)
+        found, count = [], 0
+        # What rounds to the bar has to be found as well.
+        for scores, positions in self.segments.within(self._unit(vector), bar - 1e-6, eligible):
+            good = rounded(scores) >= bar
+            count += int(good.sum())
+            if count <= limit:
+                found.append((scores[good], positions[good]))
+        if count > limit:
+            raise QueryError(
+                f"{count:,} images score {bar} or more: expected {limit:,} at most; raise min_score or limit"
+            )
+        scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
+        return self._matches(hits_of(self.segments, scores[np.newaxis], positions[np.newaxis])[0])
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None when the index does not hold it."""
-        rows = (segment.find(image_id) for segment in self._segments)
-        return next((row for row in rows if row is not None), None)
+        positions = self.segments.positions([image_id])
+        return self.segments.rows(positions, self.segments.schema.names)[0] if positions[0] >= 0 else None
 
-    def _unit_queries(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        queries = np.array(vectors, dtype=np.float32, order="C")  # a copy: the caller's may be read-only
-        if queries.ndim != 2 or queries.shape[1] != self.dim:
-            raise QueryError(f"got vectors of shape {queries.shape}: the index takes (n, {self.dim})")
-        norms = np.linalg.norm(queries, axis=1, keepdims=True)
-        wrong = np.flatnonzero(~(np.isfinite(norms[:, 0]) & (norms[:, 0] > 0)))
-        if len(wrong):
-            raise QueryError(f"vector {wrong[0]} is zero or not finite: expected a direction to search in")
-        queries /= norms
-        return queries
+    def vector(self, image_id: str) -> npt.NDArray[np.float32]:
+        """An image's vector, `(dim,)` float32, unit norm. QueryError when the index does not hold it."""
+        vector: npt.NDArray[np.float32] = self._vectors([image_id])[0]
+        return vector
 
-    def _nearest(
-        self, queries: npt.NDArray[np.float32], k: int
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Scores and positions over all segments, `(n, k)`; -1 where there are fewer."""
-        found = [segment.search(queries, k) for segment in self._segments]
-        scores = np.concatenate([scores for scores, _ in found], axis=1)
-        positions = np.concatenate(
-            [
-                np.where(positions < 0, -1, positions + start)
-                for (_, positions), start in zip(found, self._starts, strict=False)
-            ],
-            axis=1,
-        )
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(scores, best, axis=1), np.take_along_axis(positions, best, axis=1)
+    def percentile(self, score: float) -> float | None:
+        """Of random pairs of this collection's images, the percentage that is less alike than `score`.
 
-    def _rows(self, positions: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = [{}] * len(positions)
-        for segment, start in zip(self._segments, self._starts, strict=False):
-            slots = np.flatnonzero((positions >= start) & (positions < start + segment.ntotal))
-            columns = ["image_id", "uri", *(name for name in segment.columns if name not in FIXED)]
-            for slot, row in zip(slots, segment.rows(positions[slots] - start, columns), strict=True):
-                found[slot] = row
-        return found
+        So 50 is noise and 99.9 a match. It judges scores of images: words score on another scale. None when the
+        collection is too small to have pairs.
+        """
+        distribution = self.manifest.scores
+        if not distribution.random:
+            return None
+        return round(100 * float(np.interp(score, distribution.random, distribution.levels)), 3)
 
+    def _unit(self, vector: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
+        return unit
 
-def _checked_k(k: object) -> int:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= MAX_K:
-        raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
-    return int(k)
+    def _vectors(self, ids: Sequence[str]) -> npt.NDArray[np.float32]:
+        positions = self.segments.positions(ids)
+        for image_id, position in zip(ids, positions, strict=True):
+            if position < 0:
+                raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
+        return self.segments.vectors(positions)
 
-
-def _match(row: dict[str, Any], score: float) -> Match:
-    image_id, uri = row.pop("image_id"), row.pop("uri")
-    return Match(image_id=image_id, score=round(score, _DECIMALS), uri=uri, metadata=row)
+    def _matches(self, hits: Sequence[Hit]) -> list[Match]:
+        schema = self.segments.schema
+        positions = np.array([hit.position for hit in hits], np.int64)
+        rows = self.segments.rows(positions, ["uri", *metadata_columns(schema)])
+        return [
+            Match(
+                image_id=hit.image_id,
+                score=hit.score,
+                uri=row.pop("uri"),
+                metadata=row,
+                duplicates=tuple(hit.duplicates),
+            )
+            for hit, row in zip(hits, rows, strict=True)
+        ]

@@ -1,0 +1,52 @@
+"""Remembers which rows pass a filter, so that one that is asked again costs nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from index.filters import Filter
+from index.segment import Eligible
+from index.segments import Segments
+
+_OVERHEAD = 500  # bytes of Python objects for each entry
+
+
+class FilterCache:
+    """The rows of some segments that pass a filter, for the filters used last. Thread-safe.
+
+    `schema` has the columns that can be filtered; `max_bytes` bounds what is remembered: a bit for each row and filter.
+    """
+
+    def __init__(self, segments: Segments, schema: pa.Schema, max_bytes: int = 64 << 20) -> None:
+        self._segments = segments
+        self._schema = schema
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._found: OrderedDict[str, list[Eligible]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def eligible(self, where: Mapping[str, Any]) -> list[Eligible]:
+        """The live rows that pass, for each segment. FilterError says what is wrong with the expression."""
+        wanted = Filter.parse(where, self._schema)
+        with self._lock:
+            if wanted.key in self._found:
+                self._found.move_to_end(wanted.key)
+                return self._found[wanted.key]
+        # Outside the lock: others search on, and two threads that ask the same at once find the same.
+        eligible = self._segments.eligible(wanted)
+        with self._lock:
+            if wanted.key not in self._found:
+                self._found[wanted.key] = eligible
+                self._bytes += _size(wanted.key, eligible)
+            while self._bytes > self._max_bytes:
+                self._bytes -= _size(*self._found.popitem(last=False))
+        return eligible
+
+
+def _size(key: str, eligible: list[Eligible]) -> int:
+    return _OVERHEAD + len(key) + sum(each.bits.nbytes for each in eligible)

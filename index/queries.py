@@ -1,0 +1,130 @@
+"""What is asked of an index: how many neighbours, which of them count, and vectors mixed from examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from index.errors import QueryError
+
+MAX_K = 10_000
+"""The most that `k + offset` can be."""
+
+Vectors = npt.NDArray[np.float32]
+
+_CANCELLED = 1e-4  # of the weights; a shorter sum is mostly the rounding of its float32 terms
+
+
+class SearchOptions(TypedDict, total=False):
+    """The keyword arguments of `Searcher.search`."""
+
+    offset: int
+    min_score: float | None
+    where: Mapping[str, Any] | None
+    distinct: float | None
+    exclude: Collection[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """An image to be like, or unlike: the id of one in the index, or a vector `(dim,)`.
+
+    QueryError when `weight` is not a positive number.
+    """
+
+    of: str | npt.ArrayLike
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise QueryError(f"an example's weight is {self.weight!r}: expected a positive number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which of a query's neighbours are wanted: `k` after the first `offset`, of those that count."""
+
+    k: int
+    offset: int
+    min_score: float
+    distinct: float | None
+    exclude: frozenset[str]
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        k: object,
+        offset: object,
+        min_score: float | None,
+        distinct: float | None,
+        exclude: Collection[str],
+    ) -> Wanted:
+        """QueryError names the first that makes no sense."""
+        if not _is_whole(k) or not 1 <= k <= MAX_K:
+            raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
+        if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
+            raise QueryError(f"offset is {offset!r}: expected a whole number from 0, and k + offset up to {MAX_K:,}")
+        return cls(
+            k=int(k),
+            offset=int(offset),
+            min_score=-math.inf if min_score is None else checked_cosine("min_score", min_score),
+            distinct=None if distinct is None else checked_cosine("distinct", distinct),
+            exclude=frozenset(exclude),
+        )
+
+    @property
+    def last(self) -> int:
+        """How many neighbours that count have to be found."""
+        return self.k + self.offset
+
+
+def checked_cosine(name: str, value: object) -> float:
+    """QueryError when it is not a number from -1 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
+        raise QueryError(f"{name} is {value!r}: expected a cosine, from -1 to 1")
+    return float(value)
+
+
+def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
+    """A normalised copy, `(n, dim)` float32. QueryError for another shape or a vector without a direction."""
+    queries = np.array(vectors, dtype=np.float32, order="C")  # a copy: the caller's may be read-only
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise QueryError(f"got vectors of shape {queries.shape}: the index takes (n, {dim})")
+    norms = np.linalg.norm(queries, axis=1, keepdims=True)
+    wrong = np.flatnonzero(~(np.isfinite(norms[:, 0]) & (norms[:, 0] > 0)))
+    if len(wrong):
+        raise QueryError(f"vector {wrong[0]} is zero or not finite: expected a direction to search in")
+    queries /= norms
+    return queries
+
+
+def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
+    """The direction of the weighted sum of `(n, dim)` vectors, each taken at unit length; `(dim,)` float32, unit norm.
+
+    What the result is to be unlike has a negative weight. QueryError when there is nothing to mix, or when it
+    cancels out: then no direction is left to search in.
+    """
+    given = np.asarray(vectors, np.float64)
+    if given.ndim != 2 or len(given) != len(weights) or not len(weights):
+        raise QueryError(
+            f"got {len(weights)} weights for vectors of shape {given.shape}: expected one for each of (n, dim)"
+        )
+    factors = np.asarray(weights, np.float64)
+    if not np.isfinite(factors).all():
+        raise QueryError(f"the weights are {list(weights)}: expected numbers")
+    total = factors @ unit_vectors(given, given.shape[1]).astype(np.float64)
+    norm = np.linalg.norm(total)
+    if norm <= _CANCELLED * np.abs(factors).sum():
+        raise QueryError("the examples cancel each other out: leave one away, or change a weight")
+    direction: Vectors = (total / norm).astype(np.float32)
+    return direction
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,130 @@
+"""The segments of a version as one: positions count through all of them, and every row has the columns of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.filters import Filter
+from index.ground_truth import locate
+from index.nearest import nearest
+from index.rows import EMBEDDING, unify
+from index.segment import Eligible, Positions, Scores, Segment
+
+
+class Segments:
+    """Searches `parts` and reads their rows. Thread-safe, as segments are."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.parts = list(segments)
+        self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
+        self.schema = _union([segment.schema for segment in segments])
+        self._recast = [_recast(segment.schema, self.schema) for segment in segments]
+
+    @property
+    def ntotal(self) -> int:
+        """Number of positions, those of rows under tombstones too."""
+        return int(self._starts[-1])
+
+    def count(self, eligible: Sequence[Eligible] | None) -> int:
+        """How many rows a search may find. None: all that live."""
+        return sum(each.count for each in eligible) if eligible else sum(each.live_count for each in self.parts)
+
+    def eligible(self, wanted: Filter) -> list[Eligible]:
+        """The live rows that pass a filter, for each segment."""
+        return [
+            segment.eligible(np.concatenate([np.zeros(0, bool), *(wanted.mask(batch) for batch in segment.batches)]))
+            for segment in self.parts
+        ]
+
+    def search(
+        self, queries: npt.NDArray[np.float32], k: int, eligible: Sequence[Eligible] | None = None
+    ) -> tuple[Scores, Positions]:
+        """See `index.nearest.nearest`."""
+        return nearest(self.parts, queries, k, eligible)
+
+    def within(
+        self, query: npt.NDArray[np.float32], min_score: float, eligible: Sequence[Eligible] | None = None
+    ) -> Iterator[tuple[Scores, Positions]]:
+        """All rows that score `min_score` or more, segment by segment, in no order."""
+        for number, (segment, start) in enumerate(zip(self.parts, self._starts, strict=False)):
+            scores, positions = segment.within(query, min_score, eligible[number] if eligible else None)
+            yield scores, positions + start
+
+    def live_blocks(self, rows: int) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+        """Positions and vectors of all live rows, a block at a time."""
+        for segment, start in zip(self.parts, self._starts, strict=False):
+            for positions, vectors in segment.live_blocks(rows):
+                yield positions + start, vectors
+
+    def positions(self, ids: Sequence[str]) -> Positions:
+        """Where the live rows of these ids are; -1 for an id that has none."""
+        once = list(dict.fromkeys(ids))
+        found = dict(zip(once, locate(self.parts, pa.array(once, pa.string())).tolist(), strict=True))
+        return np.array([found[image_id] for image_id in ids], np.int64)
+
+    def vectors(self, positions: Positions) -> npt.NDArray[np.float32]:
+        """The vectors at these positions, `(n, dim)` float32."""
+        found = np.empty((len(positions), self.parts[0].dim), np.float32)
+        for number, slots in self._split(positions):
+            found[slots] = self.parts[number].vectors(positions[slots] - self._starts[number])
+        return found
+
+    def ids(self, positions: Positions) -> list[str]:
+        """The ids at these positions."""
+        found = np.empty(len(positions), object)
+        for number, slots in self._split(positions):
+            ids = self.parts[number].ids(positions[slots] - self._starts[number])
+            found[slots] = ids.to_numpy(zero_copy_only=False)
+        return found.tolist()
+
+    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """The rows at these positions; a value is None where its segment lacks the column."""
+        found: list[dict[str, Any]] = [{}] * len(positions)
+        for number, slots in self._split(positions):
+            segment, local = self.parts[number], positions[slots] - self._starts[number]
+            rows = segment.rows(local, [name for name in columns if name in segment.columns])
+            for name in self._recast[number].intersection(columns):
+                values = pa.array([row[name] for row in rows], segment.schema.field(name).type)
+                for row, value in zip(
+                    rows, values.cast(self.schema.field(name).type, safe=False).to_pylist(), strict=True
+                ):
+                    row[name] = value
+            for slot, row in zip(slots, rows, strict=True):
+                found[slot] = {name: row.get(name) for name in columns}
+        return found
+
+    def _split(self, positions: Positions) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+        """Numbers of the segments that hold some of these positions, each with the slots of those."""
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            yield number, np.flatnonzero(numbers == number)
+
+
+def _union(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all segments, without the embedding, whose values lie elsewhere."""
+    schema = unify(schemas)
+    return schema.remove(schema.get_field_index(EMBEDDING))
+
+
+def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
+    """Columns that are of another type elsewhere: their values are told as the union's, as a merge would write them."""
+    return frozenset(
+        field.name
+        for field in schema
+        if field.name != EMBEDDING
+        and field.type != union.field(field.name).type
+        and _castable(field.type, union.field(field.name).type)
+    )
+
+
+def _castable(one: pa.DataType, other: pa.DataType) -> bool:
+    try:
+        pa.array([], one).cast(other)
+    except pa.ArrowNotImplementedError:
+        return False  # structs among strings, say: they stay what they are
+    return True
