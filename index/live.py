@@ -77,7 +77,8 @@ class LiveRows:
 
     @cached_property
     def _schemas(self) -> list[pa.Schema]:
-        return [_read_schema(self._storage, part.file) for part in self._parts]
+        one: dict[pa.Schema, pa.Schema] = {}  # of equals: a job that is sent to a worker names thousands of files
+        return [one.setdefault(schema, schema) for schema in (_read_schema(self._storage, p.file) for p in self._parts)]
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """These columns, or all, as one table. CollectionError names a column that no file has."""
@@ -108,8 +109,9 @@ class LiveRows:
                 if room == 0:
                     shares.append([])
                     room = rows
-                shares[-1].append(_Part(part.file, part.model, positions[:room]))
-                room, positions = room - len(positions[:room]), positions[room:]
+                here, positions = positions[:room], positions[room:]
+                shares[-1].append(_Part(part.file, part.model, here if len(here) < part.file.rows else None))
+                room -= len(here)
         return [LiveRows(self._storage, share, self._model) for share in shares]
 
     def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
