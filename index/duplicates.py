@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -47,12 +48,12 @@ def near_duplicates(
             groups.link(one, other, scores)
         if progress:
             progress(seen, searcher.ntotal)
-    found = [
-        DuplicateGroup(ids=tuple(ids), scores=tuple(scores))
-        for members in groups.members()
-        for ids, scores in [_by_id(segments.ids(members), rounded(groups.nearest[members]).tolist())]
-    ]
-    return sorted(found, key=lambda group: (-len(group.ids), group.ids))
+    members = groups.members()
+    every = np.concatenate([np.zeros(0, np.int64), *members])
+    told = iter(zip(segments.ids(every), rounded(groups.nearest[every]).tolist(), strict=True))
+    found = [zip(*sorted(itertools.islice(told, len(positions))), strict=True) for positions in members]
+    alike = [DuplicateGroup(ids=ids, scores=scores) for ids, scores in found]
+    return sorted(alike, key=lambda group: (-len(group.ids), group.ids))
 
 
 class _Groups:
@@ -66,17 +67,20 @@ class _Groups:
     def link(self, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
         np.maximum.at(self.nearest, one, scores)
         np.maximum.at(self.nearest, other, scores)
-        for a, b in zip(one.tolist(), other.tolist(), strict=True):
-            roots = sorted((self._root(a), self._root(b)))
-            self._parents[roots[1]] = roots[0]
+        for start in range(0, len(one), _ROWS):
+            a, b = one[start : start + _ROWS], other[start : start + _ROWS]
+            apart = self._parents[a] != self._parents[b]  # spares the loop most pairs of a large group
+            for pair in zip(a[apart].tolist(), b[apart].tolist(), strict=True):
+                low, high = sorted(map(self._root, pair))
+                self._parents[high] = low
 
-    def members(self) -> Iterator[npt.NDArray[np.int64]]:
+    def members(self) -> list[npt.NDArray[np.int64]]:
         """The positions of each group of two or more."""
         linked = np.flatnonzero(np.isfinite(self.nearest))
         roots = np.array([self._root(position) for position in linked.tolist()], np.int64)
         order = np.argsort(roots, kind="stable")
         cuts = np.flatnonzero(np.diff(roots[order])) + 1
-        yield from (part for part in np.split(linked[order], cuts) if len(part))
+        return [part for part in np.split(linked[order], cuts) if len(part)]
 
     def _root(self, position: int) -> int:
         parents = self._parents
@@ -123,8 +127,3 @@ def _same(
     return np.concatenate(
         [np.zeros(0, np.int64), *(part[np.abs(segments.vectors(part) - vector).max(axis=1) <= _SAME] for part in parts)]
     )
-
-
-def _by_id(ids: list[str], scores: list[float]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    order = sorted(range(len(ids)), key=ids.__getitem__)
-    return tuple(ids[n] for n in order), tuple(scores[n] for n in order)
