@@ -1,0 +1,120 @@
+"""How good, fast and frugal the index is: `python -m benchmarks.index [--rows 100000,1000000] [--quick]`.
+
+Against usearch (f32) and faiss's HNSW32,SQ8 and Flat, on the same vectors, in the same run and on all cores:
+
+- queries per second at a recall@10 of 0.99, in batches, and the latency of single queries;
+- the time to build, the memory to build and to serve;
+- what an update costs, and what it does to recall; recall and latency of filtered searches.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.clustered import Clustered, add_rows, exact, intrinsic_dimension, local_dimension
+from benchmarks.index_report import Outcome, bars_of, figures_of, print_outcome
+from benchmarks.race import Course
+from benchmarks.recall_plot import draw
+from benchmarks.report import Report
+from benchmarks.rivals import Contestant, Flat, Hnsw, Ours, Usearch
+from benchmarks.upkeep import build, filtered, in_new_process, serving_memory, train_and_add, update_often
+from index.collection import Collection
+from index.records import IndexSettings
+from index.search import Searcher
+from index.verify import open_segments
+
+CORES = os.cpu_count() or 1
+_SHARES = (0.5, 0.1, 0.01, 0.001)
+_BYTES_PER_VECTOR = 640
+_TARGET = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is measured. `latency_ms`: a small set would be searched exactly with the default."""
+
+    rows: list[int]
+    queries: int = 2_000
+    rounds: int = 3
+    singles: int = 500
+    updates: int = 10
+    latency_ms: float = 5.0
+
+
+QUICK = Plan(rows=[20_000], queries=1_000, rounds=1, singles=200, updates=3, latency_ms=1.0)
+
+
+def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
+    """Everything about a set of so many rows; updates for the first of the plan alone."""
+    data = Clustered()
+    collection = Collection.create_or_open(str(folder))
+    add_rows(collection, data, range(rows))
+    settings = IndexSettings(max_memory=_BYTES_PER_VECTOR * rows, latency_ms=plan.latency_ms, target_recall=_TARGET)
+    built = in_new_process(build, collection.location, settings)
+    vectors, queries = data.array(rows), data.queries(plan.queries)
+    scores, truth = exact(queries, vectors, 10)
+
+    # Ours before and after the others, for the machine's speed drifts.
+    ours_before = train_and_add(collection, built.manifest, CORES)
+    usearch, hnsw = Usearch(vectors, CORES), Hnsw(vectors, CORES)
+    ours_after = train_and_add(collection, built.manifest, CORES)
+
+    ours = Ours(open_segments(collection, built.manifest, folder), built.manifest.memory)
+    contestants: list[Contestant] = [ours, usearch, hnsw, Flat(vectors)]
+    course = Course(
+        queries=queries, truth=truth, target=_TARGET, threads=CORES, rounds=plan.rounds, singles=plan.singles
+    )
+    standings = course.run(contestants)
+    build_seconds = {
+        ours.name: (ours_before + ours_after) / 2,
+        usearch.name: usearch.build_seconds,
+        hnsw.name: hnsw.build_seconds,
+    }
+    bytes_per_vector = {each.name: each.bytes / rows for each in contestants}
+    del contestants, ours, usearch, hnsw  # gigabytes
+
+    searcher, buckets = Searcher.open(collection), data.buckets(rows)
+    return Outcome(
+        rows=rows,
+        dimensions=(intrinsic_dimension(vectors[:20_000]), local_dimension(scores)),
+        built=built,
+        build_seconds=build_seconds,
+        standings=standings,
+        bytes_per_vector=bytes_per_vector,
+        serving=in_new_process(serving_memory, collection.location, queries),
+        filters=[filtered(searcher, vectors, buckets, queries, share) for share in _SHARES],
+        updates=update_often(collection, data, rows, times=plan.updates, queries=queries)
+        if rows == plan.rows[0]
+        else None,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", default="100000,1000000", help="sizes of the sets, smallest first")
+    parser.add_argument("--quick", action="store_true", help="20,000 rows, and only the bars that fit such a size")
+    parser.add_argument("--plot", type=Path, help="draw queries/s against recall into this file")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
+    console = Console()
+    outcomes = []
+    for rows in plan.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes.append(measure(rows, plan, Path(folder) / "collection"))
+        print_outcome(outcomes[-1], console)
+        if options.plot:
+            draw({outcome.rows: outcome.standings for outcome in outcomes}, options.plot)
+    return Report(
+        benchmark="index",
+        figures=figures_of(outcomes),
+        bars=bars_of(outcomes, quick=options.quick),
+    ).conclude(console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

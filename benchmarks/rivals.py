@@ -1,0 +1,160 @@
+"""The indexes that are compared: ours, and those of others. Each finds row numbers, and has dials to turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from usearch.index import Index
+
+from benchmarks.clustered import DIM, Rows, Vectors, exact
+from index.nearest import nearest
+from index.segment import Segment
+
+Dials = Mapping[str, float]
+
+_LENGTHS = (10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_ADD_BLOCK = 50_000
+
+
+class Contestant(Protocol):
+    """An index in a race. `ramps` are settings to try, each a list that goes from fast to exact.
+
+    `tuned` is what it chose itself; None: the race finds its best. `most_queries` bounds a batch. `bytes` are those
+    that searching keeps in memory.
+    """
+
+    name: str
+    most_queries: int
+    tuned: Dials | None
+    bytes: int
+
+    @property
+    def ramps(self) -> Sequence[Sequence[Dials]]: ...
+
+    def set(self, dials: Dials) -> None: ...
+
+    def search(self, queries: Vectors, k: int, threads: int) -> Rows: ...
+
+
+class Ours:
+    """The segments of a version."""
+
+    name = "Likeness"
+    most_queries = 10_000
+
+    def __init__(self, segments: Sequence[Segment], memory: int) -> None:
+        self._segments = segments
+        self.bytes = memory
+        self.tuned: Dials | None = segments[0].parameters
+        ids = [segment.ids(np.arange(segment.ntotal)) for segment in segments]
+        self._row_of = np.concatenate([pc.cast(part, pa.int64()).to_numpy(zero_copy_only=False) for part in ids])
+
+    @property
+    def ramps(self) -> list[list[Dials]]:
+        """Lists to probe, for several depths of ranking."""
+        lists = [round(2 ** (step / 2)) for step in range(2, 20)]
+        nprobe = [{"nprobe": float(count)} for count in lists if count <= self._segments[0].nlist]
+        depths: list[Dials] = [{"rescore": factor} for factor in (4.0, 8.0, 16.0, 32.0)]
+        if "k_factor" in self._segments[0].parameters:
+            depths = [{"k_factor": factor, "rescore": 2.0} for factor in (2.0, 4.0, 8.0, 16.0)]
+        return [[{**depth, **width} for width in nprobe] for depth in depths]
+
+    def set(self, dials: Dials) -> None:
+        for segment in self._segments:
+            segment.tune(dials)
+
+    def search(self, queries: Vectors, k: int, threads: int) -> Rows:
+        faiss.omp_set_num_threads(threads)
+        rows: Rows = self._row_of[nearest(self._segments, queries, k)[1]]
+        return rows
+
+
+class Hnsw:
+    """faiss's graph over 8-bit vectors."""
+
+    name = "faiss HNSW32,SQ8"
+    most_queries = 10_000
+    tuned: Dials | None = None
+
+    def __init__(self, vectors: Vectors, threads: int) -> None:
+        faiss.omp_set_num_threads(threads)
+        started = time.perf_counter()
+        self._index = faiss.index_factory(DIM, "HNSW32,SQ8", faiss.METRIC_INNER_PRODUCT)
+        self._index.train(vectors)
+        self._index.add(vectors)
+        self.build_seconds = time.perf_counter() - started
+        graph = self._index.hnsw
+        self.bytes = len(vectors) * DIM + 4 * graph.neighbors.size() + 8 * graph.offsets.size()
+
+    @property
+    def ramps(self) -> list[list[Dials]]:
+        """Lengths of the candidate list."""
+        return [[{"efSearch": float(length)} for length in _LENGTHS]]
+
+    def set(self, dials: Dials) -> None:
+        self._index.hnsw.efSearch = int(dials["efSearch"])
+
+    def search(self, queries: Vectors, k: int, threads: int) -> Rows:
+        faiss.omp_set_num_threads(threads)
+        rows: Rows = self._index.search(queries, k)[1]
+        return rows
+
+
+class Usearch:
+    """usearch's graph over the vectors as they are, with its defaults."""
+
+    name = "usearch f32"
+    most_queries = 10_000
+    tuned: Dials | None = None
+
+    def __init__(self, vectors: Vectors, threads: int) -> None:
+        started = time.perf_counter()
+        self._index = Index(ndim=DIM, metric="ip", dtype="f32")
+        for first in range(0, len(vectors), _ADD_BLOCK):
+            block = vectors[first : first + _ADD_BLOCK]
+            self._index.add(np.arange(first, first + len(block)), block, threads=threads)
+        self.build_seconds = time.perf_counter() - started
+        self.bytes = int(self._index.memory_usage)
+
+    @property
+    def ramps(self) -> list[list[Dials]]:
+        """Lengths of the candidate list."""
+        return [[{"expansion_search": float(length)} for length in _LENGTHS]]
+
+    def set(self, dials: Dials) -> None:
+        # Its getter and setter stand apart, which mypy takes for a property without one.
+        self._index.expansion_search = int(dials["expansion_search"])  # type: ignore[misc]
+
+    def search(self, queries: Vectors, k: int, threads: int) -> Rows:
+        keys = self._index.search(queries, k, threads=threads).keys
+        return keys.astype(np.int64).reshape(len(queries), k)
+
+
+class Flat:
+    """Exact search, over the vectors in memory."""
+
+    name = "faiss Flat"
+    most_queries = 128  # slow, and no faster with more
+    tuned: Dials | None = None
+
+    def __init__(self, vectors: Vectors) -> None:
+        self._vectors = vectors
+        self.bytes = vectors.nbytes
+
+    @property
+    def ramps(self) -> list[list[Dials]]:
+        """Nothing to turn."""
+        return [[{}]]
+
+    def set(self, dials: Dials) -> None:
+        pass
+
+    def search(self, queries: Vectors, k: int, threads: int) -> Rows:
+        faiss.omp_set_num_threads(threads)
+        return exact(queries, self._vectors, k)[1]

@@ -1,0 +1,97 @@
+"""The arithmetic of the index's benchmark: its set, its recall, and which point of a curve an index stands at."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from benchmarks.clustered import (
+    BLOCK,
+    DIM,
+    Clustered,
+    Rows,
+    Vectors,
+    add_rows,
+    exact,
+    intrinsic_dimension,
+    local_dimension,
+    recall,
+)
+from benchmarks.race import Course
+from benchmarks.recall_plot import draw
+from benchmarks.rivals import Dials
+from index.collection import Collection
+
+
+def test_the_set_is_seeded_and_does_not_depend_on_its_size() -> None:
+    data = Clustered()
+    vectors = data.array(BLOCK + 5)
+    assert np.array_equal(vectors[: BLOCK - 7], data.array(BLOCK - 7))
+    assert np.array_equal(vectors[BLOCK - 2 : BLOCK + 3], np.concatenate([*data.rows(BLOCK - 2, BLOCK + 3)]))
+    assert not np.array_equal(vectors[:5], Clustered(seed=1).array(5))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert 40 < intrinsic_dimension(vectors) < 48
+    assert exact(data.queries(20), vectors, 1)[0].max() < 0.999  # no query is of the set
+
+
+def test_intrinsic_dimensions_of_a_plane() -> None:
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.standard_normal((DIM, 2)))[0].T
+    assert intrinsic_dimension(rng.standard_normal((5000, 2)) @ axes) == pytest.approx(2, abs=0.05)
+    # Cosines of points whose second neighbour is e times as far as the first.
+    far = np.array([[0.01, 0.01 * np.e], [0.02, 0.02 * np.e]])
+    assert local_dimension((1 - far**2 / 2).astype(np.float32)) == pytest.approx(1, abs=0.05)
+
+
+def test_recall_is_the_share_of_true_neighbours() -> None:
+    assert recall(np.array([[1, 2], [3, -1]]), np.array([[2, 1], [4, 3]])) == 0.75
+
+
+def test_rows_of_a_collection_carry_the_vectors_and_buckets_of_the_set(tmp_path: Path) -> None:
+    data, collection = Clustered(), Collection.create_or_open(str(tmp_path))
+    add_rows(collection, data, range(20))
+    add_rows(collection, data, range(BLOCK - 3, BLOCK + 2), deletes=[0, 7])
+    rows = collection.live_rows()
+    numbers = pc.cast(rows["image_id"], pa.int64()).to_numpy()
+    assert sorted(numbers) == [*range(1, 7), *range(8, 20), *range(BLOCK - 3, BLOCK + 2)]
+    vectors = pc.list_flatten(rows["embedding"]).to_numpy().reshape(-1, DIM)
+    assert np.array_equal(vectors, data.array(BLOCK + 2)[numbers])
+    assert rows["bucket"].to_pylist() == data.buckets(BLOCK + 2)[numbers].tolist()
+
+
+class Shallow:
+    """Finds as many true neighbours of ten as its dial says, at most `limit`."""
+
+    name, most_queries, bytes = "shallow", 10, 0
+
+    def __init__(self, tuned: Dials | None = None, limit: int = 10) -> None:
+        self.tuned, self.limit = tuned, limit
+        self._depth = 0
+
+    @property
+    def ramps(self) -> Sequence[Sequence[Dials]]:
+        return [[{"depth": 2}, {"depth": 10}]]
+
+    def set(self, dials: Dials) -> None:
+        self._depth = min(int(dials["depth"]), self.limit)
+
+    def search(self, queries: Vectors, k: int, threads: int) -> Rows:
+        found = np.tile(np.arange(k), (len(queries), 1))
+        found[:, self._depth :] = -1
+        return found
+
+
+def test_a_race_closes_in_on_the_target_and_says_who_falls_short(tmp_path: Path) -> None:
+    queries, truth = np.zeros((10, DIM), np.float32), np.tile(np.arange(10), (10, 1))
+    course = Course(queries=queries, truth=truth, target=0.7, threads=1, rounds=1, singles=2)
+    free, tuned, short = course.run([Shallow(), Shallow(tuned={"depth": 9}), Shallow(limit=5)])
+    assert free.reached
+    assert {point.recall for point in free.curve} == {0.2, 0.6, 0.7, 0.8, 1.0}
+    assert (tuned.reached, tuned.point.recall, tuned.point.dials) == (True, 0.9, {"depth": 9})
+    assert (short.reached, short.point.recall) == (False, 0.5)
+    assert 0 < free.p50_ms <= free.p99_ms
+    draw({10: [free, tuned, short]}, tmp_path / "recall.png")
+    assert (tmp_path / "recall.png").read_bytes().startswith(b"\x89PNG")
