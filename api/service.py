@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from embedder.fetch import Fetcher
 from embedder.formats import SUPPORTED
 from embedder.images import ImageLimits, decode_image, thumbnail
 from embedder.protocol import Embedder, ModelIdentity
+from index.queries import SearchOptions
 from index.search import Match, Searcher
 
 # Only these are named to a browser: whatever else a file may be, it is never a page.
@@ -90,21 +91,24 @@ class SearchService:
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
         side = self._embedder.crop.side
-        self._search(np.full((side, side, 3), 127, np.uint8), 1, _Stopwatch())
+        self._search(np.full((side, side, 3), 127, np.uint8), 1, _Stopwatch(), {})
         self.ready = True
 
-    def search_by_url(self, url: str, k: int) -> SearchResult:
-        """The `k` nearest to the picture at `url`. Raises FetchError, ImageError."""
+    def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
+        """The `k` nearest to the picture at `url`. Raises FetchError, ImageError.
+
+        `options` of this and the other searches are those of `Searcher.search`, with its QueryError.
+        """
         watch = _Stopwatch()
         with watch.stage("fetch"):
             data = self._query_fetcher.fetch(url)
-        return self._search_by_bytes(data, k, watch)
+        return self._search_by_bytes(data, k, watch, options)
 
-    def search_by_bytes(self, data: bytes, k: int) -> SearchResult:
+    def search_by_bytes(self, data: bytes, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
         """The `k` nearest to the picture in `data`. Raises ImageError."""
-        return self._search_by_bytes(data, k, _Stopwatch())
+        return self._search_by_bytes(data, k, _Stopwatch(), options)
 
-    def search_by_text(self, text: str, k: int) -> SearchResult:
+    def search_by_text(self, text: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
         """The `k` nearest to `text`. Raises Problem for an empty text and for a model without a text side."""
         if not text.strip():
             raise invalid("text", "words that say what to look for", text)
@@ -113,7 +117,7 @@ class SearchService:
         watch = _Stopwatch()
         with watch.stage("embed"), self._forward:
             vector = self._embedder.embed_texts([text])
-        return self._nearest(vector, k, watch)
+        return self._nearest(vector, k, watch, options)
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """The row of an image of the index, without its vector, or None."""
@@ -142,19 +146,21 @@ class SearchService:
             ) from error
         return Picture(data=small, media_type="image/jpeg")
 
-    def _search_by_bytes(self, data: bytes, k: int, watch: "_Stopwatch") -> SearchResult:
+    def _search_by_bytes(self, data: bytes, k: int, watch: "_Stopwatch", options: SearchOptions) -> SearchResult:
         with watch.stage("decode"), self._decoding:
             pixels = decode_image(data, self._embedder.crop, limits=self._query_limits).pixels
-        return self._search(pixels, k, watch)
+        return self._search(pixels, k, watch, options)
 
-    def _search(self, pixels: NDArray[np.uint8], k: int, watch: "_Stopwatch") -> SearchResult:
+    def _search(self, pixels: NDArray[np.uint8], k: int, watch: "_Stopwatch", options: SearchOptions) -> SearchResult:
         with watch.stage("embed"), self._forward:
             vector = self._embedder.embed_images(pixels[np.newaxis])
-        return self._nearest(vector, k, watch)
+        return self._nearest(vector, k, watch, options)
 
-    def _nearest(self, vector: NDArray[np.float32], k: int, watch: "_Stopwatch") -> SearchResult:
+    def _nearest(
+        self, vector: NDArray[np.float32], k: int, watch: "_Stopwatch", options: SearchOptions
+    ) -> SearchResult:
         with watch.stage("search"):
-            matches = self._searcher.search(vector, k)[0]
+            matches = self._searcher.search(vector, k, **options)[0]
         return SearchResult(
             matches=matches,
             version=self.version,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from index.collection import Collection
 from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError
-from index.records import VersionManifest
+from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from index.verify import check_version
 
@@ -42,6 +42,16 @@ def list_versions(collection: Collection) -> list[Version]:
         logger.warning("%s", error)
         current = None
     return [_version(collection, name, live=name == current) for name in collection.versions()]
+
+
+def live_settings(collection: Collection) -> IndexSettings:
+    """The settings of the live version; the defaults where there is none, or none that can be read."""
+    try:
+        current = collection.current()
+        return collection.read_version(current).settings if current else IndexSettings()
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        return IndexSettings()
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
@@ -91,7 +101,7 @@ def open_last_good(collection: Collection) -> Searcher:
         return Searcher.open(collection)
     except DamagedVersionError as error:
         damage = error
-    for name in _older(collection, _live_or_none(collection)):
+    for name in _older(collection, live_or_none(collection)):
         try:
             require_good(collection, name, verify=False)  # opening it verifies every byte
             searcher = Searcher.open(collection, name)
@@ -128,7 +138,8 @@ def _older(collection: Collection, version: str | None) -> Iterator[str]:
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
-def _live_or_none(collection: Collection) -> str | None:
+def live_or_none(collection: Collection) -> str | None:
+    """The live version; None where there is none, or CURRENT cannot be read."""
     try:
         return collection.current()
     except DamagedVersionError:

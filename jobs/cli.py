@@ -19,9 +19,11 @@ from rich.markup import escape
 
 from api.errors import ApiError
 from embedder.errors import EmbedderError
-from index.errors import CollectionError
-from jobs.commands import build_index, embed, info, rejects
+from index.collection import Collection
+from index.errors import CollectionError, RecallTooLowError
+from jobs.commands import embed, info, rejects
 from jobs.errors import JobError, TooManyRejectsError, UsageError
+from jobs.index_commands import build_and_show, build_index, compact, duplicates, promote, prune, rollback, versions
 from jobs.options import (
     DEMO_MODEL,
     CollectionArgument,
@@ -30,6 +32,7 @@ from jobs.options import (
     OutputFormat,
     console,
     model_named,
+    parse_where,
 )
 
 errors = Console(stderr=True)
@@ -42,7 +45,7 @@ def main() -> None:
     except KeyboardInterrupt:
         errors.print("[yellow]interrupted[/yellow]")
         sys.exit(130)
-    except TooManyRejectsError as error:
+    except (TooManyRejectsError, RecallTooLowError) as error:
         _fail(error, 1)
     # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
@@ -68,34 +71,50 @@ def search(
     collection: CollectionArgument,
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
+    like: Annotated[str | None, typer.Option(help="The id of an image of the collection instead.")] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
+    offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
+    min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
+    distinct: Annotated[
+        float | None, typer.Option(min=-1, max=1, help="Show one image of those whose cosine is so high: 0.98, say.")
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
     """Find the images most like a picture, or like words. No server is needed.
 
-    Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`
+    Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`,
+    `likeness search my-collection --like cat.jpg --where '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
     from api.schemas import plain
     from api.settings import ServeSettings
     from embedder.fetch import FetchPolicy
-    from index.search import MAX_K
+    from index.queries import MAX_K, Example, SearchOptions
+    from index.versions import open_last_good
     from jobs.show import match_table
 
-    if (query is None) == (text is None):
-        raise UsageError("expected a picture or --text, and not both")
-    if not 1 <= k <= MAX_K:
-        raise UsageError(f"-k is {k}: expected 1 to {MAX_K:,}")
-    with console.status("loading the index and the model"):
-        settings = ServeSettings(**_given(collection=collection, model=model and model_named(model)))
-        # What is typed on one's own command line may name local files and private hosts.
-        service = build_service(settings, query_policy=FetchPolicy())
-    result = service.search_by_url(query, k) if query is not None else service.search_by_text(str(text), k)
-    if output is OutputFormat.json:
-        print(json.dumps([plain(asdict(match)) for match in result.matches], indent=2))
+    if sum(given is not None for given in (query, text, like)) != 1:
+        raise UsageError("expected one of a picture, --text and --like")
+    if not 1 <= k <= MAX_K - offset:
+        raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
+    options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, where=parse_where(where))
+    if like is not None:
+        with console.status("loading the index"):
+            searcher = open_last_good(Collection.open(collection))
+        matches = searcher.more_like([Example(like)], k=k, **options)
     else:
-        console.print(match_table(result.matches))
+        with console.status("loading the index and the model"):
+            settings = ServeSettings(**_given(collection=collection, model=model and model_named(model)))
+            # What is typed on one's own command line may name local files and private hosts.
+            service = build_service(settings, query_policy=FetchPolicy())
+        by = service.search_by_text if query is None else service.search_by_url
+        matches = by(query or text or "", k, **options).matches
+    if output is OutputFormat.json:
+        print(json.dumps([plain(asdict(match)) for match in matches], indent=2))
+    else:
+        console.print(match_table(matches, first=offset + 1))
 
 
 def serve(
@@ -175,7 +194,7 @@ def demo(
         gallery = make_gallery(pictures)
     load = ModelSource(model=str(DEMO_MODEL))
     run_embed(EmbedRequest(source=str(pictures), collection=str(collection), load=load), console)
-    build_index(str(collection))
+    build_and_show(Collection.open(str(collection)))
     port = _free_port(port)
     # The tour's URL query names this very server.
     settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
@@ -213,6 +232,12 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "rejects": rejects,
     "info": info,
+    "duplicates": duplicates,
+    "versions": versions,
+    "promote": promote,
+    "rollback": rollback,
+    "prune": prune,
+    "compact": compact,
     "demo": demo,
 }
 for _name, _command in _COMMANDS.items():

@@ -1,4 +1,4 @@
-"""The commands that need no server: embed, index, rejects and info. `jobs.cli` registers them.
+"""The commands about images: embed, rejects and info. `jobs.cli` registers them.
 
 Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
 """
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from index.collection import Collection
+from jobs.index_commands import build_and_show
 from jobs.options import (
     DEFAULT_MODEL,
     CollectionArgument,
@@ -66,23 +67,7 @@ def embed(
     )
     run_embed(request, console)
     if index:
-        build_index(collection)
-
-
-def build_index(collection: CollectionArgument) -> None:
-    """Build the index of a collection from its embeddings, check it, and make it the live one.
-
-    Example: `likeness index my-collection`
-    """
-    from index import build
-
-    opened = Collection.open(collection)
-    before = opened.current()
-    manifest = build.build_index(opened)
-    if manifest.version == before:
-        console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
-    else:
-        console.print(f"index {manifest.version} is live: {manifest.ntotal:,} images, in {manifest.seconds:.1f} s")
+        build_and_show(Collection.open(collection))
 
 
 def rejects(

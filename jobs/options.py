@@ -1,8 +1,10 @@
 """What the commands have in common: the terminal, options that several take, and how their texts are read."""
 
+import json
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +16,9 @@ DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 console = Console()
+
+_SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
+_SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
 
 class OutputFormat(StrEnum):
@@ -57,3 +62,27 @@ def parse_extensions(text: str | None) -> tuple[str, ...]:
     if not extensions:
         raise UsageError(f"--extensions is {text!r}: expected extensions such as jpg,png")
     return extensions
+
+
+def parse_size(option: str, text: str) -> int:
+    """Bytes of `600MB`, `1.5 GiB` or `500000000`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", text.strip())
+    size = int(float(match[1]) * _SIZE_UNITS.get(match[2].upper(), 0)) if match else 0
+    if size <= 0:
+        raise UsageError(f"{option} is {text!r}: expected a size such as 600MB, 2GiB or a number of bytes")
+    return size
+
+
+def parse_where(text: str | None) -> dict[str, Any] | None:
+    """A filter, which is a JSON object."""
+    if text is None:
+        return None
+    problem = ""
+    try:
+        where = json.loads(text)
+    except ValueError as error:
+        where, problem = None, f" ({error})"
+    if not isinstance(where, dict):
+        example = '{"label": "cat", "width": {"$gte": 640}}'
+        raise UsageError(f"--where is {text!r}: expected a JSON object such as {example}{problem}")
+    return where

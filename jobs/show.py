@@ -11,6 +11,7 @@ from rich.table import Table
 
 from index.collection import Collection
 from index.live import LiveRows
+from index.records import VersionManifest
 from index.rows import newest
 from index.search import Match
 from jobs.plan import written_files
@@ -18,26 +19,28 @@ from jobs.plan import written_files
 REJECT_COLUMNS = ("image_id", "uri", "error_stage", "error_reason", "error_message", "retryable")
 
 
-def match_table(matches: Sequence[Match]) -> Table:
-    """Rank, cosine, id and metadata of each match."""
+def match_table(matches: Sequence[Match], first: int = 1) -> Table:
+    """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it."""
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
+    folded = any(match.duplicates for match in matches)
     return rows_table(
-        ("", "score", "image", *names),
+        ("", "score", "image", *(["alike"] if folded else []), *names),
         [
             (
                 str(rank),
                 f"{match.score:.3f}",
                 match.image_id,
+                *([", ".join(match.duplicates)] if folded else []),
                 *(_shown(match.metadata.get(name)) for name in names),
             )
-            for rank, match in enumerate(matches, 1)
+            for rank, match in enumerate(matches, start=first)
         ],
     )
 
 
 def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A plain table; whatever file names contain is shown as it is."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    """A plain table; whatever file names contain is shown as it is. Without a header the rows stand alone."""
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(header))
     for name in header:
         table.add_column(name, overflow="fold")
     for row in rows:
@@ -84,14 +87,9 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
         "runs": summary.runs,
         "unfinished_runs": summary.unfinished_runs,
         "model": summary.model.model_dump() if summary.model else None,
-        "index": None
-        if version is None
-        else {
-            "version": version.version,
-            "ntotal": version.ntotal,
-            "kind": ", ".join(sorted({segment.factory for segment in version.segments})),
-            "recall": version.recall,
-            "created_at": version.created_at.isoformat(timespec="seconds"),
+        "index": version
+        and {
+            **_index_facts(version),
             "up_to_date": version.runs == [run.run_id for run in collection.runs()],
         },
         "versions": summary.versions,
@@ -99,8 +97,43 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
 
 
 def facts_table(facts: Mapping[str, Any]) -> Table:
-    """Facts by name; those within others with both names."""
+    """Facts by name; those within others with both names, a segment's on one line."""
+    index = facts["index"]
+    if index:
+        segments = {
+            name: f"{segment['kind']}, {segment['ntotal']:,} images, {segment['tombstones']:,} of them tombstones, "
+            f"{human_size(segment['memory'])}"
+            for name, segment in index["segments"].items()
+        }
+        facts = {**facts, "index": {**index, "memory": human_size(index["memory"]), "segment": segments}}
+        del facts["index"]["segments"]
     return rows_table(("", ""), list(_flat(facts)))
+
+
+def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
+    """The live version: how well it answers, and of what it consists."""
+    return {
+        "version": manifest.version,
+        "base": manifest.base,
+        "ntotal": manifest.ntotal,
+        "kind": ", ".join(sorted({segment.factory for segment in manifest.segments})),
+        "memory": manifest.memory,
+        "tombstones": sum(segment.ntotal - segment.live for segment in manifest.segments),
+        "segments": {
+            segment.name: {
+                "kind": segment.factory,
+                "ntotal": segment.ntotal,
+                "tombstones": segment.ntotal - segment.live,
+                "memory": segment.memory,
+            }
+            for segment in manifest.segments
+        },
+        "recall": manifest.recall,
+        "latency_ms": manifest.latency_ms,
+        "queries_per_second": manifest.queries_per_second,
+        "settings": manifest.settings.model_dump(),
+        "created_at": manifest.created_at.isoformat(timespec="seconds"),
+    }
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -119,6 +152,16 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "–"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def human_size(size: int) -> str:
+    """`1.5 GB`: decimal, three digits."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,13 +18,17 @@ from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
+from index.measure import Measured
 from index.records import ModelRecord, RunManifest
 from index.rows import row_schema
 from jobs import cli
-from jobs.options import DEMO_MODEL, console
+from jobs.options import DEMO_MODEL, console, parse_size
 from tests.small_collection import COLOURS, png
 
-COMMANDS = ("embed", "index", "search", "serve", "rejects", "info", "demo")
+COMMANDS = (
+    *("embed", "index", "search", "serve", "rejects", "info", "demo"),
+    *("duplicates", "versions", "promote", "rollback", "prune", "compact"),
+)
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,41 @@ def test_search_by_words(run: Run, collection: Path) -> None:
     assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
 
 
+def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClipEmbedder, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    matches = json.loads(run("search", collection, "--like", "red.png", "--format", "json").out)
+    assert sorted(match["image_id"] for match in matches) == ["blue.png", "green.png"]  # itself left out
+    best, second = matches
+    ((only,)) = json.loads(run("search", collection, "--like", "red.png", "--offset", "1", "--format", "json").out)
+    assert only == second
+    result = run("search", collection, "--like", "red.png", "--min-score", str(best["score"]), "--format", "json")
+    assert json.loads(result.out) == [best]
+    where = json.dumps({"image_id": {"$in": ["red.png", "blue.png"]}})
+    (blue,) = json.loads(run("search", collection, "--like", "red.png", "--where", where, "--format", "json").out)
+    assert blue["image_id"] == "blue.png"
+    table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
+    assert table[0].split() == ["score", "image", "alike", "label", "weight"]
+    assert (len(table), table[1].split()[:4]) == (
+        2,
+        ["1", f"{best['score']:.3f}", best["image_id"], second["image_id"]],
+    )
+
+
+def test_search_by_picture_takes_the_same_options(run: Run, collection: Path, pictures: Path) -> None:
+    where = '{"label": {"$ne": "[b]green"}}'
+    result = run("search", collection, pictures / "green.png", "--where", where, "--offset", "1", "--format", "json")
+    everything = json.loads(run("search", collection, pictures / "green.png", "--format", "json").out)
+    assert json.loads(result.out) == everything[2:]
+    assert run("search", collection, pictures / "green.png", "--offset", "2").out.splitlines()[1].split()[0] == "3"
+
+
+def test_duplicates(run: Run, collection: Path) -> None:
+    (group,) = json.loads(run("duplicates", collection, "--min-score", "-1", "--format", "json").out)
+    assert group["ids"] == sorted(COLOURS)
+    assert "1 groups of 3 images" in run("duplicates", collection, "--min-score", "-1").out
+    assert run("duplicates", collection, "--min-score", "1").out.strip() == "no duplicates"
+
+
 def test_a_model_that_has_moved_can_be_named(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "moved").symlink_to(DEMO_MODEL)
     for model in ("demo", "moved"):
@@ -146,9 +186,18 @@ def test_info(run: Run, collection: Path) -> None:
     assert (facts["model"]["id"], facts["model"]["dim"]) == (str(DEMO_MODEL), 64)
     assert (facts["index"]["version"], facts["index"]["ntotal"], facts["index"]["kind"]) == ("000001", 3, "Flat")
     assert facts["index"]["up_to_date"] is True
+    assert (facts["index"]["tombstones"], facts["index"]["base"], facts["index"]["memory"] > 0) == (0, None, True)
+    assert facts["index"]["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
+    assert facts["index"]["latency_ms"].keys() == {"p50", "p99"}
+    assert facts["index"]["settings"]["target_recall"] == 0.99
+    (segment,) = facts["index"]["segments"].values()
+    assert (segment["kind"], segment["ntotal"]) == ("Flat", 3)
     lines = [line.split() for line in run("info", collection).out.splitlines()]
     assert ["embedded", "3"] in lines
     assert ["index", "version", "000001"] in lines
+    assert ["index", "segment", "000001-00", "Flat,", "3", "images,", "0", "of", "them", "tombstones,"] in [
+        line[:10] for line in lines
+    ]
 
 
 def test_rejects(run: Run, collection: Path) -> None:
@@ -166,6 +215,109 @@ def test_rejects(run: Run, collection: Path) -> None:
 
 def test_index_says_that_it_covers_everything(run: Run, collection: Path) -> None:
     assert run("index", collection).out == "index 000001 already covers every row: 3 images\n"
+
+
+# Versions
+
+
+@pytest.fixture
+def growing(collection: Path, tmp_path: Path) -> Path:
+    """A copy of the collection with room for versions of its own."""
+    shutil.copytree(collection, tmp_path / "growing")
+    return tmp_path / "growing"
+
+
+def test_index_says_what_was_considered_and_measured(run: Run, growing: Path) -> None:
+    result = run("index", growing, "--target-recall", "0.9", "--max-memory", "2 GiB", "--segment-rows", "1000")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["index", "memory", "why"]
+    (chosen,) = [line for line in lines if " chosen " in line]
+    assert chosen.split()[0] == "Flat"
+    for name in ("recall@1", "recall@10", "recall@100", "latency p50", "latency p99", "queries/s", "memory"):
+        assert any(line.startswith(name) for line in lines), name
+    assert lines[-1].startswith("index 000002 is live: 3 images, in ")
+    settings = json.loads(run("info", growing, "--format", "json").out)["index"]["settings"]
+    assert settings == {
+        **{"target_recall": 0.9, "max_memory": 2 * 1024**3, "segment_rows": 1000, "latency_ms": 5.0, "factory": None}
+    }
+    assert run("index", growing, "--max-memory", "none", "--latency", "7.5").code == 0  # the others stay as they were
+    settings = json.loads(run("info", growing, "--format", "json").out)["index"]["settings"]
+    assert (settings["target_recall"], settings["max_memory"], settings["latency_ms"]) == (0.9, None, 7.5)
+
+
+def test_a_version_goes_live_back_and_away(run: Run, growing: Path) -> None:
+    assert "index 000002 is built and not live" in run("index", growing, "--latency", "4", "--no-promote").out
+    assert Collection.open(str(growing)).current() == "000001"
+    assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "000002").out
+    assert "index 000003 is live" in run("compact", growing).out
+    assert "index 000002 is live, in place of 000003: 3 images" in run("rollback", growing).out
+    facts = json.loads(run("versions", growing, "--format", "json").out)
+    assert [(each["version"], each["live"], each["ntotal"]) for each in facts] == [
+        ("000001", False, 3),
+        ("000002", True, 3),
+        ("000003", False, 3),
+    ]
+    table = [line.split()[:2] for line in run("versions", growing).out.splitlines()]
+    assert ["000002", "live"] in table
+    plan = json.loads(run("prune", growing, "--keep", "1", "--dry-run", "--format", "json").out)
+    assert (plan["versions"], plan["segments"], plan["dry_run"]) == (["000001"], ["000001-00"], True)
+    assert "would be freed" in run("prune", growing, "--keep", "1", "--dry-run").out
+    removed = run("prune", growing, "--keep", "1").out
+    assert "000001-00  segment" in removed
+    assert removed.rstrip().endswith(" freed")
+    assert Collection.open(str(growing)).versions() == ["000002", "000003"]
+    assert "nothing to remove" in run("prune", growing).out
+
+
+def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poor = Measured(
+        queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
+    )
+    monkeypatch.setattr("index.build.measure", lambda *_: poor)
+    result = run("compact", growing)
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert "0.5" in result.err
+    assert "--target-recall" in result.err
+    assert Collection.open(str(growing)).current() == "000001"
+    assert "below its target" in run("versions", growing).out
+    assert "is below the 0.99 that was asked for" in run("promote", growing, "000002").out
+
+
+def test_a_damaged_version_is_refused_and_the_last_good_one_answers(run: Run, growing: Path) -> None:
+    run("compact", growing)
+    (growing / "index/segments/000002-00/rows.arrow").unlink()
+    refused = run("promote", growing, "000002")
+    assert_one_line(refused, "index/segments/000002-00/rows.arrow is missing", "other versions: 000001")
+    assert len(json.loads(run("search", growing, "--like", "red.png", "--format", "json").out)) == 2
+    (growing / "index/000001/manifest.json").write_text("{}")
+    assert "damaged" in run("versions", growing).out
+    assert_one_line(run("rollback", growing), "no version before 000002 to go back to: index/000001/manifest.json is")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--max-memory", "lots"], "--max-memory is 'lots': expected a size such as 600MB"),
+        (["--max-memory", "0"], "--max-memory is '0': expected a size"),
+        (["--max-memory", "3 parsecs"], "--max-memory is '3 parsecs': expected a size"),
+        (["--factory", "Nonsense7"], "Nonsense7"),
+    ],
+)
+def test_settings_that_make_no_sense(run: Run, growing: Path, arguments: list[str], part: str) -> None:
+    assert_one_line(run("index", growing, *arguments), part)
+    assert Collection.open(str(growing)).versions() == ["000001"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500", 500), ("600MB", 600_000_000), ("2GiB", 2 * 1024**3), ("1.5 kb", 1_500), ("1TB", 10**12), ("7B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size("--max-memory", text) == size
+
+
+# Help
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -241,7 +393,18 @@ def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Pat
 
 
 @pytest.mark.parametrize(
-    "command", [("index",), ("search", "--text", "x"), ("serve", "--local"), ("info",), ("rejects",)]
+    "command",
+    [
+        *[
+            ("index",),
+            ("search", "--text", "x"),
+            ("search", "--like", "x"),
+            ("serve", "--local"),
+            ("info",),
+            ("rejects",),
+        ],
+        *[("versions",), ("promote", "000001"), ("rollback",), ("prune",), ("compact",), ("duplicates",)],
+    ],
 )
 def test_a_collection_that_is_not_there(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
     name, *options = command
@@ -258,6 +421,9 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
     Collection.create_or_open(str(tmp_path / "new"))
     assert_one_line(run("index", "new"), "embed images first with `likeness embed`")
     assert_one_line(run("search", "new", "--text", "x"), "has no index to search: build one with `likeness index`")
+    assert_one_line(run("search", "new", "--like", "x"), "has no index to search: build one with `likeness index`")
+    assert_one_line(run("rollback", "new"), "has no live index version to go back from")
+    assert json.loads(run("versions", "new", "--format", "json").out) == []
     assert json.loads(run("info", "new", "--format", "json").out)["index"] is None
     assert json.loads(run("rejects", "new", "--format", "json").out) == []
 
@@ -265,8 +431,17 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
 def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: Path) -> None:
     for k in ("0", "-1", "1000000"):
         assert_one_line(run("search", collection, "--text", "x", "-k", k), f"-k is {k}: expected 1 to 10,000")
-    assert_one_line(run("search", collection), "expected a picture or --text, and not both")
-    assert_one_line(run("search", collection, "a.jpg", "--text", "x"), "expected a picture or --text, and not both")
+    assert_one_line(run("search", collection), "expected one of a picture, --text and --like")
+    assert_one_line(run("search", collection, "a.jpg", "--text", "x"), "expected one of a picture, --text and --like")
+    assert_one_line(run("search", collection, "--like", "a", "--text", "x"), "expected one of a picture, --text and")
+    assert_one_line(run("search", collection, "--like", "gone.png"), "holds no image 'gone.png'")
+    far = run("search", collection, "--like", "red.png", "--offset", "9995")
+    assert_one_line(far, "-k is 10: expected 1 to 5 after 9,995")
+    for where in ("label", "[1]", '{"label": }'):
+        result = run("search", collection, "--like", "red.png", "--where", where)
+        assert_one_line(result, f"--where is {where!r}: expected a JSON object such as")
+    result = run("search", collection, "--like", "red.png", "--where", '{"colour": "red"}')
+    assert_one_line(result, "colour", "label", "weight")
     assert_usage(run("search", collection, "a.jpg", "--format", "xml"), "xml")
     assert_one_line(run("search", collection, "gone.jpg"), "gone.jpg: there is no such file")
     (tmp_path / "note.jpg").write_text("not a picture")
@@ -283,6 +458,11 @@ def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: P
         (["serve", "x", "--port", "65536"], "--port"),
         (["serve", "x", "--port", "http"], "--port"),
         (["demo", "--port", "-1"], "--port"),
+        (["index", "x", "--target-recall", "1.5"], "--target-recall"),
+        (["index", "x", "--latency", "0"], "--latency"),
+        (["prune", "x", "--keep", "0"], "--keep"),
+        (["search", "x", "--like", "y", "--min-score", "2"], "--min-score"),
+        (["duplicates", "x", "--min-score", "2"], "--min-score"),
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )

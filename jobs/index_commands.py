@@ -1,0 +1,175 @@
+"""The commands about an index, from `index` to `prune`. `jobs.cli` registers them.
+
+Commands import what they need when they run: faiss takes a second that `--help` should not cost.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from index.collection import Collection
+from index.records import IndexSettings
+from jobs.options import CollectionArgument, FormatOption, OutputFormat, console, parse_size
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
+VersionArgument = Annotated[str, typer.Argument(help="Its six digits, as `likeness versions` lists them.")]
+
+
+def build_index(
+    collection: CollectionArgument,
+    target_recall: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="Recall@10 below which no version goes live; 0.99 at first.")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="What searching may keep in memory: 600MB, 2GiB, …; `none` for no limit.")
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(min=0.001, help="An exact scan is preferred up to so many milliseconds; 5 at first.")
+    ] = None,
+    factory: Annotated[
+        str | None, typer.Option(help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen.")
+    ] = None,
+    segment_rows: Annotated[
+        int | None, typer.Option(min=1, help="The most images in a segment; a million at first.")
+    ] = None,
+    promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
+) -> None:
+    """Bring the index of a collection up to date, measure it, and make it the live one.
+
+    What is not given stays as it was for the live version; where something else is given, all is built anew.
+
+    Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
+    """
+    given: dict[str, Any] = {"target_recall": target_recall, "latency_ms": latency, "segment_rows": segment_rows}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if max_memory is not None:
+        changes["max_memory"] = None if max_memory == "none" else parse_size("--max-memory", max_memory)
+    if factory is not None:
+        changes["factory"] = None if factory == "auto" else factory
+    build_and_show(Collection.open(collection), changes, promote=promote)
+
+
+def compact(collection: CollectionArgument) -> None:
+    """Build the index anew from all images, so that many small segments become one and nothing deleted is kept.
+
+    Example: `likeness compact my-collection`
+    """
+    build_and_show(Collection.open(collection), rebuild=True)
+
+
+def build_and_show(
+    collection: Collection, changes: Mapping[str, Any] | None = None, *, promote: bool = True, rebuild: bool = False
+) -> None:
+    """Build with the live version's settings, `changes` apart; print what was considered and what was measured."""
+    from index import build
+    from index.versions import live_or_none, live_settings
+    from jobs.show_index import choice_table, quality_table
+
+    before = live_or_none(collection)
+    settings = IndexSettings(**{**live_settings(collection).model_dump(), **changes}) if changes else None
+    with console.status("building the index"):
+        manifest = build.build_index(collection, settings, promote=promote, rebuild=rebuild)
+    if manifest.version == before:
+        console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
+        return
+    console.print(choice_table(manifest), quality_table(manifest))
+    end = f"{manifest.ntotal:,} images, in {manifest.seconds:.1f} s"
+    if promote:
+        console.print(f"index {manifest.version} is live: {end}")
+    else:
+        command = escape(f"`likeness promote {collection.location} {manifest.version}`")
+        console.print(f"index {manifest.version} is built and not live: {end}; {command} makes it so", soft_wrap=True)
+
+
+def versions(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
+    """List the versions of an index: which is live, and how well each answers.
+
+    Example: `likeness versions my-collection`
+    """
+    from index.versions import list_versions
+    from jobs.show_index import version_facts, versions_table
+
+    facts = [version_facts(version) for version in list_versions(Collection.open(collection))]
+    if output is OutputFormat.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        console.print(versions_table(facts))
+
+
+def promote(collection: CollectionArgument, version: VersionArgument) -> None:
+    """Make a version the live one, once every byte of it has been verified.
+
+    Example: `likeness promote my-collection 000002`
+    """
+    from index import versions
+
+    opened = Collection.open(collection)
+    with console.status(f"verifying {version}"):
+        manifest = versions.promote(opened, version)
+    reached, target = manifest.recall["10"], manifest.settings.target_recall
+    if reached < target:
+        console.print(f"[yellow]its recall@10 of {reached:.4f} is below the {target:g} that was asked for")
+    console.print(f"index {version} is live: {manifest.ntotal:,} images, recall@10 {reached:.4f}")
+
+
+def rollback(collection: CollectionArgument) -> None:
+    """Make the version before the live one live again: the newest that is whole and answers well enough.
+
+    Example: `likeness rollback my-collection`
+    """
+    from index import versions
+
+    with console.status("verifying"):
+        went = versions.rollback(Collection.open(collection))
+    for reason in went.skipped.values():
+        console.print(f"[yellow]passed over:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
+    console.print(f"index {went.manifest.version} is live, in place of {went.before}: {went.manifest.ntotal:,} images")
+
+
+def prune(
+    collection: CollectionArgument,
+    keep: Annotated[int, typer.Option(min=1, help="How many versions stay that are whole, the live one counted.")] = 3,
+    dry_run: DryRunOption = False,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """Remove old versions of the index, and the segments that only they had. The live one and newer ones stay.
+
+    Example: `likeness prune my-collection --keep 3 --dry-run`
+    """
+    from index import prune
+    from jobs.show_index import pruned_table
+
+    pruned = prune.prune(Collection.open(collection), keep, dry_run=dry_run)
+    if output is OutputFormat.json:
+        print(json.dumps({**asdict(pruned), "dry_run": dry_run}, indent=2))
+    else:
+        console.print(pruned_table(pruned, dry_run=dry_run))
+
+
+def duplicates(
+    collection: CollectionArgument,
+    min_score: Annotated[float, typer.Option(min=-1, max=1, help="The cosine from which two images are alike.")] = 0.98,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """List groups of images that are all but the same, largest first.
+
+    Example: `likeness duplicates my-collection --min-score 0.98`
+    """
+    from index.duplicates import near_duplicates
+    from index.versions import open_last_good
+    from jobs.show_index import duplicates_table
+
+    with console.status("opening the index") as status:
+        groups = near_duplicates(
+            open_last_good(Collection.open(collection)),
+            min_score,
+            progress=lambda done, total: status.update(f"{done:,} of {total:,} images compared"),
+        )
+    if output is OutputFormat.json:
+        print(json.dumps([asdict(group) for group in groups], indent=2))
+    else:
+        console.print(duplicates_table(groups))

@@ -1,0 +1,119 @@
+"""Tables about an index for the terminal: what was chosen, how well it answers, its versions, what was removed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from index.duplicates import DuplicateGroup
+from index.prune import Pruned
+from index.records import VersionManifest
+from index.versions import Version
+from jobs.show import human_size, rows_table
+
+_SHOWN_GROUPS = 50
+_SHOWN_IDS = 10
+
+
+def choice_table(manifest: VersionManifest) -> Table:
+    """The kinds of index that were considered, and why one was taken."""
+    return rows_table(
+        ("index", "memory", "", "why"),
+        [
+            (option.name, human_size(option.memory), "chosen" if option.chosen else "", option.why)
+            for option in manifest.choice
+        ],
+    )
+
+
+def quality_table(manifest: VersionManifest) -> Table:
+    """Recall, latency, throughput and memory, as measured."""
+    return rows_table((), _quality(manifest))
+
+
+def _quality(manifest: VersionManifest) -> list[tuple[str, str]]:
+    segments = len(manifest.segments)
+    return [
+        ("measured with", f"{manifest.queries:,} images of the collection, themselves left out"),
+        *((f"recall@{k}", f"{value:.4f}") for k, value in manifest.recall.items()),
+        *((f"latency {name}", f"{value:.2f} ms") for name, value in manifest.latency_ms.items()),
+        ("queries/s", f"{manifest.queries_per_second:,.0f}"),
+        ("memory", human_size(manifest.memory)),
+        ("segments", f"{segments:,}" + (f", an update of {manifest.base}" if manifest.base else "")),
+    ]
+
+
+def version_facts(version: Version) -> dict[str, Any]:
+    """A version as `likeness versions` lists it, ready for JSON. Facts are null where the manifest cannot be read."""
+    manifest = version.manifest
+    return {
+        "version": version.name,
+        "live": version.live,
+        "created_at": manifest and manifest.created_at.isoformat(timespec="seconds"),
+        "ntotal": manifest and manifest.ntotal,
+        "recall": manifest and manifest.recall,
+        "target_recall": manifest and manifest.settings.target_recall,
+        "latency_ms": manifest and manifest.latency_ms,
+        "memory": manifest and manifest.memory,
+        "segments": manifest and len(manifest.segments),
+        "base": manifest and manifest.base,
+        "damage": version.damage,
+    }
+
+
+def versions_table(facts: Sequence[Mapping[str, Any]]) -> Table:
+    """One line for each version, oldest first."""
+    return rows_table(
+        ("version", "", "built", "images", "recall@10", "p99", "memory", "segments", "updates"),
+        [_version_row(version) for version in facts],
+    )
+
+
+def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    if facts["damage"]:
+        return (facts["version"], "damaged", *["–"] * 7)
+    reached = facts["recall"]["10"]
+    state = "live" if facts["live"] else "below its target" if reached < facts["target_recall"] else ""
+    return (
+        *(
+            facts["version"],
+            state,
+            facts["created_at"][:16].replace("T", " "),
+            f"{facts['ntotal']:,}",
+            f"{reached:.4f}",
+        ),
+        *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
+        *(f"{facts['segments']:,}", facts["base"] or "–"),
+    )
+
+
+def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
+    """What was removed, or would be, and what was left and why."""
+    rows = [
+        *((name, "version") for name in pruned.versions),
+        *((name, "segment") for name in pruned.segments),
+        *((path, "remains of a build that did not finish") for path in pruned.remains),
+        *((path, f"left: {reason}") for path, reason in pruned.left.items()),
+    ]
+    verb = "would be freed" if dry_run else "freed"
+    total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
+    return Group(rows_table((), rows), total)
+
+
+def duplicates_table(groups: Sequence[DuplicateGroup]) -> Group:
+    """The largest groups; all are in the JSON."""
+    table = rows_table(
+        ("images", "lowest score", ""),
+        [
+            (
+                f"{len(group.ids):,}",
+                f"{min(group.scores):.3f}",
+                ", ".join(group.ids[:_SHOWN_IDS]) + (" …" if len(group.ids) > _SHOWN_IDS else ""),
+            )
+            for group in groups[:_SHOWN_GROUPS]
+        ],
+    )
+    total = f"{len(groups):,} groups of {sum(len(group.ids) for group in groups):,} images"
+    more = f"; the {_SHOWN_GROUPS} largest are shown, --format json has all" if len(groups) > _SHOWN_GROUPS else ""
+    return Group(table, total + more) if groups else Group("no duplicates")
