@@ -22,7 +22,7 @@ An hour would not do: to fill one large graph index may take longer, and writes 
 segment that is pulled away costs the build.
 """
 
-_FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9]+)?(?=/|$)")
+_FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 """A version's folder or a segment's, and the version in whose making it came to be."""
 
 

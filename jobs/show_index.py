@@ -83,8 +83,8 @@ def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
             f"{facts['ntotal']:,}",
             f"{reached:.4f}",
         ),
-        *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
-        *(f"{facts['segments']:,}", facts["base"] or "–"),
+        *(f"{facts['latency_ms']['p99']:.2f} ms"),
+        *(human_size(facts["memory"]), f"{facts['segments']:,}", facts["base"] or "–"),
     )
 
 

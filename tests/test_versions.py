@@ -217,7 +217,7 @@ def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collecti
 
 
 def test_a_build_under_way_is_left_alone_until_it_has_been_idle_for_long(collection: Collection) -> None:
-    old, new = file_of(collection, "segments/000006-00"), file_of(collection, "segments/000006-01/.scratch-x")
+    old, new = file_of(collection, "segments/000006-00"), file_of(collection, "segments/000006-01-1/.scratch-x")
     version = file_of(collection, "000006")
     for folder in (old, new, version):
         folder.mkdir(parents=True)
@@ -227,10 +227,10 @@ def test_a_build_under_way_is_left_alone_until_it_has_been_idle_for_long(collect
     age(version, idle)
     done = prune(collection)  # one of its segments is being written
     assert done.remains == []
-    assert sorted(done.left) == ["index/000006", "index/segments/000006-00", "index/segments/000006-01"]
+    assert sorted(done.left) == ["index/000006", "index/segments/000006-00", "index/segments/000006-01-1"]
     age(new.parent, idle)
     done = prune(collection)
-    assert done.remains == ["index/000006", "index/segments/000006-00", "index/segments/000006-01"]
+    assert done.remains == ["index/000006", "index/segments/000006-00", "index/segments/000006-01-1"]
     assert done.bytes_freed >= 15
     assert not version.exists()
     assert "000006-00" not in segments(collection)
