@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from api.body import Upload, read_search
 from api.errors import Problem
 from api.problems import install_problems, problem_docs, problem_table
-from api.schemas import ImageOut, ProblemOut, SearchRequest, SearchResponse
+from api.schemas import ImageOut, IndexDetailsOut, ProblemOut, SearchRequest, SearchResponse
 from api.service import SearchService
 from api.settings import RequestLimits
 
@@ -144,6 +144,10 @@ def _state_routes(service: SearchService) -> APIRouter:
             "model": service.model.model_id,
             "docs": "/docs",
         }
+
+    @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
+    async def index() -> IndexDetailsOut:
+        return IndexDetailsOut.of(service.manifest, service.filterable)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from api.service import SearchResult
+from index.records import VersionManifest
 from index.rows import FIXED
 from index.search import Match
 
@@ -49,6 +50,30 @@ class MatchOut(BaseModel):
 class IndexOut(BaseModel):
     version: str
     ntotal: int = Field(description="how many images the index holds")
+
+
+class IndexDetailsOut(IndexOut):
+    """The index version that answers, as it was measured when it was built."""
+
+    kind: str = Field(description='"Flat" is exact; otherwise faiss factory strings')
+    created_at: datetime
+    recall: dict[str, float] = Field(description="by k: the share of the k nearest that is found, against exact search")
+    latency_ms: dict[str, float] = Field(description="p50 and p99 of one query")
+    queries_per_second: float = Field(description="when many are asked at once")
+    columns: dict[str, str] = Field(description="what a filter can name, with Arrow's names of the types")
+
+    @classmethod
+    def of(cls, manifest: VersionManifest, columns: dict[str, str]) -> Self:
+        return cls(
+            version=manifest.version,
+            ntotal=manifest.ntotal,
+            kind=", ".join(sorted({segment.factory for segment in manifest.segments})),
+            created_at=manifest.created_at,
+            recall=manifest.recall,
+            latency_ms=manifest.latency_ms,
+            queries_per_second=manifest.queries_per_second,
+            columns=columns,
+        )
 
 
 class ModelOut(BaseModel):

@@ -18,6 +18,7 @@ from embedder.formats import SUPPORTED
 from embedder.images import ImageLimits, decode_image, thumbnail
 from embedder.protocol import Embedder, ModelIdentity
 from index.queries import SearchOptions
+from index.records import VersionManifest
 from index.search import Match, Searcher
 
 # Only these are named to a browser: whatever else a file may be, it is never a page.
@@ -83,6 +84,16 @@ class SearchService:
     @property
     def ntotal(self) -> int:
         return self._searcher.ntotal
+
+    @property
+    def manifest(self) -> VersionManifest:
+        """What is recorded of the index version."""
+        return self._searcher.manifest
+
+    @property
+    def filterable(self) -> dict[str, str]:
+        """Columns that a filter can name, with their Arrow types."""
+        return self._searcher.filterable
 
     @property
     def model(self) -> ModelIdentity:

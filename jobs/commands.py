@@ -12,6 +12,7 @@ from index.collection import Collection
 from jobs.index_commands import build_and_show
 from jobs.options import (
     DEFAULT_MODEL,
+    AddressOption,
     CollectionArgument,
     FormatOption,
     ModelOption,
@@ -41,9 +42,7 @@ def embed(
     extensions: Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")] = None,
     draft: Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")] = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
-    address: Annotated[
-        str | None, typer.Option(help="A Ray cluster's address; by default one is started here.")
-    ] = None,
+    address: AddressOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
 ) -> None:
     """Embed images into a collection, and index it. Run it again to go on after a crash, or to add what is new.
@@ -67,7 +66,7 @@ def embed(
     )
     run_embed(request, console)
     if index:
-        build_and_show(Collection.open(collection))
+        build_and_show(Collection.open(collection), address=address)
 
 
 def rejects(

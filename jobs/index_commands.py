@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from index.collection import Collection
 from index.records import IndexSettings
-from jobs.options import CollectionArgument, FormatOption, OutputFormat, console, parse_size
+from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
 VersionArgument = Annotated[str, typer.Argument(help="Its six digits, as `likeness versions` lists them.")]
@@ -37,6 +37,7 @@ def build_index(
         int | None, typer.Option(min=1, help="The most images in a segment; a million at first.")
     ] = None,
     promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
+    address: AddressOption = None,
 ) -> None:
     """Bring the index of a collection up to date, measure it, and make it the live one.
 
@@ -50,29 +51,39 @@ def build_index(
         changes["max_memory"] = None if max_memory == "none" else parse_size("--max-memory", max_memory)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
-    build_and_show(Collection.open(collection), changes, promote=promote)
+    build_and_show(Collection.open(collection), changes, promote=promote, address=address)
 
 
-def compact(collection: CollectionArgument) -> None:
+def compact(collection: CollectionArgument, address: AddressOption = None) -> None:
     """Build the index anew from all images, so that many small segments become one and nothing deleted is kept.
 
     Example: `likeness compact my-collection`
     """
-    build_and_show(Collection.open(collection), rebuild=True)
+    build_and_show(Collection.open(collection), rebuild=True, address=address)
 
 
 def build_and_show(
-    collection: Collection, changes: Mapping[str, Any] | None = None, *, promote: bool = True, rebuild: bool = False
+    collection: Collection,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    promote: bool = True,
+    rebuild: bool = False,
+    address: str | None = None,
 ) -> None:
-    """Build with the live version's settings, `changes` apart; print what was considered and what was measured."""
+    """Build with the live version's settings, `changes` apart; print what was considered and what was measured.
+
+    Large segments are built on the Ray cluster at `address`, or on one that is started here.
+    """
     from index import build
     from index.versions import live_or_none, live_settings
+    from jobs.index import run_on_ray
     from jobs.show_index import choice_table, quality_table
 
     before = live_or_none(collection)
     settings = IndexSettings(**{**live_settings(collection).model_dump(), **changes}) if changes else None
     with console.status("building the index"):
-        manifest = build.build_index(collection, settings, promote=promote, rebuild=rebuild)
+        run_jobs = run_on_ray(address, console)
+        manifest = build.build_index(collection, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
     if manifest.version == before:
         console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
         return

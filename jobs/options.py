@@ -28,6 +28,9 @@ class OutputFormat(StrEnum):
 
 CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folder or bucket prefix.")]
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")]
+AddressOption = Annotated[
+    str | None, typer.Option(help="A Ray cluster's address; by default one is started here, where it pays.")
+]
 ModelOption = Annotated[
     str,
     typer.Option(help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness."),

@@ -75,16 +75,11 @@ def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
         return (facts["version"], "damaged", *["–"] * 7)
     reached = facts["recall"]["10"]
     state = "live" if facts["live"] else "below its target" if reached < facts["target_recall"] else ""
+    built = facts["created_at"][:16].replace("T", " ")
     return (
-        *(
-            facts["version"],
-            state,
-            facts["created_at"][:16].replace("T", " "),
-            f"{facts['ntotal']:,}",
-            f"{reached:.4f}",
-        ),
-        *(f"{facts['latency_ms']['p99']:.2f} ms"),
-        *(human_size(facts["memory"]), f"{facts['segments']:,}", facts["base"] or "–"),
+        *(facts["version"], state, built, f"{facts['ntotal']:,}", f"{reached:.4f}"),
+        *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
+        *(f"{facts['segments']:,}", facts["base"] or "–"),
     )
 
 

@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -488,6 +489,18 @@ def test_health_and_readiness(searcher: Searcher) -> None:
     with TestClient(app) as started:
         assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
         assert started.get("/").json()["index"]["ntotal"] == service.ntotal
+
+
+def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchService) -> None:
+    found = client.get("/index").json()
+    manifest = service.manifest
+    assert (found["version"], found["ntotal"], found["kind"]) == ("000001", len(COLOURS) + len(ODD_IDS), "Flat")
+    assert found["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
+    assert found["latency_ms"] == manifest.latency_ms
+    assert found["queries_per_second"] == manifest.queries_per_second > 0
+    assert datetime.fromisoformat(found["created_at"]) == manifest.created_at
+    assert (found["columns"]["label"], found["columns"]["weight"]) == ("string", "double")
+    assert "embedding" not in found["columns"]
 
 
 class BrokenEmbedder(FakeEmbedder):
