@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,9 @@ ANN = "ann.faiss"
 Scores = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int64]
 
-_TUNED_K = 10  # what nprobe is tuned for
+TUNED_K = 10
+"""The k for which nprobe and its like are set."""
+
 _DEEP = 32  # an approximate search ranks about so many times k; where that is all there is, exact costs the same
 
 
@@ -74,6 +75,7 @@ class Segment:
                 f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again"
             )
         self._ann: faiss.IndexRefine | None = None
+        self._breadth = 0.5
         if (folder / ANN).exists():
             found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
             self._ann = faiss.IndexRefine(found_by, self._flat)
@@ -117,7 +119,11 @@ class Segment:
         """What the approximate search is set to; nothing for a flat segment."""
         if self._ann is None:
             return {}
-        return {**ann.parameters(self._ann.base_index), "rescore": float(self._ann.k_factor)}
+        return {
+            **ann.parameters(self._ann.base_index),
+            "rescore": float(self._ann.k_factor),
+            "breadth": self._breadth,
+        }
 
     @property
     def nlist(self) -> int:
@@ -130,6 +136,7 @@ class Segment:
         if self._ann is not None:
             ann.set_parameters(self._ann.base_index, parameters)
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
+            self._breadth = parameters.get("breadth", self._breadth)
 
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
         """Those rows of `mask`, `(ntotal,)`, that no tombstone hides."""
@@ -153,7 +160,8 @@ class Segment:
         if self._ann is None or count <= max(self._exact_rows, _DEEP * k):
             scores[:, :width], positions[:, :width] = self._exact(queries, width, eligible)
             return scores, positions
-        breadth = math.sqrt(max(1.0, k / _TUNED_K) * self.ntotal / count)
+        # Ten times the neighbours lie about as far out as ten of a tenth of the rows.
+        breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
         base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
         params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
         scores, positions = self._ann.search(queries, k, params=params)
