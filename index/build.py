@@ -62,8 +62,9 @@ def build_index(
     version stays as it is.
     """
     runs = collection.runs()
-    base = _updatable(collection, runs)
-    settings = settings or (base.settings if base else IndexSettings())
+    live = _live(collection)
+    settings = settings or (live.settings if live else IndexSettings())
+    base = live if live and _covers_first(live, runs) else None
     if base and not rebuild and settings == base.settings:
         if len(base.runs) == len(runs):
             if _is_whole(collection, base):
@@ -223,17 +224,21 @@ class _Build:
             raise
 
 
-def _updatable(collection: Collection, runs: Sequence[RunManifest]) -> VersionManifest | None:
-    """The live version when it covers the first of these runs, with the same model throughout."""
+def _live(collection: Collection) -> VersionManifest | None:
     try:
         current = collection.current()
-        manifest = collection.read_version(current) if current else None
+        return collection.read_version(current) if current else None
     except DamagedVersionError as error:
         logger.warning("%s", error)
         return None
-    if manifest is None or manifest.runs != [run.run_id for run in runs[: len(manifest.runs)]]:
-        return None
-    return manifest if all(run.model == manifest.model for run in runs[len(manifest.runs) :]) else None
+
+
+def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
+    """Whether a version covers the first of these runs, and the others are of its model: then it can be updated."""
+    count = len(version.runs)
+    return version.runs == [run.run_id for run in runs[:count]] and all(
+        run.model == version.model for run in runs[count:]
+    )
 
 
 def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
@@ -255,7 +260,9 @@ def _next_version(collection: Collection) -> str:
         if name not in complete:
             storage.delete(f"index/{name}")
     for name in segments:
-        if name.partition("-")[0] not in complete:
+        if name.partition("-")[0] > max(
+            complete, default=""
+        ):  # versions that were pruned may have left theirs to others
             storage.delete(f"{SEGMENTS}/{name}")
     numbers = [int(name.partition("-")[0]) for name in [*folders, *segments]]
     return f"{max(numbers, default=0) + 1:06d}"

@@ -162,9 +162,11 @@ class Segment:
             return scores, positions
         # Ten times the neighbours lie about as far out as ten of a tenth of the rows.
         breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
+        # The depth is tuned, as a multiple of k, for that many: for fewer it would be too shallow.
+        deep = max(k, TUNED_K)
         base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
         params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
-        scores, positions = self._ann.search(queries, k, params=params)
+        scores, positions = (found[:, :k] for found in self._ann.search(queries, deep, params=params))
         short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
         if len(short):
             scores[short], positions[short] = self._exact(queries[short], k, eligible)
