@@ -94,7 +94,7 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     """The same settings with paths that also hold in a replica, whose working directory may be another."""
     # Opened here as well: a mistyped collection is said at once, and not after a cluster has been started.
     collection = Collection.open(settings.collection)
-    if collection.current() is None:
+    if not collection.versions():
         raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
     model = settings.model
     if model is not None and Path(model).is_dir():

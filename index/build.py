@@ -259,10 +259,10 @@ def _next_version(collection: Collection) -> str:
     for name in folders:
         if name not in complete:
             storage.delete(f"index/{name}")
+    newest = max(complete, default="")
     for name in segments:
-        if name.partition("-")[0] > max(
-            complete, default=""
-        ):  # versions that were pruned may have left theirs to others
+        # Not those of older numbers: versions that were pruned may have left theirs to others.
+        if name.partition("-")[0] > newest:
             storage.delete(f"{SEGMENTS}/{name}")
     numbers = [int(name.partition("-")[0]) for name in [*folders, *segments]]
     return f"{max(numbers, default=0) + 1:06d}"

@@ -172,7 +172,6 @@ def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collect
     assert prune(collection).versions == []
 
 
-@pytest.mark.xfail(strict=True, reason="index.build._next_version takes the segments of pruned versions for remains")
 def test_a_build_after_pruning_leaves_shared_segments_alone(collection: Collection) -> None:
     assert prune(collection, keep=1).segments == []
     add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
