@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,16 @@ _PCA_SAMPLE = 5_000
 
 
 def new_index(factory: str, dim: int) -> faiss.Index:
-    """An empty index for inner products. FactoryError when faiss does not know the factory string."""
+    """An empty index for inner products. FactoryError when faiss has none for this factory string."""
+    if re.search(r"(?<!\d)0+(?!\d)|HNSW1(?!\d)", factory):  # faiss would end the process once vectors are added
+        raise FactoryError(f"{factory!r} for {dim} dimensions: expected sizes above 0, and 2 or more for HNSW")
     try:
-        return faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise FactoryError(f"{factory!r} for {dim} dimensions: {faiss_reason(error)}") from error
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise FactoryError(f"{factory!r} for {dim} dimensions: faiss has it for Euclidean distances alone")
+    return index
 
 
 def training_rows(index: faiss.Index) -> int:
@@ -43,20 +49,38 @@ def train(index: faiss.Index, sample: Vectors) -> None:
         _limit(ivf.cp, _ROWS_PER_LIST)
         if hasattr(ivf, "pq"):
             _limit(ivf.pq.cp, _ROWS_PER_CODE)
-    inner = _unwrapped(index)
-    if isinstance(inner, faiss.IndexPreTransform):
-        for number in range(inner.chain.size()):
-            transform = faiss.downcast_VectorTransform(inner.chain.at(number))
-            if isinstance(transform, faiss.PCAMatrix) and number == 0:
-                # Both signs make the mean zero: inner products of centred vectors rank differently.
-                part = _thinned(sample)
-                transform.train(np.concatenate([part, -part]))
     try:
+        inner = _unwrapped(index)
+        if isinstance(inner, faiss.IndexPreTransform):
+            for number in range(inner.chain.size()):
+                transform = faiss.downcast_VectorTransform(inner.chain.at(number))
+                if isinstance(transform, faiss.PCAMatrix) and number == 0:
+                    # Both signs make the mean zero: inner products of centred vectors rank differently.
+                    part = _thinned(sample)
+                    transform.train(np.concatenate([part, -part]))
         index.train(sample)
     except RuntimeError as error:
         raise FactoryError(
             f"the index cannot be trained on {len(sample):,} vectors: {faiss_reason(error)}; name one with fewer "
             "lists or codes with --factory"
+        ) from error
+
+
+def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
+    """Add vectors block by block. FactoryError when the index cannot take them, or cannot pass over rows in a search.
+
+    It has to, for filters and for rows that are deleted later.
+    """
+    try:
+        for block in blocks:
+            first = index.ntotal == 0
+            index.add(block)
+            if first:
+                _check_selects(index, block[:1])
+    except RuntimeError as error:
+        raise FactoryError(
+            f"an index of this kind cannot be filled and searched with a selection of its rows: {faiss_reason(error)}; "
+            "name another with --factory"
         ) from error
 
 
@@ -110,8 +134,18 @@ def read_blocks(path: Path, offset: int, ntotal: int, dim: int, rows: int = 16_3
 
 def faiss_reason(error: RuntimeError) -> str:
     """The part of faiss's message that is for people."""
-    text = str(error)
-    return text.rpartition(": Error: ")[2].rpartition("failed: ")[2].strip() or text
+    text = " ".join(str(error).split())
+    return re.sub(r"^.* at \S+:\d+: (Error: )?('.*' failed: (?=\S))?", "", text) or text
+
+
+def _check_selects(index: faiss.Index, query: Vectors) -> None:
+    """RuntimeError when the first row is found although it is not selected."""
+    others = np.ones(index.ntotal, bool)
+    others[0] = False
+    selector = faiss.IDSelectorBitmap(np.packbits(others, bitorder="little"))
+    _, found = index.search(query, 1, params=search_parameters(index, selector, 1.0))
+    if found[0, 0] == 0:
+        raise RuntimeError("it finds what is not selected")
 
 
 def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index.ann import principal_dims
+from index.ann import new_index, principal_dims
 from index.errors import FactoryError
 from index.records import FLAT, IndexSettings, Option
 
@@ -18,6 +18,7 @@ SCAN_BYTES_PER_SECOND = 10e9
 _FLOAT, _ID = 4, 8  # bytes
 _PQ = 64  # codes of a vector: 32 bytes
 _PCA_STEP, _MOST_PCA = 64, 256
+_EVEN = 16  # a number of dimensions beyond 64 that is a multiple of it splits into 40 to 64 codes
 _PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again when candidates are ranked
 
 
@@ -31,9 +32,11 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
 
     Exact search wins while it is fast enough and fits. Beyond that vectors are found by 4-bit product quantizers
     in inverted lists ("fast scan", André et al., VLDB 2015), ranked anew by 8-bit scalar quantizers where memory allows
-    them, and scored by the exact vectors, which stay mapped from disk. FactoryError when nothing fits `max_memory`.
+    them, and scored by the exact vectors, which stay mapped from disk. FactoryError when nothing fits `max_memory`,
+    and for a factory string that faiss does not know.
     """
     if settings.factory:
+        new_index(settings.factory, dim)  # a mistake is told before all rows are read
         return [Option(name=settings.factory, memory=0, chosen=True, why="asked for with --factory")]
     names = [FLAT, ann_factory(ntotal, dim, refine=True), ann_factory(ntotal, dim, refine=False)]
     memory = [ntotal * dim * _FLOAT, *(_ann_memory(ntotal, dim, refine=refine) for refine in (True, False))]
@@ -79,10 +82,16 @@ def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -
 
     With as many lists as the square root of the rows training and assigning cost the same share at every size.
     """
-    reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
+    reduced = _reduced(dim, spread)
     pca = f"PCA{reduced}," if reduced < dim else ""
     codes = next(codes for codes in range(min(_PQ, reduced), 0, -1) if reduced % codes == 0)
     return f"{pca}IVF{math.isqrt(rows)},PQ{codes}x4fs" + (",Refine(SQ8)" if refine else "")
+
+
+def _reduced(dim: int, spread: int) -> int:
+    """How many dimensions are quantized. Beyond as many as there are codes, so many that codes can share them evenly."""
+    reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
+    return reduced if reduced <= _PQ else reduced - reduced % _EVEN
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:

@@ -139,8 +139,7 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
     dim = sample.shape[1]
     index = ann.new_index(factory, dim)
     ann.train(index, sample)
-    for block in ann.read_blocks(folder / VECTORS, _HEADER, ntotal, dim):
-        index.add(block)
+    ann.fill(index, ann.read_blocks(folder / VECTORS, _HEADER, ntotal, dim))
     faiss.write_index(index, str(folder / ANN))
 
 
