@@ -13,8 +13,9 @@ from pathlib import Path
 
 from index.choose import choose
 from index.collection import Collection
-from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError
+from index.errors import DamagedVersionError, EmptyCollectionError, FactoryError, RecallTooLowError
 from index.files import SEGMENTS, file_record
+from index.ground_truth import QUERIES as HELD_OUT
 from index.ground_truth import HeldOut
 from index.live import LiveRows
 from index.measure import measure, score_distribution
@@ -79,8 +80,8 @@ def _updated(build: _Build, base: VersionManifest) -> VersionManifest | None:
     """None when only a new build from all rows can be good enough."""
     try:
         manifest = build.update(base)
-    except DamagedVersionError as error:
-        logger.warning("%s", error)
+    except (DamagedVersionError, FactoryError) as error:
+        logger.warning("%s: building from all rows", error)
         return None
     if manifest.recall["10"] < manifest.settings.target_recall:
         logger.warning("the update reaches recall@10 %s: building from all rows", manifest.recall["10"])
@@ -126,15 +127,19 @@ class _Build:
             return self._finish(draft, segments, held_out)
 
     def update(self, base: VersionManifest) -> VersionManifest:
-        """The base's segments with more tombstones, and one of what is new. DamagedVersionError when the base is."""
+        """The base's segments with more tombstones, and new ones. DamagedVersionError when the base is damaged."""
         new = [run for run in self.runs if run.run_id not in base.runs]
         changed = LiveRows.of_runs(self.storage, new)
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
-            # Sizes are checked here, content whenever a version is opened to be searched.
+            # Content is checked of what is written anew, and else whenever a version is opened to be searched.
+            check_version(self.collection, base.model_copy(update={"segments": []}))
             old = open_segments(self.collection, base, Path(cache), verify=False)
             touched = touched_ids(self.storage, new, changed)
             change = change_of(changed, touched, base.segments, old, self.settings)
-            records = [*change.kept, *self._build_segments([change.source] if change.source else [], base.choice)]
+            kept = {record.name for record in change.kept}
+            merged = [record for record in base.segments if record.name not in kept]
+            check_version(self.collection, base.model_copy(update={"segments": merged}))
+            records = [*change.kept, *self._build_segments(change.sources, base.choice, update=True)]
             if not records:
                 raise _empty(self.collection, 0)
             files = self._put_tombstones(change.tombstones)
@@ -143,9 +148,14 @@ class _Build:
             )
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             held_out = read_held_out(self.collection, base, Path(cache)).updated(touched, segments)
+            if 2 * len(held_out.ids) < min(HELD_OUT, draft.ntotal):  # too few for what the collection has become
+                held_out = HeldOut.sample(segments)
+                draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
             return self._finish(draft, segments, held_out)
 
-    def _build_segments(self, sources: Sequence[RowSource], options: Sequence[Option]) -> list[SegmentRecord]:
+    def _build_segments(
+        self, sources: Sequence[RowSource], options: Sequence[Option], *, update: bool = False
+    ) -> list[SegmentRecord]:
         jobs = [
             SegmentJob(
                 storage=self.storage,
@@ -153,6 +163,7 @@ class _Build:
                 source=source,
                 options=options,
                 settings=self.settings,
+                update=update,
             )
             for number, source in enumerate(sources)
         ]

@@ -16,6 +16,7 @@ SCAN_BYTES_PER_SECOND = 10e9
 """What an exact scan of one query reads; two cores of a common server reach it."""
 
 _FLOAT, _ID = 4, 8  # bytes
+_FEWEST = 256  # to train a quantizer on
 _PQ = 64  # codes of a vector: 32 bytes
 _PCA_STEP, _MOST_PCA = 64, 256
 _EVEN = 16  # a number of dimensions beyond 64 that is a multiple of it splits into 40 to 64 codes
@@ -23,8 +24,8 @@ _PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again whe
 
 
 def exact_rows(settings: IndexSettings, dim: int) -> int:
-    """How many vectors an exact scan reads within the latency that is aimed for."""
-    return int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT))
+    """How many vectors an exact scan reads within the latency that is aimed for; too few to train on at the least."""
+    return max(_FEWEST, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))
 
 
 def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
@@ -64,16 +65,20 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
     ]
 
 
-def factory_of(options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings) -> str:
+def factory_of(
+    options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings, *, update: bool
+) -> str:
     """The factory of a segment of `rows` in a version that took these options: a small segment is searched exactly.
 
-    `sample` of its vectors, `(n, dim)`, says over how many dimensions they spread.
+    One that was asked for is taken for all rows, and for those of an `update` where they are not few. `sample` of the
+    vectors, `(n, dim)`, says over how many dimensions they spread.
     """
     chosen = next(option.name for option in options if option.chosen)
+    few = rows <= exact_rows(settings, sample.shape[1])
+    if chosen == FLAT or (few and (update or not settings.factory)):
+        return FLAT
     if settings.factory:
         return settings.factory
-    if chosen == FLAT or rows <= exact_rows(settings, sample.shape[1]):
-        return FLAT
     return ann_factory(rows, sample.shape[1], refine="Refine" in chosen, spread=principal_dims(sample, _PCA_SHARE))
 
 
@@ -89,7 +94,7 @@ def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -
 
 
 def _reduced(dim: int, spread: int) -> int:
-    """How many dimensions are quantized. Beyond as many as there are codes, so many that codes can share them evenly."""
+    """How many dimensions are quantized; where they outnumber the codes, so many that these share them evenly."""
     reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
     return reduced if reduced <= _PQ else reduced - reduced % _EVEN
 

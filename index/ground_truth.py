@@ -90,9 +90,10 @@ class HeldOut:
         new = HeldOut._among(self.ids, self.vectors, segments, _blocks_of(segments, touched))
         scores = np.concatenate([old, new.scores], axis=1)
         neighbours = np.concatenate([self.neighbours, new.neighbours], axis=1)
-        # Beyond the end of a full list lie rows that nobody looked at: what scores below it need not be the next.
-        scores[scores < self.scores[:, -1:]] = -np.inf
-        needed = min(DEEPEST, sum(segment.live_count for segment in segments) - 1)
+        # Beyond the end of a list lie rows that nobody looked at: what scores below it need not be the next.
+        scores[scores < np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)] = -np.inf
+        others = sum(segment.live_count for segment in segments) - (locate(segments, self.ids) >= 0)
+        needed = np.minimum(DEEPEST, others)
         if (np.isfinite(scores).sum(axis=1) < needed).any():
             return HeldOut.exact(self.ids, self.vectors, segments)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]

@@ -100,7 +100,8 @@ class LiveRows:
                 yield from conform(rows, self.schema).combine_chunks().to_batches()
 
     def split(self, rows: int) -> list[LiveRows]:
-        """The same rows in shares of at most so many."""
+        """The same rows in equal shares of at most so many."""
+        rows = -(-len(self) // -(-len(self) // rows)) if len(self) else rows
         shares: list[list[_Part]] = []
         room = 0
         for part in self._parts:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,15 +26,17 @@ def to_merge(sizes: Sequence[Size], limit: int) -> list[int]:
 
     The logarithmic merge of log-structured indexes (Lucene's LogMergePolicy): once `MERGE_FACTOR` segments are of one
     level, a power of that factor apart in size, they become one of the next. A segment that is mostly tombstones
-    is written anew. The new segment has at most `limit` rows.
+    is written anew. The new segment has at most `limit` rows: of more the smallest are taken, and those of more than
+    half of it are full.
     """
     chosen = {number for number, size in enumerate(sizes) if size.ntotal - size.live > _MOST_DEAD * size.ntotal}
-    levels = [_level(size.live) for size in sizes]
-    for level in set(levels):
-        upto = {number for number, its in enumerate(levels) if its <= level}
-        if levels.count(level) >= MERGE_FACTOR and sum(sizes[number].live for number in upto) <= limit:
-            chosen |= upto  # the smaller ones come along for next to nothing
-    return sorted(chosen) if sum(sizes[number].live for number in chosen) <= limit else []
+    levels = {number: _level(size.live) for number, size in enumerate(sizes) if 2 * size.live <= limit}
+    for level, count in Counter(levels.values()).items():
+        if count >= MERGE_FACTOR:
+            chosen |= {number for number, its in levels.items() if its <= level}  # smaller ones cost next to nothing
+    ascending = sorted(chosen, key=lambda number: sizes[number].live)
+    rows = itertools.accumulate(sizes[number].live for number in ascending)
+    return sorted(number for number, total in zip(ascending, rows, strict=True) if total <= limit)
 
 
 def _level(rows: int) -> int:

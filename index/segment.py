@@ -79,6 +79,8 @@ class Segment:
         if (folder / ANN).exists():
             found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
             self._ann = faiss.IndexRefine(found_by, self._flat)
+            # An index that was asked for is used, however few the rows; only a selection of them is scanned.
+            self._exact_rows = min(exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
         self._live_mask = np.ones(self.ntotal, bool)
         self.bury(np.empty(0, np.int64) if tombstones is None else tombstones)

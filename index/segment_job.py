@@ -50,6 +50,8 @@ class SegmentJob:
     source: RowSource
     options: Sequence[Option]
     settings: IndexSettings
+    update: bool = False
+    """Whether it adds to segments that are there: then few rows are searched exactly, whatever index is asked for."""
 
     @property
     def rows(self) -> int:
@@ -80,7 +82,7 @@ class SegmentJob:
             if ntotal == 0:
                 return None
             training = read_sample(scratch, ntotal, self.dim, self._sample_rows(ntotal))
-            factory = factory_of(self.options, training, ntotal, self.settings)
+            factory = factory_of(self.options, training, ntotal, self.settings, update=self.update)
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
             del training

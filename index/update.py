@@ -29,13 +29,13 @@ QUERIES = "queries.arrow"
 class Change:
     """How to get from a version's segments to the next one's.
 
-    `kept` segments stay, with the rows of `tombstones`, by segment name, no longer counting; the rows of `source`
-    become a new segment (None: there are none).
+    `kept` segments stay, with the rows of `tombstones`, by segment name, no longer counting; the rows of each
+    of `sources` become a new segment.
     """
 
     kept: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
-    source: RowSource | None
+    sources: list[RowSource]
 
 
 def change_of(
@@ -53,9 +53,15 @@ def change_of(
     if len(changed):
         sizes.append(Size(ntotal=len(changed), live=len(changed)))
     merged = set(to_merge(sizes, settings.segment_rows))
-    sources: list[RowSource] = [segments[n] for n in sorted(merged) if n < len(segments) and sizes[n].live]
-    if len(changed):
-        sources.append(changed)
+    if (
+        merged
+        and len(changed) + sum(sizes[number].live for number in merged - {len(segments)}) <= settings.segment_rows
+    ):
+        merged.add(len(segments))  # what is new comes along
+    together: list[RowSource] = [segments[n] for n in sorted(merged) if n < len(segments) and sizes[n].live]
+    if len(changed) and len(segments) in merged:
+        together.append(changed)
+    apart = [] if len(segments) in merged else changed.split(settings.segment_rows)
     staying = [
         (record, segment)
         for number, (record, segment) in enumerate(zip(records, segments, strict=True))
@@ -64,7 +70,7 @@ def change_of(
     return Change(
         kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
         tombstones={record.name: segment.dead_positions() for record, segment in staying},
-        source=Together(sources) if len(sources) > 1 else next(iter(sources), None),
+        sources=[*([Together(together)] if together else []), *apart],
     )
 
 

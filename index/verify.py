@@ -91,12 +91,19 @@ def _tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
 
 def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
     folder = Path(storage.absolute(f"{SEGMENTS}/{record.name}"))
-    opened = Segment(
-        folder,
-        parameters=record.parameters,
-        tombstones=tombstones,
-        exact_rows=exact_rows(manifest.settings, manifest.dim),
-    )
+    try:
+        opened = Segment(
+            folder,
+            parameters=record.parameters,
+            tombstones=tombstones,
+            exact_rows=exact_rows(manifest.settings, manifest.dim),
+        )
+    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, where sizes alone were checked
+        path = f"{SEGMENTS}/{record.name}"
+        raise DamagedVersionError(
+            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with `likeness index`",
+            path,
+        ) from error
     found = opened.ntotal, opened.live_count, opened.dim
     if found != (record.ntotal, record.live, manifest.dim):
         raise CollectionError(

@@ -18,7 +18,19 @@ from index.segment import Segment
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
-FILES = ["manifest.json", "segments/0000/vectors.faiss", "segments/0000/rows.arrow"]
+FIRST = [
+    "000001/manifest.json",
+    "000001/queries.arrow",
+    "segments/000001-00/vectors.faiss",
+    "segments/000001-00/rows.arrow",
+]
+SECOND = [
+    "000002/manifest.json",
+    "000002/queries.arrow",
+    "000002/tombstones.arrow",
+    "segments/000002-00/vectors.faiss",
+    "segments/000002-00/rows.arrow",
+]
 
 
 @pytest.fixture
@@ -28,8 +40,8 @@ def collection(tmp_path: Path) -> Collection:
     return collection
 
 
-def version_file(collection: Collection, version: str, name: str) -> Path:
-    return Path(collection.location) / "index" / version / name
+def index_file(collection: Collection, name: str = "") -> Path:
+    return Path(collection.location) / "index" / name
 
 
 def names(folder: Path) -> list[str]:
@@ -44,15 +56,18 @@ def test_a_version_says_what_it_holds(collection: Collection) -> None:
     assert (manifest.ntotal, manifest.dim, manifest.model) == (250, DIM, MODEL)
     assert manifest.runs == [run.run_id for run in collection.runs()]
     assert (manifest.recall, manifest.exact) == ({"1": 1.0, "10": 1.0, "100": 1.0}, True)
-    assert manifest.self_check["queries"] == 84  # every third of 250
-    assert manifest.self_check["min_score"] == pytest.approx(1, abs=1e-6)
+    assert (manifest.base, manifest.queries) == (None, 250)
     (segment,) = manifest.segments
-    assert (segment.name, segment.ntotal, segment.factory) == ("0000", 250, "Flat")
-    for name, file in segment.files.items():
-        path = version_file(collection, "000001", name)
-        assert file.size == path.stat().st_size
-        assert file.sha256 == collection.storage.sha256(f"index/000001/{name}")
-    assert names(version_file(collection, "000001", "")) == ["manifest.json", "segments"]
+    assert (segment.name, segment.ntotal, segment.live, segment.factory) == ("000001-00", 250, 250, "Flat")
+    files = {f"segments/000001-00/{name}": file for name, file in segment.files.items()}
+    files |= {f"000001/{name}": file for name, file in manifest.files.items()}
+    assert sorted([*files, "000001/manifest.json"]) == sorted(FIRST)
+    for name, file in files.items():
+        assert file.size == index_file(collection, name).stat().st_size
+        assert file.sha256 == collection.storage.sha256(f"index/{name}")
+    assert names(index_file(collection)) == ["000001", "segments"]
+    assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow"]
+    assert names(index_file(collection, "segments/000001-00")) == ["rows.arrow", "vectors.faiss"]
 
 
 def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collection) -> None:
@@ -62,7 +77,7 @@ def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collecti
         deletes=["012", "249"],
     )
     build_index(collection)
-    segment = Segment.open(version_file(collection, "000001", "segments/0000"))
+    segment = Segment(index_file(collection, "segments/000001-00"))
     expected = dict(zip(IDS, unit_vectors(250), strict=True))
     expected |= dict(zip(["010", "new"], unit_vectors(2, seed=9), strict=True))
     for gone in ("011", "012", "249"):
@@ -70,8 +85,8 @@ def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collecti
     found = segment.rows(np.arange(segment.ntotal))
     assert sorted(row["image_id"] for row in found) == sorted(expected)
     assert "embedding" not in found[0]
-    for position, row in enumerate(found):
-        assert np.allclose(segment.vector(position), expected[row["image_id"]], atol=1e-6)
+    vectors = segment.vectors(np.arange(segment.ntotal))
+    assert np.allclose(vectors, [expected[row["image_id"]] for row in found], atol=1e-6)
 
 
 def test_nothing_is_built_when_the_live_version_covers_all_runs(collection: Collection) -> None:
@@ -106,7 +121,7 @@ def test_a_collection_without_embeddings_is_refused(tmp_path: Path) -> None:
         build_index(collection)
     with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
         Searcher.open(collection)
-    assert names(tmp_path / "index") == []
+    assert list((tmp_path / "index").rglob("*.*")) == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +136,8 @@ def test_a_vector_that_is_not_of_unit_norm_is_named(collection: Collection, fact
     with pytest.raises(CollectionError, match=f"the embedding of 'bad' has {message}: expected 1"):
         build_index(collection)
     assert Searcher.open(collection).ntotal == 250
-    assert names(version_file(collection, "", "")) == ["000001"]
+    assert names(index_file(collection)) == ["000001", "segments"]
+    assert names(index_file(collection, "segments")) == ["000001-00"]
 
 
 def test_rounded_norms_are_evened_out(tmp_path: Path) -> None:
@@ -141,41 +157,66 @@ def test_vectors_of_two_models_are_refused(collection: Collection) -> None:
     assert build_index(collection).model == other
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", SECOND)
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
 def test_a_damaged_file_is_named_and_the_next_build_replaces_it(collection: Collection, name: str, damage: str) -> None:
     build_index(collection)
-    add_run(collection, rows(["new"]))
+    add_run(collection, rows(["new"]), deletes=["007"])
     build_index(collection)
-    path = version_file(collection, "000002", name)
+    path = index_file(collection, name)
     data = path.read_bytes()
-    flipped = bytearray(data)
-    flipped[len(data) // 2] ^= 0x04
-    left = {"flip": bytes(flipped), "truncate": data[:-2], "empty": b"", "remove": None}[damage]
+    left = {"flip": flipped(data, len(data) // 2), "truncate": data[:-2], "empty": b"", "remove": None}[damage]
     path.unlink() if left is None else path.write_bytes(left)
     with pytest.raises(DamagedVersionError, match="other versions: 000001") as caught:
         Searcher.open(collection)
-    assert caught.value.file == f"index/000002/{name}"
+    assert caught.value.file == f"index/{name}"
     assert caught.value.file in str(caught.value)
     assert Searcher.open(collection, "000001").ntotal == 250
     assert build_index(collection).version == "000003"
-    assert Searcher.open(collection).ntotal == 251
+    assert Searcher.open(collection).ntotal == 250
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("name", [*FIRST, *SECOND])
+def test_a_build_over_a_damaged_version_starts_anew(collection: Collection, name: str, damage: str) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]), deletes=["007"])
+    build_index(collection)
+    path = index_file(collection, name)
+    data = path.read_bytes()
+    left = {"flip": flipped(data, len(data) // 2), "truncate": data[:-2], "remove": None}[damage]
+    path.unlink() if left is None else path.write_bytes(left)
+    add_run(collection, rows(["newer"]))
+    manifest = build_index(collection)
+    assert manifest.ntotal == 251
+    try:
+        assert Searcher.open(collection).ntotal == 251
+    except DamagedVersionError:  # an update trusts the content of its base: what it takes over is found out here
+        assert (manifest.base, damage, name[:8]) == ("000002", "flip", "segments")
+        assert build_index(collection).base is None
+        assert Searcher.open(collection).ntotal == 251
 
 
 def test_no_flipped_byte_goes_unseen(collection: Collection) -> None:
     build_index(collection)
-    for name in FILES:
-        path = version_file(collection, "000001", name)
+    add_run(collection, rows(["new"]), deletes=["007"])
+    build_index(collection)
+    for name in [*SECOND, *FIRST[2:]]:
+        path = index_file(collection, name)
         data = path.read_bytes()
-        for position in np.linspace(0, len(data) - 1, 60, dtype=int):
-            path.write_bytes(data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :])
-            if name == "manifest.json" and data[position] in b" \n":
+        for position in np.linspace(0, len(data) - 1, 40, dtype=int):
+            path.write_bytes(flipped(data, position))
+            if name.endswith("manifest.json") and data[position] in b" \n":
                 continue  # white space may change
             with pytest.raises(DamagedVersionError) as caught:
                 Searcher.open(collection)
-            assert caught.value.file == f"index/000001/{name}"
+            assert caught.value.file == f"index/{name}"
         path.write_bytes(data)
     assert Searcher.open(collection).ntotal == 250
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :]
 
 
 def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Collection) -> None:
@@ -217,6 +258,10 @@ for folder in Path(sys.argv[1]).iterdir():
 _POINTS = {
     "vectors.faiss before": "000001",
     "rows.arrow before": "000001",
+    "rows.arrow after": "000001",
+    "tombstones.arrow before": "000001",
+    "queries.arrow before": "000001",
+    "queries.arrow after": "000001",
     "manifest.json before": "000001",
     "manifest.json after": "000001",
     "CURRENT before": "000001",
@@ -230,7 +275,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     original = Collection.create_or_open(str(tmp_path_factory.mktemp("original")))
     add_run(original, rows(IDS))
     build_index(original)
-    add_run(original, rows(["new"], unit_vectors(1, seed=5)))
+    add_run(original, rows(["new"], unit_vectors(1, seed=5)), deletes=["007"])
     folder = tmp_path_factory.mktemp("killed")
     for point in _POINTS:
         shutil.copytree(original.location, folder / point)
@@ -243,23 +288,33 @@ def test_a_build_killed_at_any_point_leaves_a_collection_that_works(killed: Path
     collection = Collection.create_or_open(str(killed / point))
     searcher = Searcher.open(collection)
     assert searcher.version == live
-    assert searcher.ntotal == 250 + (live == "000002")
+    assert (searcher.ntotal, searcher.row("007") is None) == (250, live == "000002")
+    # A version that is complete keeps its number.
     final = build_index(collection)
     assert final.version == ("000002" if live == "000002" else "000003")
+    assert (final.base, final.ntotal) == ("000001", 250)
     matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
-    assert names(version_file(collection, "", "")) == collection.versions()  # what the killed build left is gone
+    # What the killed build left is gone.
+    kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
+    assert names(index_file(collection)) == [*collection.versions(), "segments"]
+    assert names(index_file(collection, "segments")) == sorted(kept)
+    assert not list(index_file(collection).rglob(".*"))
 
 
-def test_a_self_check_that_fails_publishes_nothing(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrong", ["ids", "vectors"])
+def test_a_self_check_that_fails_publishes_nothing(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     build_index(collection)
-    add_run(collection, rows(["new"]))
-    real = Segment.rows
-    monkeypatch.setattr(Segment, "rows", lambda *arguments: real(*arguments)[::-1])
-    with pytest.raises(DamagedVersionError, match=r"failed its self-check .*ids are not where their vectors are"):
+    add_run(collection, rows(["new", "newer"]))
+    real = getattr(Segment, wrong)
+    monkeypatch.setattr(Segment, wrong, lambda segment, positions: real(segment, positions[::-1].copy()))
+    with pytest.raises(DamagedVersionError, match="failed its self-check and was not published: .*check the disk"):
         build_index(collection)
     monkeypatch.undo()
     assert collection.versions() == [collection.current()] == ["000001"]
+    assert names(index_file(collection, "segments")) == ["000001-00"]
 
 
 def test_a_copied_collection_works_elsewhere(collection: Collection, tmp_path: Path) -> None:
@@ -276,8 +331,8 @@ def test_a_manifest_of_a_later_release_is_refused_or_read(collection: Collection
     extended = _Sealed.model_validate({**content, "colour": "blue"})
     assert VersionManifest.from_bytes(extended.to_bytes()) == manifest
     with pytest.raises(ValueError, match="format"):
-        VersionManifest.from_bytes(_Sealed.model_validate({**content, "format": 2}).to_bytes())
+        VersionManifest.from_bytes(_Sealed.model_validate({**content, "format": 3}).to_bytes())
 
 
 class _Sealed(VersionManifest, extra="allow"):
-    format: int = 1  # type: ignore[assignment]
+    format: int = 2  # type: ignore[assignment]

@@ -1,0 +1,69 @@
+"""The merge policy: few segments, and each row written again only now and then."""
+
+import pytest
+
+from index.merge import Size, to_merge
+
+LIMIT = 1_000_000
+
+
+def sizes(*live: int, dead: int = 0) -> list[Size]:
+    return [Size(ntotal=rows + dead, live=rows) for rows in live]
+
+
+@pytest.mark.parametrize(
+    ("segments", "limit", "expected"),
+    [
+        ([], LIMIT, []),
+        (sizes(1), LIMIT, []),
+        (sizes(100_000, *[10] * 7), LIMIT, []),
+        (sizes(100_000, *[10] * 8), LIMIT, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (sizes(*[500] * 4, *[7_000] * 4), LIMIT, list(range(8))),  # below 8,000 rows all are of one level
+        (sizes(*[500] * 7, *[9_000] * 7), LIMIT, []),
+        (sizes(*[9_000] * 8, 300, 400_000, 20), LIMIT, [*range(8), 8, 10]),  # smaller ones come along
+        (sizes(*[100_000] * 8), LIMIT, list(range(8))),
+        (sizes(*[200_000] * 8), LIMIT, [0, 1, 2, 3, 4]),  # as many as fit
+        (sizes(*[600_000] * 20), LIMIT, []),  # full
+        (sizes(*[30] * 20, 1, 2), 50, []),  # full, small as the limit is
+        (sizes(*[30] * 20, *[2] * 8), 50, list(range(20, 28))),
+        (sizes(100, 66, dead=33), LIMIT, []),
+        (sizes(100, 65, dead=33), LIMIT, [1]),
+        (sizes(100, dead=51) + sizes(30), LIMIT, [0]),
+        ([Size(ntotal=10, live=0), Size(ntotal=10, live=10)], LIMIT, [0]),
+        (sizes(640_000, 600_000, dead=360_000), LIMIT, [1]),  # both do not fit: the other one's turn comes
+    ],
+)
+def test_which_segments_are_merged(segments: list[Size], limit: int, expected: list[int]) -> None:
+    assert to_merge(segments, limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit"),
+    [
+        (100_000, LIMIT),
+        (2_000_000, LIMIT),
+        (10_000, 2_000),
+    ],
+)
+def test_a_thousand_updates_of_a_hundredth(rows: int, limit: int) -> None:
+    """Each adds 1% of the first build's rows and deletes as many, evenly from all segments."""
+    segments = [Size(ntotal=limit, live=limit)] * (rows // limit) or sizes(rows)
+    step, written, most = rows // 100, 0, 0
+    for _ in range(1_000):
+        total = sum(size.live for size in segments)
+        deaths, dying = 0.0, []
+        for size in segments:
+            before = int(deaths)
+            deaths += step * size.live / total
+            dying.append(int(deaths) - before)
+        segments = [Size(ntotal=size.ntotal, live=size.live - dead) for size, dead in zip(segments, dying, strict=True)]
+        segments = [*(size for size in segments if size.live), *sizes(step)]
+        merged = to_merge(segments, limit)
+        new = sum(segments[number].live for number in merged)
+        assert new <= limit
+        written += new + (0 if len(segments) - 1 in merged else step)
+        segments = [size for number, size in enumerate(segments) if number not in merged] + (sizes(new) if new else [])
+        most = max(most, len(segments))
+    assert most <= 25
+    # Measured: each row that is added has 3.2 to 3.8 others, or itself, written again.
+    assert written / (1_000 * step) - 1 <= 4
