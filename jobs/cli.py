@@ -41,8 +41,8 @@ errors = Console(stderr=True)
 
 def main() -> None:
     """Run the command line. A mistake is one line on stderr and exit code 2; a failed job exits with 1."""
-    # Read when faiss and torch are loaded. By default OpenMP's idle threads spin: beside anything else that is busy a query
-    # of a tenth of a millisecond then takes ten.
+    # Read when faiss and torch are loaded. By default OpenMP's idle threads spin: beside anything else that is busy a
+    # query of a tenth of a millisecond then takes ten.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
