@@ -71,7 +71,7 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
             started = time.perf_counter()
             size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))
             sample = read_sample(Path(name), record.ntotal, manifest.dim, size)
-            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings)
+            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, update=False)
             write_ann(Path(name), factory, record.ntotal, sample)
             seconds += time.perf_counter() - started
     return seconds
