@@ -43,7 +43,7 @@ def _panel(axes: Axes, standings: Sequence[Standing]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
     axes.set_xlim(_place(0.88), _place(_BEST) + 0.1)
     axes.set_xticks([_place(tick) for tick in (*_TICKS, _BEST)], [*(f"{tick:g}" for tick in _TICKS), "1"])
-    axes.set_xlabel("recall@10   (★ operating point: recall ≥ 0.99)")
+    axes.set_xlabel("recall@10   (★ operating point: 0.99 or more, where it can)")
     axes.grid(True, which="major", color="#eeeeee")
     axes.spines[["top", "right"]].set_visible(False)
 
