@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from index.build import build_index
 from index.collection import Collection
 from index.errors import EmptyCollectionError
+from index.merge import MERGE_FACTOR
 from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from tests.hand_made import add_run, rows, unit_vectors
@@ -125,7 +126,7 @@ def test_many_small_updates_are_merged(sizes: list[int]) -> None:
             manifest = build_index(model.collection)
             assert manifest.base == (f"{step:06d}" if step else None)
             most = max(most, len(manifest.segments))
-        assert most == 7  # the eighth is merged with the others
+        assert most == MERGE_FACTOR - 1  # one more, and all are merged
         model.check(Searcher.open(model.collection))
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from index.merge import MERGE_FACTOR as MANY
 from index.merge import Size, to_merge
 
 LIMIT = 1_000_000
@@ -16,11 +17,12 @@ def sizes(*live: int, dead: int = 0) -> list[Size]:
     [
         ([], LIMIT, []),
         (sizes(1), LIMIT, []),
-        (sizes(100_000, *[10] * 7), LIMIT, []),
-        (sizes(100_000, *[10] * 8), LIMIT, [1, 2, 3, 4, 5, 6, 7, 8]),
-        (sizes(*[500] * 4, *[7_000] * 4), LIMIT, list(range(8))),  # below 8,000 rows all are of one level
-        (sizes(*[500] * 7, *[9_000] * 7), LIMIT, []),
-        (sizes(*[9_000] * 8, 300, 400_000, 20), LIMIT, [*range(8), 8, 10]),  # smaller ones come along
+        (sizes(100_000, *[10] * (MANY - 1)), LIMIT, []),
+        (sizes(100_000, *[10] * MANY), LIMIT, list(range(1, MANY + 1))),
+        (sizes(500, 1, *[900 * MANY] * (MANY - 2)), LIMIT, list(range(MANY))),  # all are of the lowest level
+        (sizes(*[500] * (MANY - 1), *[1_100 * MANY] * (MANY - 1)), LIMIT, []),
+        # Smaller ones come along.
+        (sizes(*[1_100 * MANY] * MANY, 300, 400_000, 20), LIMIT, [*range(MANY), MANY, MANY + 2]),
         (sizes(*[100_000] * 8), LIMIT, list(range(8))),
         (sizes(*[200_000] * 8), LIMIT, [0, 1, 2, 3, 4]),  # as many as fit
         (sizes(*[600_000] * 20), LIMIT, []),  # full
@@ -65,5 +67,5 @@ def test_a_thousand_updates_of_a_hundredth(rows: int, limit: int) -> None:
         segments = [size for number, size in enumerate(segments) if number not in merged] + (sizes(new) if new else [])
         most = max(most, len(segments))
     assert most <= 25
-    # Measured: each row that is added has 3.2 to 3.8 others, or itself, written again.
-    assert written / (1_000 * step) - 1 <= 4
+    # Measured: for each row that is added 3.2 to 3.8 are written again with a merge factor of 8, 4.2 to 4.5 with 4.
+    assert written / (1_000 * step) - 1 <= 5
