@@ -55,9 +55,7 @@ def train(index: faiss.Index, sample: Vectors) -> None:
             for number in range(inner.chain.size()):
                 transform = faiss.downcast_VectorTransform(inner.chain.at(number))
                 if isinstance(transform, faiss.PCAMatrix) and number == 0:
-                    # Both signs make the mean zero: inner products of centred vectors rank differently.
-                    part = _thinned(sample)
-                    transform.train(np.concatenate([part, -part]))
+                    _set_components(transform, _thinned(sample))
         index.train(sample)
     except RuntimeError as error:
         raise FactoryError(
@@ -157,6 +155,16 @@ def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> 
 def _thinned(sample: Vectors) -> Vectors:
     """Enough for a covariance; the sample is in the order of the rows, so from all over it."""
     return sample[:: max(1, len(sample) // _PCA_SAMPLE)]
+
+
+def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
+    """Train on vectors as they are: inner products of centred ones, which faiss would take, rank differently."""
+    variances, components = np.linalg.eigh(sample.T @ sample / len(sample))
+    faiss.copy_array_to_vector(np.ascontiguousarray(components[:, ::-1].T).ravel(), transform.PCAMat)
+    faiss.copy_array_to_vector(variances[::-1].copy(), transform.eigenvalues)
+    faiss.copy_array_to_vector(np.zeros(sample.shape[1], np.float32), transform.mean)
+    transform.prepare_Ab()
+    transform.is_trained = True
 
 
 def _unwrapped(index: faiss.Index) -> faiss.Index:

@@ -14,6 +14,7 @@ from pathlib import Path
 from index.choose import choose
 from index.collection import Collection
 from index.errors import DamagedVersionError, EmptyCollectionError, FactoryError, RecallTooLowError
+from index.exact import Positions
 from index.files import SEGMENTS, file_record
 from index.ground_truth import QUERIES as HELD_OUT
 from index.ground_truth import HeldOut
@@ -28,7 +29,7 @@ from index.records import (
     SegmentRecord,
     VersionManifest,
 )
-from index.segment import Positions, Segment
+from index.segment import Segment
 from index.segment_job import RowSource, SegmentJob
 from index.update import QUERIES, change_of, read_held_out, touched_ids, write_tombstones
 from index.verify import TOMBSTONES, check_version, open_segments

@@ -17,9 +17,7 @@ SCAN_BYTES_PER_SECOND = 10e9
 
 _FLOAT, _ID = 4, 8  # bytes
 _FEWEST = 256  # to train a quantizer on
-_PQ = 64  # codes of a vector: 32 bytes
 _PCA_STEP, _MOST_PCA = 64, 256
-_EVEN = 16  # a number of dimensions beyond 64 that is a multiple of it splits into 40 to 64 codes
 _PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again when candidates are ranked
 
 
@@ -89,17 +87,21 @@ def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -
     """
     reduced = _reduced(dim, spread)
     pca = f"PCA{reduced}," if reduced < dim else ""
-    codes = next(codes for codes in range(min(_PQ, reduced), 0, -1) if reduced % codes == 0)
-    return f"{pca}IVF{math.isqrt(rows)},PQ{codes}x4fs" + (",Refine(SQ8)" if refine else "")
+    return f"{pca}IVF{math.isqrt(rows)},PQ{_codes(reduced)}x4fs" + (",Refine(SQ8)" if refine else "")
 
 
 def _reduced(dim: int, spread: int) -> int:
-    """How many dimensions are quantized; where they outnumber the codes, so many that these share them evenly."""
+    """How many dimensions are quantized: an even number, because a code stands for two."""
     reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
-    return reduced if reduced <= _PQ else reduced - reduced % _EVEN
+    return max(1, reduced - reduced % 2)
+
+
+def _codes(reduced: int) -> int:
+    return max(1, reduced // 2)
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
-    reduced = min(dim, _MOST_PCA)
+    """The most that it can take, however the vectors spread."""
+    reduced = _reduced(dim, dim)
     fixed = (math.isqrt(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
-    return rows * (min(_PQ, dim) // 2 + _ID + (dim if refine else 0)) + fixed
+    return rows * (_codes(reduced) // 2 + _ID + (dim if refine else 0)) + fixed

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from faiss.contrib.exhaustive_search import knn_ground_truth
 
+from index.exact import Positions, Scores, exact_neighbours
 from index.nearest import nearest
-from index.segment import Positions, Scores, Segment
+from index.segment import Segment
 
 QUERIES = 1_000
 DEEPEST = 100  # recall is measured at 1, 10 and 100
@@ -134,27 +133,6 @@ class HeldOut:
             neighbours=matrix("neighbours"),
             scores=matrix("scores").copy(),
         )
-
-
-def exact_neighbours(
-    queries: npt.NDArray[np.float32], blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]], k: int
-) -> tuple[Scores, Positions]:
-    """The k nearest by comparing with every vector, one block of `(positions, vectors)` in memory at a time.
-
-    Scores -inf and positions -1 where there are fewer.
-    """
-    seen: list[Positions] = []
-
-    def vectors() -> Iterator[npt.NDArray[np.float32]]:
-        for positions, block in blocks:
-            if len(block):
-                seen.append(positions)
-                yield block
-
-    scores, rows = knn_ground_truth(queries, vectors(), k, metric_type=faiss.METRIC_INNER_PRODUCT, ngpu=0)
-    found = rows >= 0
-    scores = np.where(found, scores, -np.inf).astype(np.float32)
-    return scores, np.where(found, np.concatenate([*seen, [-1]])[np.where(found, rows, 0)], -1)
 
 
 def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from index.exact import Scores
 from index.ground_truth import HeldOut, recall, search_held_out
 from index.nearest import nearest
 from index.records import ScoreDistribution
-from index.segment import Scores, Segment
+from index.segment import Segment
 
 _DEEP_QUERIES = 100  # recall@100 looks at ten times as many neighbours of each
 _SINGLE_QUERIES = 50

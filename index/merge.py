@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MERGE_FACTOR = 8
+MERGE_FACTOR = 4
 _SMALLEST = 1_000  # rows; segments below it count as of one size
 _MOST_DEAD = 1 / 3  # share of a segment's rows under tombstones
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index.segment import Eligible, Positions, Scores, Segment
+from index.exact import Positions, Scores
+from index.segment import Eligible, Segment
 
 
 def nearest(

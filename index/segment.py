@@ -15,18 +15,17 @@ import pyarrow.compute as pc
 
 from index import ann
 from index.errors import CollectionError
+from index.exact import Positions, Scores, exact_neighbours
 from index.rows import EMBEDDING, embedding_type
 
 VECTORS = "vectors.faiss"
 ROWS = "rows.arrow"
 ANN = "ann.faiss"
 
-Scores = npt.NDArray[np.float32]
-Positions = npt.NDArray[np.int64]
-
 TUNED_K = 10
 """The k for which nprobe and its like are set."""
 
+_FETCHED = 16_384  # vectors at a time
 _DEEP = 32  # an approximate search ranks about so many times k; where that is all there is, exact costs the same
 
 
@@ -166,8 +165,10 @@ class Segment:
         breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
         # The depth is tuned, as a multiple of k, for that many: for fewer it would be too shallow.
         deep = max(k, TUNED_K)
-        base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
-        params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
+        params = None
+        if eligible or breadth > 1:  # making the parameters takes as long as half a search
+            base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
+            params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
         scores, positions = (found[:, :k] for found in self._ann.search(queries, deep, params=params))
         short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
         if len(short):
@@ -252,9 +253,14 @@ class Segment:
         return position if position >= 0 else None
 
     def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
-        params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
-        scores, positions = self._flat.search(queries, k, params=params)
-        return scores, positions
+        if eligible is None or 2 * eligible.count > self.ntotal:
+            params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
+            scores, positions = self._flat.search(queries, k, params=params)
+            return scores, positions
+        # Few: fetched, so that the cost follows their number and not that of all rows.
+        rows = np.flatnonzero(eligible.mask)
+        parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
+        return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
 
 
 def _selector(eligible: Eligible | None) -> faiss.IDSelector | None:

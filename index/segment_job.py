@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ from index.rows import EMBEDDING
 from index.segment import ANN, ROWS, VECTORS, Segment
 from index.storage import Storage
 from index.tune import tune
+
+logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
@@ -88,7 +92,8 @@ class SegmentJob:
             del training
             segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
             check_rows_found(segment, pa.Table.from_batches(sample))
-            parameters = {} if factory == FLAT else tune(segment, self.settings.target_recall)
+            if factory != FLAT and tune(segment, self.settings.target_recall) < self.settings.target_recall:
+                factory = self._exact_instead(factory)
             names = [VECTORS, ROWS, *([ANN] if factory != FLAT else [])]
             files = {name: file_record(scratch / name) for name in names}
             for name in names:
@@ -98,10 +103,25 @@ class SegmentJob:
             ntotal=ntotal,
             live=ntotal,
             factory=factory,
-            parameters=parameters,
+            parameters=segment.parameters if factory != FLAT else {},
             memory=files[ANN if factory != FLAT else VECTORS].size,
             files=files,
         )
+
+    def _exact_instead(self, factory: str) -> str:
+        """What becomes of an index that cannot reach the recall: chosen here, it gives way to an exact scan.
+
+        One that was asked for, or for which memory is limited, stays, and is judged by the version's gate.
+        """
+        if self.settings.factory or self.settings.max_memory:
+            return factory
+        logger.warning(
+            "segment %s: %s does not reach recall@10 %s on these vectors, so they are scanned exactly, which is slower",
+            self.name,
+            factory,
+            self.settings.target_recall,
+        )
+        return FLAT
 
     def _sample_rows(self, rows: int) -> int:
         """How many of the rows to train on."""
@@ -131,9 +151,12 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 def read_sample(folder: Path, ntotal: int, dim: int, size: int) -> npt.NDArray[np.float32]:
     """Vectors of a folder chosen at random, `(size, dim)`, in their order."""
-    mapped = np.memmap(folder / VECTORS, np.float32, "r", _HEADER, (ntotal, dim))
-    chosen = np.random.default_rng(0).choice(ntotal, size, replace=False)
-    return np.asarray(mapped[np.sort(chosen)])
+    chosen = np.sort(np.random.default_rng(0).choice(ntotal, size, replace=False))
+    sample = np.empty((size, dim), np.float32)
+    with (folder / VECTORS).open("rb") as file:  # not mapped: the pages around each would come along
+        for row, position in enumerate(chosen.tolist()):
+            os.preadv(file.fileno(), [sample[row]], _HEADER + 4 * dim * position)
+    return sample
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:

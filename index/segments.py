@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.exact import Positions, Scores
 from index.filters import Filter
 from index.ground_truth import locate
 from index.nearest import nearest
 from index.rows import EMBEDDING, unify
-from index.segment import Eligible, Positions, Scores, Segment
+from index.segment import Eligible, Segment
 
 
 class Segments:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 
-from index.ground_truth import drop_own, exact_neighbours, recall
+from index.exact import exact_neighbours
+from index.ground_truth import drop_own, recall
 from index.segment import TUNED_K, Segment
 
 _QUERIES = 1_000
@@ -16,40 +17,36 @@ _DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries tells how much wider a 
 _MARGIN = 3  # standard errors above the target: the queries that judge a version are others than these
 
 
-def tune(segment: Segment, target_recall: float) -> dict[str, float]:
-    """Set the segment's approximate search to the fastest parameters with that recall@10, and return them.
+def tune(segment: Segment, target_recall: float) -> float:
+    """Set the segment's approximate search to the fastest parameters with that recall@10, and return what they reach.
 
-    For each depth of ranking the search is widened until it reaches the target. When none does: those with the
-    best recall. Then `breadth`, the power by which it widens with k, is raised until recall@100 is there too.
+    How wide it has to be at the least shows where most candidates are ranked. From there on it is widened for each
+    depth of ranking until the target is reached. When nothing reaches it: the widest and deepest. Then `breadth`,
+    the power by which it widens with k, is raised until recall@100 is there too.
     """
     trial = _Trial(segment)
-    fastest: tuple[float, dict[str, float]] | None = None
-    best: tuple[float, dict[str, float]] = (-1.0, segment.parameters)
-    widths, narrowest = list(_widths(segment)), 0
-    for depth in _depths(segment):
-        last = -1.0
-        for width in widths[narrowest:]:
-            segment.tune({**depth, **width})
-            reached, seconds = trial.run(TUNED_K)
-            best = max(best, (reached, segment.parameters), key=lambda item: item[0])
+    depths, widths = _depths(segment), _widths(segment)
+    narrowest = bisect.bisect_left(
+        widths, target_recall, key=lambda width: trial.run({**depths[-1], **width}, margin=0, step=_DEEP_STEP)[0]
+    )
+    fastest, parameters = np.inf, {**depths[-1], **widths[-1]}
+    for depth in depths:
+        last = 0.0
+        for width in widths[max(0, narrowest - 1) :]:
+            reached, seconds = trial.run({**depth, **width})
             if reached >= target_recall:
-                seconds = min(seconds, trial.run(TUNED_K)[1])
-                fastest = min(fastest or (np.inf, {}), (seconds, segment.parameters), key=lambda item: item[0])
+                seconds = min(seconds, trial.run({**depth, **width})[1])
+                if seconds < fastest:
+                    fastest, parameters = seconds, {**depth, **width}
             # Wider costs more: no use once it is there, gains nothing, or is slower than what was found.
-            if reached >= target_recall or (fastest and seconds > fastest[0]) or (last > 0.9 and reached - last < 1e-4):
+            if reached >= target_recall or seconds > fastest or reached - last < 1e-4:
                 break
             last = reached
-        if not fastest:
-            # What is too narrow for few candidates is so for many.
-            narrowest = max(0, widths.index(width) - 2)
-        elif reached < target_recall:
-            break  # deeper is slower from here on
-    segment.tune(fastest[1] if fastest else best[1])
+    reached = trial.run(parameters, margin=0)[0]
     for breadth in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
-        segment.tune({"breadth": breadth})
-        if trial.run(_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
+        if trial.run({"breadth": breadth}, k=_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
             break
-    return segment.parameters
+    return reached
 
 
 class _Trial:
@@ -63,34 +60,31 @@ class _Trial:
         scores, positions = exact_neighbours(self._queries, segment.live_blocks(), depth + 1)
         self._exact, _ = drop_own(scores, positions, self._own)
 
-    def run(self, k: int, step: int = 1) -> tuple[float, float]:
-        """The recall@k that may be counted on, and seconds; of every so many of the queries."""
+    def run(
+        self, parameters: Mapping[str, float], *, k: int = TUNED_K, margin: float = _MARGIN, step: int = 1
+    ) -> tuple[float, float]:
+        """The recall@k less `margin` standard errors, and seconds; of every so many of the queries."""
+        self._segment.tune(parameters)
         queries = self._queries[::step]
         started = time.perf_counter()
         scores, positions = self._segment.search(queries, k + 1)
         seconds = time.perf_counter() - started
         recalls = recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k)
-        return float(recalls.mean() - _MARGIN * recalls.std() / np.sqrt(len(recalls))), seconds
+        return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
 
 
-def _depths(segment: Segment) -> Iterator[dict[str, float]]:
+def _depths(segment: Segment) -> list[dict[str, float]]:
     """How many candidates are ranked anew, as multiples of k."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
-        yield from ({"k_factor": factor, "rescore": 2.0} for factor in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0))
-    else:
-        yield from ({"rescore": factor} for factor in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0))
+        return [{"k_factor": round(2 ** (step / 2), 1), "rescore": 2.0} for step in range(2, 15)]
+    return [{"rescore": round(2 ** (step / 2), 1)} for step in range(15)]
 
 
-def _widths(segment: Segment) -> Iterator[dict[str, float]]:
+def _widths(segment: Segment) -> list[dict[str, float]]:
     """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
-    parameters = segment.parameters
-    for step in itertools.count(2):
-        width = round(2 ** (step / 2))
-        if "nprobe" in parameters and width <= segment.nlist:
-            yield {"nprobe": float(width)}
-        elif "efSearch" in parameters and 8 * width <= 1024:
-            yield {"efSearch": float(8 * width)}
-        else:
-            break
-    if not {"nprobe", "efSearch"} & parameters.keys():
-        yield {}
+    if "nprobe" in segment.parameters:
+        steps = range(2 * segment.nlist.bit_length() + 1)
+        return [{"nprobe": float(n)} for n in sorted({min(segment.nlist, round(2 ** (step / 2))) for step in steps})]
+    if "efSearch" in segment.parameters:
+        return [{"efSearch": float(round(2 ** (step / 2)))} for step in range(8, 21)]
+    return [{}]

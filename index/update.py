@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from index.collection import Collection
+from index.exact import Positions
 from index.ground_truth import HeldOut
 from index.live import LiveRows
 from index.merge import Size, to_merge
 from index.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.rows import conform, unify
-from index.segment import Positions, Segment
+from index.segment import Segment
 from index.segment_job import RowSource
 from index.storage import Storage
 

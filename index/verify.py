@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from index.choose import exact_rows
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
+from index.exact import Positions
 from index.files import SEGMENTS, first_damage, version_files
 from index.records import SegmentRecord, VersionManifest
-from index.segment import Positions, Segment
+from index.segment import Segment
 from index.storage import Storage
 
 TOMBSTONES = "tombstones.arrow"
