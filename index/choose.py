@@ -83,17 +83,21 @@ def factory_of(
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -> str:
     """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
 
-    With as many lists as the square root of the rows training and assigning cost the same share at every size.
+    With as many lists as twice the square root of the rows a query compares with as many centroids as codes, about.
     """
     reduced = _reduced(dim, spread)
     pca = f"PCA{reduced}," if reduced < dim else ""
-    return f"{pca}IVF{math.isqrt(rows)},PQ{_codes(reduced)}x4fs" + (",Refine(SQ8)" if refine else "")
+    return f"{pca}IVF{_nlist(rows)},PQ{_codes(reduced)}x4fs" + (",Refine(SQ8)" if refine else "")
 
 
 def _reduced(dim: int, spread: int) -> int:
     """How many dimensions are quantized: an even number, because a code stands for two."""
     reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
     return max(1, reduced - reduced % 2)
+
+
+def _nlist(rows: int) -> int:
+    return 2 * math.isqrt(rows)
 
 
 def _codes(reduced: int) -> int:
@@ -103,5 +107,5 @@ def _codes(reduced: int) -> int:
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
     """The most that it can take, however the vectors spread."""
     reduced = _reduced(dim, dim)
-    fixed = (math.isqrt(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
+    fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
     return rows * (_codes(reduced) // 2 + _ID + (dim if refine else 0)) + fixed

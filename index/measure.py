@@ -15,7 +15,7 @@ from index.records import ScoreDistribution
 from index.segment import Segment
 
 _DEEP_QUERIES = 100  # recall@100 looks at ten times as many neighbours of each
-_SINGLE_QUERIES = 50
+_SINGLE_QUERIES = 40
 _PAIRS_ROWS = 4_000
 _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]
 
@@ -30,29 +30,30 @@ class Measured:
     queries_per_second: float
 
 
-def measure(segments: Sequence[Segment], held_out: HeldOut) -> Measured:
-    """Ask the held-out queries, in a batch and one by one."""
-    vectors = held_out.vectors
-    nearest(segments, vectors[:_SINGLE_QUERIES], 10)  # what is mapped has to be read once
+def measure(segments: Sequence[Segment], held_out: HeldOut, *, step: int = 1) -> Measured:
+    """Ask every so many of the held-out queries, in a batch and some of them one by one."""
+    queries = held_out.vectors[::step]
+    deep, single = (slice(None, None, max(1, len(held_out.ids) // few)) for few in (_DEEP_QUERIES, _SINGLE_QUERIES))
+    nearest(segments, held_out.vectors[single], 10)  # what is mapped has to be read once
     started = time.perf_counter()
-    found = search_held_out(segments, held_out.ids, vectors, 10)
+    found = search_held_out(segments, held_out.ids[::step], queries, 10)
     seconds = time.perf_counter() - started
-    deep = search_held_out(segments, held_out.ids[:_DEEP_QUERIES], vectors[:_DEEP_QUERIES], 100)
+    found_deep = search_held_out(segments, held_out.ids[deep], held_out.vectors[deep], 100)
     singles = []
-    for query in vectors[:_SINGLE_QUERIES]:
+    for query in held_out.vectors[single]:
         began = time.perf_counter()
         nearest(segments, query[np.newaxis], 10)
         singles.append((time.perf_counter() - began) * 1e3)
     recalls = {
-        "1": recall(found, held_out.scores, 1),
-        "10": recall(found, held_out.scores, 10),
-        "100": recall(deep, held_out.scores[:_DEEP_QUERIES], 100),
+        "1": recall(found, held_out.scores[::step], 1),
+        "10": recall(found, held_out.scores[::step], 10),
+        "100": recall(found_deep, held_out.scores[deep], 100),
     }
     return Measured(
-        queries=len(vectors),
+        queries=len(queries),
         recall={k: round(float(value.mean()), 4) for k, value in recalls.items()},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
-        queries_per_second=round(len(vectors) / seconds, 1),
+        queries_per_second=round(len(queries) / seconds, 1),
     )
 
 

@@ -26,6 +26,7 @@ TUNED_K = 10
 """The k for which nprobe and its like are set."""
 
 _FETCHED = 16_384  # vectors at a time
+_MANY = 16  # queries for which fetching costs less than looking at every row's bit for each
 _DEEP = 32  # an approximate search ranks about so many times k; where that is all there is, exact costs the same
 
 
@@ -253,11 +254,11 @@ class Segment:
         return position if position >= 0 else None
 
     def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
-        if eligible is None or 2 * eligible.count > self.ntotal:
+        if eligible is None or eligible.count > (self.ntotal // 2 if len(queries) > _MANY else self.ntotal // 32):
             params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
             scores, positions = self._flat.search(queries, k, params=params)
             return scores, positions
-        # Few: fetched, so that the cost follows their number and not that of all rows.
+        # Fetched once for all queries: the cost follows the number of these rows, not that of all.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)

@@ -76,7 +76,7 @@ class _Trial:
 def _depths(segment: Segment) -> list[dict[str, float]]:
     """How many candidates are ranked anew, as multiples of k."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
-        return [{"k_factor": round(2 ** (step / 2), 1), "rescore": 2.0} for step in range(2, 15)]
+        return [{"k_factor": round(2 ** (step / 2), 1), "rescore": 1.5} for step in range(2, 15)]
     return [{"rescore": round(2 ** (step / 2), 1)} for step in range(15)]
 
 
