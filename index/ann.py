@@ -17,7 +17,7 @@ Vectors = npt.NDArray[np.float32]
 
 _ROWS_PER_LIST = 32  # to train on; more costs time and gains next to nothing
 _ROWS_PER_CODE = 128
-_ITERATIONS = 5
+_ITERATIONS = 4
 _MIN_SAMPLE = 20_000
 _PCA_SAMPLE = 5_000
 

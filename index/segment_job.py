@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
+_RUN = 8  # vectors of a sample that are read at once
 _MIN_SELF_SCORE = 0.9999
 _HEADER = 45  # bytes before the vectors of a flat index
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
@@ -150,13 +151,15 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 
 def read_sample(folder: Path, ntotal: int, dim: int, size: int) -> npt.NDArray[np.float32]:
-    """Vectors of a folder chosen at random, `(size, dim)`, in their order."""
-    chosen = np.sort(np.random.default_rng(0).choice(ntotal, size, replace=False))
-    sample = np.empty((size, dim), np.float32)
-    with (folder / VECTORS).open("rb") as file:  # not mapped: the pages around each would come along
-        for row, position in enumerate(chosen.tolist()):
-            os.preadv(file.fileno(), [sample[row]], _HEADER + 4 * dim * position)
-    return sample
+    """Vectors of a folder, `(size, dim)`, in their order: short runs that start at random."""
+    runs = np.random.default_rng(0).choice(-(-ntotal // _RUN), -(-size // _RUN), replace=False)
+    sample = np.empty((len(runs), _RUN, dim), np.float32)
+    with (folder / VECTORS).open("rb", buffering=0) as file:  # not mapped: the pages around each would come along
+        read = [
+            os.preadv(file.fileno(), [run.data], _HEADER + at * run.nbytes)
+            for run, at in zip(sample, np.sort(runs).tolist(), strict=True)
+        ]
+    return sample.reshape(-1, dim)[: sum(read) // (4 * dim)][:size]
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
