@@ -254,11 +254,11 @@ class Segment:
         return position if position >= 0 else None
 
     def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
-        if eligible is None or eligible.count > (self.ntotal // 2 if len(queries) > _MANY else self.ntotal // 32):
+        if eligible is None or (len(queries) <= _MANY and eligible.count > self.ntotal // 32):
             params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
             scores, positions = self._flat.search(queries, k, params=params)
             return scores, positions
-        # Fetched once for all queries: the cost follows the number of these rows, not that of all.
+        # Fetched once for all queries, and multiplied as matrices, which faiss does not do with a selector.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
