@@ -1,0 +1,40 @@
+"""Routes that say what this server is, and how it is."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from api.errors import Problem
+from api.problems import problem_docs
+from api.schemas import IndexDetailsOut
+from api.service import SearchService
+
+
+def state_routes(service: SearchService) -> APIRouter:
+    """`/`, `/index`, `/healthz` and `/readyz`."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/", summary="What this server is")
+    async def root() -> dict[str, Any]:
+        return {
+            "name": "likeness",
+            "index": {"version": service.version, "ntotal": service.ntotal},
+            "model": service.model.model_id,
+            "docs": "/docs",
+        }
+
+    @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
+    async def index() -> IndexDetailsOut:
+        return IndexDetailsOut.of(service.manifest, service.filterable)
+
+    @router.get("/healthz", summary="The process is up")
+    async def healthz() -> dict[str, str]:
+        return {"status": "up"}
+
+    @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
+    async def readyz() -> dict[str, str]:
+        if not service.ready:
+            raise Problem("not-ready", "the warm-up query has not succeeded; the server's log says why")
+        return {"status": "ready", "index": service.version}
+
+    return router
