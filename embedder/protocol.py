@@ -4,27 +4,13 @@ Apart from `embedder.model`, so that a process that only needs these words does 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedder.identity import ModelIdentity as ModelIdentity
 from embedder.images import CropSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelIdentity:
-    """Which model made a vector. Vectors can be compared exactly when their `fingerprint`s are equal.
-
-    `fingerprint` covers weights, architecture and preprocessing, and is the same for every copy of a
-    checkpoint; `model_id` and `revision` only say where this copy came from.
-    """
-
-    model_id: str
-    revision: str | None
-    fingerprint: str
-    dim: int
 
 
 class Embedder(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection as Ids
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.errors import EmptyCollectionError, QueryError
 from index.filter_cache import FilterCache
+from index.match import Match as Match
 from index.queries import MAX_K as MAX_K
 from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, unit_vectors
 from index.ranking import Hit, hits_of, rank, rounded
@@ -26,20 +26,6 @@ from index.segments import Segments
 from index.verify import open_segments
 
 _OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
-
-
-@dataclass(frozen=True, kw_only=True)
-class Match:
-    """An image near the query. `score` is the cosine; `metadata` are the columns of the source.
-
-    `duplicates` are ids of images that were left out because they are all but the same as this one, best first.
-    """
-
-    image_id: str
-    score: float
-    uri: str
-    metadata: dict[str, Any]
-    duplicates: tuple[str, ...] = ()
 
 
 class Searcher:

@@ -1,0 +1,17 @@
+"""Which model made a vector. Apart from `embedder.protocol`, so that a client of the server need not import pillow."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """Which model made a vector. Vectors can be compared exactly when their `fingerprint`s are equal.
+
+    `fingerprint` covers weights, architecture and preprocessing, and is the same for every copy of a
+    checkpoint; `model_id` and `revision` only say where this copy came from.
+    """
+
+    model_id: str
+    revision: str | None
+    fingerprint: str
+    dim: int
