@@ -5,9 +5,14 @@ ApiError
 │   ├── OtherModelError     the index holds vectors of another model
 │   ├── ListenError         not an address to listen on: beyond loopback without leave, or taken
 │   └── DeployError         Ray Serve gave up on the application
-└── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
+├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
+└── ClientError             LikenessClient has no answer to give
+    ├── RequestRefused      the server answered with a problem document
+    │   └── TooBusy         with 429, as often as it was asked
+    └── ServerUnreachable   no connection, a broken one, or no answer in time
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +51,38 @@ class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
         self.kind = PROBLEMS[slug]
         self.detail = detail
         self.extensions = extensions
+
+
+class ClientError(ApiError):
+    """LikenessClient has no answer to give."""
+
+
+class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caught)
+    """The server answered with the problem document `problem`.
+
+    Tell problems apart by `type`, such as urn:likeness:problem:unusable-image; `errors` say what is wrong with which
+    field of an invalid request. `retry_after`: the seconds that the server asked to wait for, or None.
+    """
+
+    def __init__(self, problem: Mapping[str, Any], retry_after: float | None = None) -> None:
+        super().__init__(problem, retry_after)
+        self.problem = problem
+        self.retry_after = retry_after
+        self.type = str(problem.get("type", "about:blank"))
+        self.status = int(problem.get("status", 0))
+        self.detail = str(problem.get("detail", ""))
+        self.errors: list[dict[str, str]] = problem.get("errors") or []
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.type}, HTTP status {self.status})"
+
+
+class TooBusy(RequestRefused):
+    """The server has no room for this request, or this key has used up its share: ask again in `retry_after` s."""
+
+
+class ServerUnreachable(ClientError):  # noqa: N818 (reads better where it is caught)
+    """There is no connection to the server, it broke, or the answer did not come in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
