@@ -1,0 +1,18 @@
+"""What a search answers, to those who ask in this process and to those who ask over HTTP."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from embedder.identity import ModelIdentity
+from index.match import Match
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """Matches, best first, and what found them. `timing_ms`: fetch, decode, embed, search, total."""
+
+    matches: list[Match]
+    version: str
+    ntotal: int
+    model: ModelIdentity
+    timing_ms: Mapping[str, float]
