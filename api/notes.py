@@ -5,16 +5,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from embedder.errors import Rejected
+
 
 @dataclass(kw_only=True)
 class Notes:
-    """`stages` are names and seconds as they came, `problems` slugs of api.errors.PROBLEMS, `key` the API key's name.
+    """`stages` are names and seconds. `outcomes` are the stage of each picture fetched or decoded, and "ok" or why not.
 
-    A search in a batch may add to the same notes from another thread: appending needs no lock.
+    `problems` are slugs of api.errors.PROBLEMS, `index` is the version that answers, `key` the API key's name.
+    The searches of a batch note from several threads: appending needs no lock.
     """
 
     request_id: str
     stages: list[tuple[str, float]] = field(default_factory=list)
+    outcomes: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     index: str | None = None
     key: str | None = None
@@ -41,3 +45,14 @@ def taking_notes(request_id: str) -> Iterator[Notes]:
     finally:
         opened.closed = True
         _current.reset(token)
+
+
+@contextmanager
+def noting_outcome(stage: str) -> Iterator[None]:
+    """Notes whether a picture got through the block, or why not."""
+    try:
+        yield
+    except Rejected as error:
+        notes().outcomes.append((stage, error.reason))
+        raise
+    notes().outcomes.append((stage, "ok"))

@@ -1,0 +1,155 @@
+"""What the server has done and is doing, for Prometheus."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from api.errors import PROBLEMS
+from api.notes import Notes
+
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What answers now, how often that has changed, what waits to be embedded, and the counts of the cache."""
+
+    version: str
+    model: str
+    rows: int
+    built: datetime
+    swaps: int
+    failed_swaps: int
+    waiting: int
+    cache_hits: int
+    cache_misses: int
+
+
+class Metrics:
+    """The counters of one server, in a registry of its own. Thread-safe. One that nobody reads costs microseconds."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._of_requests()
+        self._of_queries()
+
+    def _of_requests(self) -> None:
+        self._requests = Histogram(
+            "likeness_request_duration_seconds",
+            "Requests, from their first byte in to the last byte out.",
+            ("method", "route", "status"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._in_flight = Gauge("likeness_requests_in_flight", "Requests being answered.", registry=self._registry)
+        self._problems = Counter(
+            "likeness_problems",
+            "Problems answered with, those of the searches in a batch too.",
+            ("type",),
+            registry=self._registry,
+        )
+        # A series that begins with its first failure shows no increase by it.
+        for slug in PROBLEMS:
+            self._problems.labels(slug)
+
+    def _of_queries(self) -> None:
+        registry = self._registry
+        self._stages = Histogram(
+            "likeness_stage_duration_seconds",
+            "Stages of queries, waiting for their turn included.",
+            ("stage",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._fetches = Counter(
+            "likeness_fetches", "Fetches of queries' URLs: ok, or why not.", ("outcome",), registry=registry
+        )
+        self._rejected = Counter(
+            "likeness_rejected_pictures", "Query pictures of no use, by reason.", ("reason",), registry=registry
+        )
+        self._batches = Histogram(
+            "likeness_embedding_batch_queries", "Queries embedded together.", buckets=_QUERIES, registry=registry
+        )
+
+    def in_flight(self) -> AbstractContextManager[None]:
+        """Counts a request while the block lasts."""
+        return self._in_flight.track_inprogress()
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request to `route`, which is a template and not a path."""
+        self._requests.labels(method, route, status).observe(seconds)
+
+    def noted(self, noted: Notes) -> None:
+        """What was noted of a request."""
+        for slug in noted.problems:
+            self._problems.labels(slug).inc()
+        for stage, seconds in noted.stages:
+            self._stages.labels(stage).observe(seconds)
+        for stage, outcome in noted.outcomes:
+            if stage == "fetch":
+                self._fetches.labels(_folded(outcome)).inc()
+            elif outcome != "ok":
+                self._rejected.labels(outcome).inc()
+
+    def batch(self, queries: int) -> None:
+        """So many queries were embedded together."""
+        self._batches.observe(queries)
+
+    def follow(self, serving: Callable[[], Serving]) -> None:
+        """Ask, whenever the metrics are read, what answers."""
+        self._registry.register(_Following(serving))
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """All metrics in the format that an Accept header asks for, and the media type of it."""
+        encode, media_type = choose_encoder(accept)
+        return encode(self._registry), media_type
+
+
+class _Following(Collector):
+    def __init__(self, serving: Callable[[], Serving]) -> None:
+        self._serving = serving
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._serving()
+        info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.")
+        info.add_metric((), {"version": now.version, "model": now.model})
+        yield info
+        for name, help_text, value in (
+            ("index_rows", "Images in the index version that answers.", now.rows),
+            (
+                "index_age_seconds",
+                "Since the index version that answers was built.",
+                time.time() - now.built.timestamp(),
+            ),
+            ("embedding_queue_queries", "Queries waiting to be embedded.", now.waiting),
+        ):
+            yield GaugeMetricFamily(f"likeness_{name}", help_text, value)
+        yield _counted(
+            "index_swaps", "Changes to another index version: ok or failed.", ok=now.swaps, failed=now.failed_swaps
+        )
+        yield _counted(
+            "embedding_cache_lookups", "Lookups of queries' embeddings.", hit=now.cache_hits, miss=now.cache_misses
+        )
+
+
+def _counted(name: str, documentation: str, **counts: int) -> Metric:
+    family = CounterMetricFamily(f"likeness_{name}", documentation, labels=("result",))
+    for result, count in counts.items():
+        family.add_metric((result,), count)
+    return family
+
+
+def _folded(reason: str) -> str:
+    """`http_404` as `http_4xx`: a host may answer with any number, and each would be a series for good."""
+    return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
