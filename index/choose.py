@@ -17,6 +17,8 @@ SCAN_BYTES_PER_SECOND = 10e9
 
 _FLOAT, _ID = 4, 8  # bytes
 _FEWEST = 256  # to train a quantizer on
+_LISTS = 1_000
+_CODES = 64  # up to so many dimensions have a code of 4 bits each, more share one by twos
 _PCA_STEP, _MOST_PCA = 64, 256
 _PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again when candidates are ranked
 
@@ -83,7 +85,8 @@ def factory_of(
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -> str:
     """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
 
-    With as many lists as twice the square root of the rows a query compares with as many centroids as codes, about.
+    Lists number twice the square root of the rows, so that a query compares with about as many centroids as codes; but
+    a thousand do until the root itself is more, because every row is compared with every centroid when it is added.
     """
     reduced = _reduced(dim, spread)
     pca = f"PCA{reduced}," if reduced < dim else ""
@@ -91,17 +94,17 @@ def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -
 
 
 def _reduced(dim: int, spread: int) -> int:
-    """How many dimensions are quantized: an even number, because a code stands for two."""
+    """How many dimensions are quantized: an even number, because two may share a code."""
     reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
     return max(1, reduced - reduced % 2)
 
 
 def _nlist(rows: int) -> int:
-    return 2 * math.isqrt(rows)
+    return max(math.isqrt(rows), min(2 * math.isqrt(rows), _LISTS))
 
 
 def _codes(reduced: int) -> int:
-    return max(1, reduced // 2)
+    return reduced if reduced <= _CODES else reduced // 2
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:

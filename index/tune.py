@@ -10,9 +10,10 @@ import numpy as np
 
 from index.exact import exact_neighbours
 from index.ground_truth import drop_own, recall
-from index.segment import TUNED_K, Segment
+from index.segment import Segment
 
 _QUERIES = 1_000
+_K = 10
 _DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries tells how much wider a search for more has to be
 _MARGIN = 3  # standard errors above the target: the queries that judge a version are others than these
 
@@ -61,7 +62,7 @@ class _Trial:
         self._exact, _ = drop_own(scores, positions, self._own)
 
     def run(
-        self, parameters: Mapping[str, float], *, k: int = TUNED_K, margin: float = _MARGIN, step: int = 1
+        self, parameters: Mapping[str, float], *, k: int = _K, margin: float = _MARGIN, step: int = 1
     ) -> tuple[float, float]:
         """The recall@k less `margin` standard errors, and seconds; of every so many of the queries."""
         self._segment.tune(parameters)
@@ -76,7 +77,7 @@ class _Trial:
 def _depths(segment: Segment) -> list[dict[str, float]]:
     """How many candidates are ranked anew, as multiples of k."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
-        return [{"k_factor": round(2 ** (step / 2), 1), "rescore": 1.5} for step in range(2, 15)]
+        return [{"k_factor": float(2**step), "rescore": exact} for exact in (1.5, 2.5, 4.0) for step in range(1, 8)]
     return [{"rescore": round(2 ** (step / 2), 1)} for step in range(15)]
 
 

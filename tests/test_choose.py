@@ -28,15 +28,15 @@ def chosen(ntotal: int, dim: int, settings: IndexSettings) -> str:
     [
         (1, 512, {}, "Flat"),
         (24_414, 512, {}, "Flat"),  # 5 ms at 10 GB/s
-        (24_415, 512, {}, "PCA64,IVF312,PQ32x4fs,Refine(SQ8)"),
+        (24_415, 512, {}, "PCA64,IVF312,PQ64x4fs,Refine(SQ8)"),
         (24_415, 512, {"latency_ms": 6}, "Flat"),
-        (1_000, 512, {"latency_ms": 0.1}, "PCA64,IVF62,PQ32x4fs,Refine(SQ8)"),
+        (1_000, 512, {"latency_ms": 0.1}, "PCA64,IVF62,PQ64x4fs,Refine(SQ8)"),
         (M, 1, {}, "Flat"),
-        (M, 512, {}, "PCA64,IVF2000,PQ32x4fs,Refine(SQ8)"),
-        (M, 512, {"max_memory": 600 * MB}, "PCA64,IVF2000,PQ32x4fs,Refine(SQ8)"),
-        (M, 512, {"max_memory": 100 * MB}, "PCA64,IVF2000,PQ32x4fs"),
+        (M, 512, {}, "PCA64,IVF1000,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"max_memory": 600 * MB}, "PCA64,IVF1000,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"max_memory": 100 * MB}, "PCA64,IVF1000,PQ64x4fs"),
         (10_000, 512, {"max_memory": 30 * MB}, "Flat"),
-        (10_000, 512, {"max_memory": 10 * MB}, "PCA64,IVF200,PQ32x4fs,Refine(SQ8)"),
+        (10_000, 512, {"max_memory": 10 * MB}, "PCA64,IVF200,PQ64x4fs,Refine(SQ8)"),
         (M, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
         (10, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
         (M, 512, {"factory": "Flat"}, "Flat"),
@@ -73,7 +73,7 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
     # Random vectors spread over nearly all dimensions.
     assert factory_of(options, sample, 40_000, settings, update=False) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
     sample[:, 60:] = 0
-    assert factory_of(options, sample, 40_000, settings, update=False) == "PCA64,IVF400,PQ32x4fs,Refine(SQ8)"
+    assert factory_of(options, sample, 40_000, settings, update=False) == "PCA64,IVF400,PQ64x4fs,Refine(SQ8)"
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
@@ -83,7 +83,7 @@ def test_every_dim_gets_codes_that_share_its_dimensions_evenly(dim: int, spread:
     match = re.fullmatch(r"(?:PCA(\d+),)?IVF200,PQ(\d+)x4fs,Refine\(SQ8\)", factory)
     assert match
     reduced, codes = int(match[1] or dim), int(match[2])
-    assert codes == max(1, reduced / 2)
+    assert codes == (reduced if reduced <= 64 else reduced / 2)
     assert reduced >= min(dim, 256, spread * dim) - 1
 
 
