@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -22,8 +23,14 @@ Mask = npt.NDArray[np.bool_]
 Test = Callable[[pa.RecordBatch], Mask]
 ArrayTest = Callable[[Any], Any]  # from an Arrow array to one of booleans, where null counts as false
 
+_MOST_LISTED = 30  # columns in a message
+_LONGEST = 60  # characters of a type or a value in a message
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class ColumnError(FilterError):
+    """What is wrong with a column, or with what is asked of it. `Filter.parse` adds the columns that there are."""
 
 
 class _Kind(NamedTuple):
@@ -50,7 +57,7 @@ class Column:
         return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.holds(element)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.type}{', $exists alone' if self.kind is OPAQUE else ''})"
+        return f"{self.name} ({_shortened(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
 
     def value(self, operator: str, operand: object) -> Any:
         """The operand as the column's elements are compared with it."""
@@ -59,8 +66,11 @@ class Column:
             raise self.refusal(operator, self.kind.expected, operand)
         return value
 
-    def refusal(self, operator: str, expected: str, operand: object) -> FilterError:
-        return FilterError(f"column {self.name!r} ({self.type}): {operator} takes {expected}, got {shown(operand)}")
+    def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
+        return self.error(f"{operator} takes {expected}, got {shown(operand)}")
+
+    def error(self, problem: str) -> ColumnError:
+        return ColumnError(f"column {self.name!r} ({_shortened(str(self.type))}): {problem}")
 
     def read(self, batch: pa.RecordBatch) -> Any:
         """The column as an array of its type in the schema."""
@@ -88,6 +98,12 @@ class Column:
             return matches
 
         return rows
+
+
+def listed(columns: Collection[Column]) -> str:
+    """The columns with their types, for a message."""
+    more = f" and {len(columns) - _MOST_LISTED:,} more" if len(columns) > _MOST_LISTED else ""
+    return (", ".join(map(str, itertools.islice(columns, _MOST_LISTED))) or "none") + more
 
 
 def mask_of(booleans: Any) -> Mask:
@@ -190,5 +206,8 @@ def limits(kind: pa.DataType) -> tuple[int, int]:
 def shown(value: object) -> str:
     if isinstance(value, Mapping | list | tuple):
         return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"
-    shown = repr(value) if isinstance(value, str) else json.dumps(value, default=repr)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return _shortened(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.errors import FilterError
-from index.filter_columns import OPAQUE, Column, Mask, Test, compared_as, is_text, limits, shown
+from index.filter_columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
 
 MAX_DEPTH = 32
 """How deep `$and`, `$or` and `$not` may be nested."""
@@ -41,7 +41,11 @@ class Filter:
         given. Operands of a float column are rounded to its type, so that 0.1 finds a float32's 0.1.
         """
         columns = {each.name: Column.of(each) for each in schema if not each.name.startswith("$")}
-        test = _expression(expression, columns, depth=0)
+        try:
+            test = _expression(expression, columns, depth=0)
+        except ColumnError as error:
+            known = listed(columns.values())
+            raise FilterError(f"{error}; columns that can be filtered: {known}") from error
         # Only now: what was parsed is neither too deep to be written nor cyclic.
         return cls(json.dumps(expression, sort_keys=True, default=dict), test)
 
@@ -70,8 +74,7 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
         return _complement(_expression(operand, columns, depth + 1))
     if str(name).startswith("$"):
         raise _unknown_operator(name)
-    known = ", ".join(map(str, columns.values())) or "none"
-    raise FilterError(f"unknown column {shown(name)}; columns that can be filtered: {known}")
+    raise ColumnError(f"unknown column {shown(name)}")
 
 
 def _conditions(column: Column, operand: object, depth: int) -> Test:
@@ -81,7 +84,9 @@ def _conditions(column: Column, operand: object, depth: int) -> Test:
     tests = []
     for operator, value in operand.items():
         if operator == "$not":
-            operators = _object(value, f"column {column.name!r}: $not", depth + 1)
+            if not isinstance(value, Mapping):
+                raise column.refusal("$not", "an object", value)
+            operators = _object(value, "$not", depth + 1)
             tests.append(_complement(_conditions(column, operators, depth + 1)))
         else:
             tests.append(_condition(column, operator, value))
@@ -92,7 +97,7 @@ def _condition(column: Column, operator: str, operand: object) -> Test:
     if operator not in _OPERATORS:
         raise _unknown_operator(operator)
     if column.kind is OPAQUE and operator != "$exists":
-        raise FilterError(f"column {column.name!r} ({column.type}): only $exists works on this type, got {operator}")
+        raise column.error(f"only $exists works on this type, got {operator}")
     return _OPERATORS[operator](column, operator, operand)
 
 
@@ -133,7 +138,7 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
 
 def _prefixed(column: Column, operator: str, operand: object) -> Test:
     if not is_text(compared_as(column.element)):
-        raise FilterError(f"column {column.name!r} ({column.type}): {operator} works on text alone")
+        raise column.error(f"{operator} works on text alone")
     prefix = column.value(operator, operand)
     return column.where(lambda array: pc.starts_with(array, pattern=prefix))
 

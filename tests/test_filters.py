@@ -230,7 +230,7 @@ COMPARISONS = "$eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, $not
         ({"$or": {"label": "cat"}}, "$or takes a list of one or more objects, got an object"),
         ({"$or": ["cat"]}, "a filter takes an object, got 'cat'"),
         ({"$not": 3}, "a filter takes an object, got 3"),
-        ({"label": {"$not": "cat"}}, "column 'label': $not takes an object, got 'cat'"),
+        ({"label": {"$not": "cat"}}, "column 'label' (string): $not takes an object, got 'cat'"),
         ({"$nor": []}, f"unknown operator '$nor'; on a column: {COMPARISONS}; on whole filters: $and, $or, $not"),
         (
             {"width": {"min": 3}},
@@ -276,6 +276,32 @@ def test_an_unknown_column_is_told_with_those_that_are_there() -> None:
         Filter.parse({"$odd": 1}, schema)
     with pytest.raises(FilterError, match="can be filtered: none"):
         Filter.parse({"label": 1}, pa.schema([]))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [{"width": "10"}, {"width": {"$exists": 1}}, {"width": {"$prefix": "1"}}, {"exif": 1}, {"width": {"$not": 3}}],
+)
+def test_what_is_wrong_with_a_column_is_told_with_those_that_are_there(expression: Any) -> None:
+    schema = BATCH.select(["width", "exif"]).schema
+    with pytest.raises(FilterError) as caught:
+        Filter.parse({"$or": [expression]}, schema)
+    problem, known = str(caught.value).split("; columns that can be filtered: ")
+    assert problem.startswith(f"column {next(iter(expression))!r} (")
+    assert known == "width (int32), exif (struct<iso: int64>, $exists alone)"
+
+
+def test_a_message_stays_readable_however_many_columns_there_are() -> None:
+    wide = pa.struct([(f"field{number}", pa.int64()) for number in range(100)])
+    schema = pa.schema([("wide", wide), *((f"column{number}", pa.int64()) for number in range(1_500))])
+    for expression in ({"colour": "red"}, {"wide": 1}):
+        with pytest.raises(FilterError) as caught:
+            Filter.parse(expression, schema)
+        message = str(caught.value)
+        assert "wide (struct<field0: int64" in message
+        assert "..., $exists alone), column0 (int64), " in message
+        assert message.endswith("column28 (int64) and 1,471 more")
+        assert len(message) < 1_000
 
 
 @pytest.mark.parametrize(
