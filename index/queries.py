@@ -79,7 +79,7 @@ class Wanted:
         )
 
     @property
-    def last(self) -> int:
+    def depth(self) -> int:
         """How many neighbours that count have to be found."""
         return self.k + self.offset
 

@@ -40,7 +40,7 @@ def rank(
     found: list[list[Hit]] = [[] for _ in queries]
     available = segments.count(eligible)
     # One more tells whether the last is one of several that score the same; and some will be folded.
-    depth = (wanted.last + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
+    depth = (wanted.depth + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
     deepest = min(available, max(depth, _TIES if wanted.distinct is None else MAX_K))
     pending = np.arange(len(queries))
     while len(pending) and deepest:
@@ -59,7 +59,7 @@ def rank(
 
 
 def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Scores as they are told."""
+    """Scores as reported."""
     return np.round(scores.astype(np.float64), _DECIMALS)  # type: ignore[return-value]  # numpy's stub says float16
 
 
@@ -85,10 +85,10 @@ def _choose(segments: Segments, hits: list[Hit], wanted: Wanted, *, complete: bo
     good = [hit for hit in hits if hit.score >= wanted.min_score]
     good = [hit for hit in good if hit.image_id not in wanted.exclude]
     if wanted.distinct is None:
-        enough = len(good) >= wanted.last
+        enough = len(good) >= wanted.depth
     else:
-        good, enough = _folded(segments, good, wanted.distinct, wanted.last)
-    return good[wanted.offset : wanted.last] if enough or complete else None
+        good, enough = _folded(segments, good, wanted.distinct, wanted.depth)
+    return good[wanted.offset : wanted.depth] if enough or complete else None
 
 
 def _folded(segments: Segments, hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
