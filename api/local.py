@@ -69,7 +69,9 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _server(app: FastAPI) -> uvicorn.Server:
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    # Its own log goes where ours goes; of requests `api.telemetry` writes the lines.
+    config = uvicorn.Config(app, log_config=None, access_log=False, log_level="warning", timeout_graceful_shutdown=5)
+    return uvicorn.Server(config)
 
 
 def _url(listener: socket.socket) -> str:

@@ -22,7 +22,10 @@ _QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What answers now, how often that has changed, what waits to be embedded, and the counts of the cache."""
+    """What answers now, how often that has changed, what waits to be embedded, and the counts of the cache.
+
+    `behind`: the live version cannot be served, and another answers.
+    """
 
     version: str
     model: str
@@ -30,6 +33,7 @@ class Serving:
     built: datetime
     swaps: int
     failed_swaps: int
+    behind: bool
     waiting: int
     cache_hits: int
     cache_misses: int
@@ -132,6 +136,7 @@ class _Following(Collector):
                 "Since the index version that answers was built.",
                 time.time() - now.built.timestamp(),
             ),
+            ("index_behind", "1 while the live version cannot be served, and another answers.", now.behind),
             ("embedding_queue_queries", "Queries waiting to be embedded.", now.waiting),
         ):
             yield GaugeMetricFamily(f"likeness_{name}", help_text, value)
