@@ -1,0 +1,157 @@
+"""Embeds the pictures and texts of concurrent queries together."""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.embedding_cache import ContentKey, EmbeddingCache
+from embedder.protocol import Embedder
+
+Vector = NDArray[np.float32]
+Item = NDArray[np.uint8] | str
+"""A crop, `(side, side, 3)`, or a text."""
+
+
+class QueryBatcher:
+    """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
+
+    Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
+    for every thread that calls it. Nobody waits for others to come: while one pass runs the next batch gathers.
+    The thread ends with the last reference to the batcher. `on_batch`, if set, hears the size of each pass.
+    """
+
+    def __init__(self, embedder: Embedder, cache: EmbeddingCache, *, max_batch: int = 32) -> None:
+        self.cache = cache
+        self.on_batch: list[Callable[[int], None]] = []
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._running = _Running(cache)
+        work = _Work(embedder, self._queue, self._running, self.on_batch, max_batch)
+        threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
+        weakref.finalize(self, self._queue.put, None)
+
+    @property
+    def waiting(self) -> int:
+        """How many items have not been taken yet."""
+        return self._queue.qsize()
+
+    def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
+        """The vector of what `item` makes, `(dim,)` float32, unit norm; or what the embedder raises.
+
+        `item` is not called, and nothing embedded, where the vector of `key` is in the cache or being made for
+        somebody else.
+        """
+        known = self._running.find(key)
+        if known is not None:
+            return known
+        made = item()
+        future, is_new = self._running.start(key)
+        if is_new:
+            self._queue.put(_Job(key, made, future))
+        return future
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    key: ContentKey
+    item: Item
+    future: "Future[Vector]"
+
+
+class _Running:
+    """The vectors that are being made: whoever wants one of them too waits for the same future."""
+
+    def __init__(self, cache: EmbeddingCache) -> None:
+        self._cache = cache
+        self._futures: dict[ContentKey, Future[Vector]] = {}
+        self._lock = threading.Lock()
+
+    def find(self, key: ContentKey) -> "Future[Vector] | None":
+        with self._lock:
+            running = self._futures.get(key)
+        if running is not None:
+            return running
+        vector = self._cache.get(key)
+        if vector is None:
+            return None
+        done: Future[Vector] = Future()
+        done.set_result(vector)
+        return done
+
+    def start(self, key: ContentKey) -> "tuple[Future[Vector], bool]":
+        """The future of `key`, and whether it is a new one."""
+        with self._lock:
+            known = self._futures.get(key)
+            future = self._futures.setdefault(key, known or Future())
+            return future, known is None
+
+    def finish(self, job: _Job, vector: Vector) -> None:
+        self._cache.keep(job.key, vector)  # first, so that nobody finds it in neither
+        self._forget(job)
+        job.future.set_result(vector)
+
+    def fail(self, job: _Job, error: Exception) -> None:
+        self._forget(job)
+        job.future.set_exception(error)
+
+    def _forget(self, job: _Job) -> None:
+        with self._lock:
+            del self._futures[job.key]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the thread holds. Not the batcher, which would then never be dropped."""
+
+    embedder: Embedder
+    queue: "SimpleQueue[_Job | None]"
+    running: _Running
+    on_batch: Sequence[Callable[[int], None]]
+    max_batch: int
+
+    def run(self) -> None:
+        while (first := self.queue.get()) is not None:
+            batch = [first]
+            last = False
+            while len(batch) < self.max_batch and not last:
+                try:
+                    job = self.queue.get_nowait()
+                except Empty:
+                    break
+                if job is None:
+                    last = True
+                else:
+                    batch.append(job)
+            self._embed_all(batch)
+            if last:
+                return
+
+    def _embed_all(self, jobs: Sequence[_Job]) -> None:
+        pictures = [job for job in jobs if not isinstance(job.item, str)]
+        texts = [job for job in jobs if isinstance(job.item, str)]
+        self._embed(pictures, lambda items: self.embedder.embed_images(np.stack(items)))
+        self._embed(texts, self.embedder.embed_texts)
+
+    def _embed(self, jobs: Sequence[_Job], embed: Callable[[list[Any]], NDArray[np.float32]]) -> None:
+        if not jobs:
+            return
+        try:
+            vectors = embed([job.item for job in jobs])
+        except Exception as error:
+            if len(jobs) == 1:
+                self.running.fail(jobs[0], error)
+                return
+            # One of them is at fault: alone, it fails alone.
+            for job in jobs:
+                self._embed([job], embed)
+            return
+        for heard in self.on_batch:
+            heard(len(jobs))
+        for job, vector in zip(jobs, vectors, strict=True):
+            self.running.finish(job, vector)

@@ -1,0 +1,167 @@
+"""Queries that come together are embedded together, and the same picture once."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from api.batching import QueryBatcher, Vector
+from api.embedding_cache import ContentKey, EmbeddingCache
+from api.lru import LruCache
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+
+
+class SlowEmbedder(FakeEmbedder):
+    """Waits for `go` before each pass, and remembers how large it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[tuple[str, int]] = []
+        self.go = threading.Event()
+        self.busy = threading.Event()
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        self._wait("images", len(pixels))
+        return super().embed_images(pixels)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self._wait("texts", len(texts))
+        if "bad" in texts:
+            raise ModelError("no vector of this")
+        return super().embed_texts(texts)
+
+    def _wait(self, kind: str, count: int) -> None:
+        self.busy.set()
+        assert self.go.wait(10)
+        self.passes.append((kind, count))
+
+
+def picture(grey: int) -> NDArray[np.uint8]:
+    return np.full((32, 32, 3), grey, np.uint8)
+
+
+def ask(batcher: QueryBatcher, item: Any) -> "Future[Vector]":
+    content = item if isinstance(item, str) else item.tobytes()
+    return batcher.embed(ContentKey.of(content, "model"), lambda: item)
+
+
+@pytest.fixture
+def slow() -> SlowEmbedder:
+    return SlowEmbedder()
+
+
+def held(slow: SlowEmbedder, batcher: QueryBatcher) -> "Future[Vector]":
+    """Keeps the embedder busy, so that what comes next waits."""
+    first = ask(batcher, picture(0))
+    assert slow.busy.wait(10)
+    return first
+
+
+def test_what_waits_is_embedded_in_one_pass(slow: SlowEmbedder) -> None:
+    batcher = QueryBatcher(slow, EmbeddingCache())
+    sizes: list[int] = []
+    batcher.on_batch.append(sizes.append)
+    held(slow, batcher)
+    asked = [ask(batcher, picture(grey)) for grey in range(1, 6)] + [ask(batcher, text) for text in ("red", "blue")]
+    assert batcher.waiting == 7
+    slow.go.set()
+    expected = FakeEmbedder().embed_images(np.stack([picture(grey) for grey in range(1, 6)]))
+    np.testing.assert_array_equal(np.stack([each.result(10) for each in asked[:5]]), expected)
+    np.testing.assert_array_equal(asked[6].result(10), FakeEmbedder().embed_texts(["blue"])[0])
+    assert slow.passes == [("images", 1), ("images", 5), ("texts", 2)]
+    assert sizes == [1, 5, 2]
+
+
+def test_a_pass_takes_no_more_than_its_share(slow: SlowEmbedder) -> None:
+    batcher = QueryBatcher(slow, EmbeddingCache(), max_batch=4)
+    held(slow, batcher)
+    asked = [ask(batcher, picture(grey)) for grey in range(1, 11)]
+    slow.go.set()
+    for each in asked:
+        each.result(10)
+    assert [count for _, count in slow.passes] == [1, 4, 4, 2]
+
+
+def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
+    batcher = QueryBatcher(slow, EmbeddingCache())
+    held(slow, batcher)
+    good, bad, other = (ask(batcher, text) for text in ("good", "bad", "other"))
+    slow.go.set()
+    np.testing.assert_array_equal(good.result(10), FakeEmbedder().embed_texts(["good"])[0])
+    np.testing.assert_array_equal(other.result(10), FakeEmbedder().embed_texts(["other"])[0])
+    with pytest.raises(ModelError, match="no vector of this"):
+        bad.result(10)
+    with pytest.raises(ModelError, match="no vector of this"):
+        ask(batcher, "bad").result(10)
+
+
+def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: SlowEmbedder) -> None:
+    cache = EmbeddingCache()
+    batcher = QueryBatcher(slow, cache)
+    held(slow, batcher)
+    made = 0
+
+    def make() -> NDArray[np.uint8]:
+        nonlocal made
+        made += 1
+        return picture(9)
+
+    key = ContentKey.of(b"nine", "model")
+    asked = [batcher.embed(key, make) for _ in range(5)]
+    slow.go.set()
+    vectors = [each.result(10) for each in asked]
+    vectors.append(batcher.embed(key, make).result(10))
+    assert made == 1
+    assert slow.passes == [("images", 1), ("images", 1)]
+    assert all(np.array_equal(vector, vectors[0]) for vector in vectors)
+    assert cache.hits == 1
+    assert not vectors[-1].flags.writeable
+
+
+def test_another_model_and_another_kind_have_keys_of_their_own() -> None:
+    keys = {ContentKey.of(content, model) for content in (b"star", "star") for model in ("a", "b")}
+    assert len(keys) == 4
+
+
+def test_its_thread_and_its_model_go_with_it() -> None:
+    before = set(threading.enumerate())
+    batcher = QueryBatcher(FakeEmbedder(), EmbeddingCache())
+    ask(batcher, "star").result(10)
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.name == "likeness-embed"
+    del batcher
+    gc.collect()
+    assert eventually(lambda: not thread.is_alive())
+
+
+def test_the_cache_keeps_what_was_used_last() -> None:
+    cache: LruCache[str, str] = LruCache(max_bytes=3 * (512 + 100))
+    for name in ("a", "b", "c"):
+        cache.put(name, name.upper(), 100)
+    assert cache.get("a") == "A"
+    cache.put("d", "D", 100)
+    assert [cache.get(name) for name in "abcd"] == ["A", None, "C", "D"]
+    assert (cache.hits, cache.misses) == (4, 1)
+    cache.put("a", "again", 100)
+    assert cache.get("a") == "again"
+    cache.put("large", "x", 10_000)
+    assert [cache.get(name) for name in ("a", "large")] == [None, None]
+    empty: LruCache[str, str] = LruCache(max_bytes=0)
+    empty.put("a", "A", 1)
+    assert empty.get("a") is None
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
