@@ -95,6 +95,12 @@ class _BoundedResponse(http.client.HTTPResponse):
         if len({length.strip() for length in lengths}) > 1:
             raise http.client.HTTPException(f"contradictory lengths {lengths}")
 
+    def _safe_read(self, amt: int) -> bytes:
+        # A chunk's size is read by urllib3 as int() reads it, sign included.
+        if amt < 0:
+            raise http.client.HTTPException(f"a chunk of {amt} bytes")
+        return super()._safe_read(amt)  # type: ignore[misc,no-any-return]
+
 
 class _BoundedReader(io.RawIOBase):
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: float, limit: int) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,83 +22,7 @@ from embedder.addresses import ForbiddenAddressError, is_public, open_socket
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.http import HttpClient
-
-PICTURE = bytes(range(256)) * 8
-Route = Callable[[BaseHTTPRequestHandler], None]
-
-
-class Server:
-    """A server on 127.0.0.1 whose paths are functions of the request's handler."""
-
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.routes: dict[str, Route] = {"/picture": lambda handler: answer(handler, PICTURE)}
-        self.requests: list[tuple[str, dict[str, str]]] = []
-        self.connections: set[tuple[str, int]] = set()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                outer.requests.append((self.path, dict(self.headers)))
-                outer.connections.add(self.client_address)
-                try:
-                    outer.routes.get(self.path, missing)(self)
-                except OSError:
-                    self.close_connection = True  # the client has seen enough
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Quiet(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: object) -> None:
-                pass
-
-        self._httpd = Quiet(("127.0.0.1", 0), Handler)
-        if tls is not None:
-            self._httpd.socket = tls.wrap_socket(self._httpd.socket, server_side=True)
-        self.port: int = self._httpd.server_address[1]
-        threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True).start()
-
-    def url(self, path: str, host: str = "127.0.0.1", scheme: str = "http") -> str:
-        return f"{scheme}://{host}:{self.port}{path}"
-
-    def stop(self) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()  # twice does no harm
-
-
-def answer(handler: BaseHTTPRequestHandler, body: bytes, *, status: int = 200, **headers: str) -> None:
-    handler.send_response(status)
-    names = {"Content-Type": "image/png", "Content-Length": str(len(body))}
-    for name, value in (names | {key.replace("_", "-"): value for key, value in headers.items()}).items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
-def missing(handler: BaseHTTPRequestHandler) -> None:
-    answer(handler, b"", status=404)
-
-
-def redirect(location: str, status: int = 302) -> Route:
-    return lambda handler: answer(handler, b"moved", status=status, Location=location)
-
-
-def raw(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Route:
-    """Sends bytes as they are, then `endless` again and again, `pause` seconds apart; closes at the end."""
-
-    def route(handler: BaseHTTPRequestHandler) -> None:
-        handler.close_connection = True
-        handler.wfile.write(b"".join(parts))
-        while endless:
-            handler.wfile.write(endless)
-            handler.wfile.flush()
-            time.sleep(pause)
-
-    return route
+from tests.picture_server import PICTURE, Route, Server, answer, raw, redirect
 
 
 @pytest.fixture
