@@ -7,6 +7,7 @@ CollectionError
 ├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
 ├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
+├── RolledBackError          a version that was rolled back: nothing goes back to it
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 └── QueryError               a query that cannot be answered: its shape, its values or its k
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
@@ -48,6 +49,10 @@ class DamagedVersionError(_DamagedFileError):
 
 class RecallTooLowError(CollectionError):
     """A version answers worse than was asked for: it is complete, and not live."""
+
+
+class RolledBackError(CollectionError):
+    """A version that was rolled back: it is complete, and nothing goes back to it unless it is promoted again."""
 
 
 class FactoryError(CollectionError):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError, RecallTooLowError
+from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS
 from index.records import VersionManifest
-from index.versions import require_good
+from index.versions import NOT_GOOD, require_good
 
 ABANDONED = timedelta(days=1)
 """Once nothing of an unfinished build has changed for so long, its files are taken for remains.
 
-An hour would not do: to fill one large graph index may take longer, and writes nothing meanwhile. Remains cost room; a
+An hour would not do: to fill one large graph index may take longer, and writes nothing meanwhile. Remains cost space; a
 segment that is pulled away costs the build.
 """
 
@@ -54,8 +54,8 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
 
     What stays: the live version and those newer than it; of those before it the newest, until `keep` good ones are
     there, the live one counted; a version whose manifest cannot be read, and every segment that it may name, which are
-    all made by it or before. Good is what has all its files, by their sizes, and the recall that was asked for. What no
-    version names is removed once its build has been idle for `ABANDONED`.
+    all made by it or before. Good is what one could go back to (`index.versions.rollback`), its files checked by their
+    sizes. What no version names is removed once its build has been idle for `ABANDONED`.
 
     CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read.
     """
@@ -63,23 +63,21 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
         raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
     manifests, unreadable = _manifests(collection)
     versions = _outdated(collection, sorted(manifests), keep)
-    needed = {path for name in manifests if name not in versions for path in _named(manifests[name])}
-    dropped = {path for name in versions for path in _named(manifests[name])}
+    needed = _named(manifests[name] for name in manifests if name not in versions)
+    dropped = _named(manifests[name] for name in versions)
     folders = _folders(collection)
     busy = {folder.maker for folder in folders.values() if folder.changed}
-    segments, remains, left = [], [], dict(unreadable)
+    segments, remains, left = list[str](), list[str](), dict(unreadable)
     for path, folder in folders.items():
         is_segment = path.startswith(SEGMENTS)
         if path in needed or (not is_segment and folder.maker in manifests | unreadable):
             continue
         if is_segment and folder.maker <= max(unreadable, default=""):
             left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
-        elif path in dropped:
-            segments.append(path)
-        elif folder.maker in busy:
+        elif folder.maker in busy and path not in dropped:
             left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
         else:
-            remains.append(path)
+            (segments if path in dropped else remains).append(path)
     gone = [*(f"index/{name}" for name in versions), *segments, *remains]
     if not dry_run:
         _delete(collection, gone)
@@ -118,14 +116,14 @@ def _outdated(collection: Collection, names: Sequence[str], keep: int) -> list[s
         try:
             require_good(collection, name, verify=False)
             good += 1
-        except (DamagedVersionError, RecallTooLowError):
+        except NOT_GOOD:
             continue  # nothing that one could go back to
     return outdated[::-1]
 
 
-def _named(manifest: VersionManifest) -> list[str]:
-    """Paths of the segments that a version consists of."""
-    return [f"{SEGMENTS}/{segment.name}" for segment in manifest.segments]
+def _named(manifests: Iterable[VersionManifest]) -> set[str]:
+    """Paths of the segments that versions consist of."""
+    return {f"{SEGMENTS}/{segment.name}" for manifest in manifests for segment in manifest.segments}
 
 
 def _folders(collection: Collection) -> dict[str, _Folder]:

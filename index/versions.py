@@ -5,22 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from index.collection import Collection
-from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError
-from index.records import IndexSettings, VersionManifest
+from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
+from index.records import VersionManifest
 from index.search import Searcher
 from index.verify import check_version
+
+NOT_GOOD = (DamagedVersionError, RecallTooLowError, RolledBackError)
+"""Why a version is not gone back to."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A complete version. `manifest` is None, and `damage` says why, when it cannot be read."""
+    """A complete version. `manifest` is None, and `damage` says why, when it cannot be read.
+
+    `rolled_back`: it was live until somebody went back from it, and was not promoted since.
+    """
 
     name: str
     live: bool
+    rolled_back: bool
     manifest: VersionManifest | None
     damage: str | None = None
 
@@ -44,14 +52,14 @@ def list_versions(collection: Collection) -> list[Version]:
     return [_version(collection, name, live=name == current) for name in collection.versions()]
 
 
-def live_settings(collection: Collection) -> IndexSettings:
-    """The settings of the live version; the defaults where there is none, or none that can be read."""
+def live_manifest(collection: Collection) -> VersionManifest | None:
+    """The manifest of the live version. None where there is none; a warning says so where it cannot be read."""
     try:
         current = collection.current()
-        return collection.read_version(current).settings if current else IndexSettings()
+        return collection.read_version(current) if current else None
     except DamagedVersionError as error:
         logger.warning("%s", error)
-        return IndexSettings()
+        return None
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
@@ -63,14 +71,16 @@ def promote(collection: Collection, version: str) -> VersionManifest:
     manifest = collection.read_version(version)
     check_version(collection, manifest)
     collection.promote(version)
+    collection.storage.delete(_mark(version))
     return manifest
 
 
 def rollback(collection: Collection) -> RolledBack:
     """Make the newest good version before the live one live.
 
-    Good is what is whole and meets the recall that was asked for. DamagedVersionError when none is, with the reason
-    of each; EmptyCollectionError when no version is live.
+    Good is what is whole, meets the recall that was asked for and was not rolled back itself: that is remembered of
+    the version that is left now. DamagedVersionError when none is good, with the reason of each; EmptyCollectionError
+    when no version is live.
     """
     before = collection.current()
     if before is None:
@@ -79,9 +89,11 @@ def rollback(collection: Collection) -> RolledBack:
     for name in _older(collection, before):
         try:
             manifest = require_good(collection, name)
-        except (DamagedVersionError, RecallTooLowError) as error:
+        except NOT_GOOD as error:
             skipped[name] = str(error)
             continue
+        # First: a rollback that is cut short is repeated, and the next one must not come back to this version.
+        collection.storage.write_atomic(_mark(before), f"{datetime.now(UTC).isoformat()}\n".encode())
         collection.promote(name)
         return RolledBack(manifest=manifest, before=before, skipped=skipped)
     reasons = "; ".join(skipped.values()) or "there is no older one"
@@ -101,11 +113,11 @@ def open_last_good(collection: Collection) -> Searcher:
         return Searcher.open(collection)
     except DamagedVersionError as error:
         damage = error
-    for name in _older(collection, live_or_none(collection)):
+    for name in _older(collection, _current(collection)):
         try:
             require_good(collection, name, verify=False)  # opening it verifies every byte
             searcher = Searcher.open(collection, name)
-        except (DamagedVersionError, RecallTooLowError) as error:
+        except NOT_GOOD as error:
             logger.warning("%s", error)
             continue
         logger.warning("%s. Serving index version %s, the last good one", damage, name)
@@ -114,11 +126,13 @@ def open_last_good(collection: Collection) -> Searcher:
 
 
 def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
-    """The manifest of a version that is whole and meets the recall that was asked for.
+    """The manifest of a version that is whole, meets the recall that was asked for and was not rolled back.
 
-    DamagedVersionError or RecallTooLowError say why it is not; without `verify` altered bytes go unseen.
+    One of NOT_GOOD says why it is not; without `verify` altered bytes go unseen.
     """
     manifest = collection.read_version(version)
+    if _was_rolled_back(collection, version):
+        raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
     reached, target = manifest.recall["10"], manifest.settings.target_recall
     if reached < target:
         raise RecallTooLowError(f"index version {version} has a recall@10 of {reached}, below its target of {target}")
@@ -127,10 +141,27 @@ def require_good(collection: Collection, version: str, *, verify: bool = True) -
 
 
 def _version(collection: Collection, name: str, *, live: bool) -> Version:
+    manifest, damage = None, None
     try:
-        return Version(name=name, live=live, manifest=collection.read_version(name))
+        manifest = collection.read_version(name)
     except DamagedVersionError as error:
-        return Version(name=name, live=live, manifest=None, damage=str(error))
+        damage = str(error)
+    return Version(
+        name=name,
+        live=live,
+        rolled_back=_was_rolled_back(collection, name),
+        manifest=manifest,
+        damage=damage,
+    )
+
+
+def _mark(version: str) -> str:
+    """The file whose presence says that a version was rolled back."""
+    return f"index/{version}/rolled_back"
+
+
+def _was_rolled_back(collection: Collection, version: str) -> bool:
+    return collection.storage.is_file(_mark(version))
 
 
 def _older(collection: Collection, version: str | None) -> Iterator[str]:
@@ -138,7 +169,7 @@ def _older(collection: Collection, version: str | None) -> Iterator[str]:
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
-def live_or_none(collection: Collection) -> str | None:
+def _current(collection: Collection) -> str | None:
     """The live version; None where there is none, or CURRENT cannot be read."""
     try:
         return collection.current()

@@ -12,7 +12,8 @@ import typer
 from rich.markup import escape
 
 from index.collection import Collection
-from index.records import IndexSettings
+from index.errors import RecallTooLowError
+from index.records import IndexSettings, VersionManifest
 from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
@@ -75,25 +76,34 @@ def build_and_show(
     Large segments are built on the Ray cluster at `address`, or on one that is started here.
     """
     from index import build
-    from index.versions import live_or_none, live_settings
+    from index.versions import live_manifest
     from jobs.index import run_on_ray
-    from jobs.show_index import choice_table, quality_table
 
-    before = live_or_none(collection)
-    settings = IndexSettings(**{**live_settings(collection).model_dump(), **changes}) if changes else None
-    with console.status("building the index"):
-        run_jobs = run_on_ray(address, console)
-        manifest = build.build_index(collection, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
-    if manifest.version == before:
+    before = live_manifest(collection)
+    settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
+    try:
+        with console.status("building the index"):
+            run_jobs = run_on_ray(address, console)
+            manifest = build.build_index(collection, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
+    except RecallTooLowError:
+        _show_measured(collection.read_version(collection.versions()[-1]))  # the newest is the one that was refused
+        raise
+    if before and manifest.version == before.version:
         console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
         return
-    console.print(choice_table(manifest), quality_table(manifest))
+    _show_measured(manifest)
     end = f"{manifest.ntotal:,} images, in {manifest.seconds:.1f} s"
     if promote:
         console.print(f"index {manifest.version} is live: {end}")
     else:
         command = escape(f"`likeness promote {collection.location} {manifest.version}`")
         console.print(f"index {manifest.version} is built and not live: {end}; {command} makes it so", soft_wrap=True)
+
+
+def _show_measured(manifest: VersionManifest) -> None:
+    from jobs.show_index import choice_table, quality_table
+
+    console.print(choice_table(manifest), quality_table(manifest))
 
 
 def versions(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
@@ -130,15 +140,18 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
 def rollback(collection: CollectionArgument) -> None:
     """Make the version before the live one live again: the newest that is whole and answers well enough.
 
+    One that was rolled back before is passed over, unless it was promoted since.
+
     Example: `likeness rollback my-collection`
     """
     from index import versions
 
     with console.status("verifying"):
-        went = versions.rollback(Collection.open(collection))
-    for reason in went.skipped.values():
+        rolled_back = versions.rollback(Collection.open(collection))
+    for reason in rolled_back.skipped.values():
         console.print(f"[yellow]passed over:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
-    console.print(f"index {went.manifest.version} is live, in place of {went.before}: {went.manifest.ntotal:,} images")
+    live = rolled_back.manifest
+    console.print(f"index {live.version} is live, in place of {rolled_back.before}: {live.ntotal:,} images")
 
 
 def prune(

@@ -50,6 +50,7 @@ def version_facts(version: Version) -> dict[str, Any]:
     return {
         "version": version.name,
         "live": version.live,
+        "rolled_back": version.rolled_back,
         "created_at": manifest and manifest.created_at.isoformat(timespec="seconds"),
         "ntotal": manifest and manifest.ntotal,
         "recall": manifest and manifest.recall,
@@ -72,15 +73,23 @@ def versions_table(facts: Sequence[Mapping[str, Any]]) -> Table:
 
 def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
     if facts["damage"]:
-        return (facts["version"], "damaged", *["–"] * 7)
-    reached = facts["recall"]["10"]
-    state = "live" if facts["live"] else "below its target" if reached < facts["target_recall"] else ""
+        return (facts["version"], _state(facts), *["–"] * 7)
     built = facts["created_at"][:16].replace("T", " ")
     return (
-        *(facts["version"], state, built, f"{facts['ntotal']:,}", f"{reached:.4f}"),
+        *(facts["version"], _state(facts), built, f"{facts['ntotal']:,}", f"{facts['recall']['10']:.4f}"),
         *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
         *(f"{facts['segments']:,}", facts["base"] or "–"),
     )
+
+
+def _state(facts: Mapping[str, Any]) -> str:
+    if facts["damage"]:
+        return "live, damaged" if facts["live"] else "damaged"
+    if facts["live"]:
+        return "live"
+    if facts["rolled_back"]:
+        return "rolled back"
+    return "below its target" if facts["recall"]["10"] < facts["target_recall"] else ""
 
 
 def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:

@@ -19,8 +19,9 @@ IDS = [f"{number:03d}" for number in range(50)]
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """Version 1 of 50 rows and four updates of one row each: 5 is live, and the first segment is in all of them."""
+    monkeypatch.setattr("index.merge.MERGE_FACTOR", 100)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows(IDS, unit_vectors(50)))
     build_index(collection)
@@ -87,22 +88,50 @@ def test_promoting_verifies_every_byte(collection: Collection) -> None:
 
 
 def test_rolling_back_goes_one_version_at_a_time(collection: Collection) -> None:
-    went = rollback(collection)
-    assert (went.manifest.version, went.before, went.skipped) == ("000004", "000005", {})
+    rolled_back = rollback(collection)
+    assert (rolled_back.manifest.version, rolled_back.before, rolled_back.skipped) == ("000004", "000005", {})
     assert rollback(collection).manifest.version == "000003"
     assert Searcher.open(collection).ntotal == 52
+
+
+def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> None:
+    for expected in ("000004", "000003"):
+        assert rollback(collection).manifest.version == expected
+    add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
+    assert build_index(collection).version == collection.current() == "000006"
+    assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000004", "000005"]
+    rolled_back = rollback(collection)
+    assert (rolled_back.manifest.version, rolled_back.before) == ("000003", "000006")
+    assert list(rolled_back.skipped) == ["000005", "000004"]
+    assert "000005 was rolled back: `likeness promote` takes it again" in rolled_back.skipped["000005"]
+    promote(collection, "000004")
+    promote(collection, "000006")
+    assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000005"]
+    assert rollback(collection).manifest.version == "000004"
+
+
+def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: str) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "promote", full)
+        with pytest.raises(OSError, match="no space left"):
+            rollback(collection)
+    assert Searcher.open(collection).version == "000005"
+    assert rollback(collection).manifest.version == "000004"
 
 
 def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
     file_of(collection, "000002/manifest.json").write_text("{}")
-    went = rollback(collection)
-    assert went.manifest.version == collection.current() == "000001"
-    assert list(went.skipped) == ["000004", "000003", "000002"]
-    assert "recall@10 of 0.5, below its target of 0.99" in went.skipped["000004"]
-    assert "index/000003/queries.arrow is missing" in went.skipped["000003"]
-    assert "index/000002/manifest.json is damaged" in went.skipped["000002"]
+    rolled_back = rollback(collection)
+    assert rolled_back.manifest.version == collection.current() == "000001"
+    assert list(rolled_back.skipped) == ["000004", "000003", "000002"]
+    assert "recall@10 of 0.5, below its target of 0.99" in rolled_back.skipped["000004"]
+    assert "index/000003/queries.arrow is missing" in rolled_back.skipped["000003"]
+    assert "index/000002/manifest.json is damaged" in rolled_back.skipped["000002"]
 
 
 def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: Collection, tmp_path: Path) -> None:
@@ -142,6 +171,10 @@ def test_a_current_that_cannot_be_read_serves_the_newest_good_version(
     with caplog.at_level(logging.WARNING):
         assert open_last_good(collection).version == "000005"
     assert "CURRENT holds 'nonsense'" in caplog.text
+    promote(collection, "000005")
+    rollback(collection)
+    (Path(collection.location) / "CURRENT").write_text("nonsense")
+    assert open_last_good(collection).version == "000004"
 
 
 def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection, tmp_path: Path) -> None:
@@ -201,6 +234,16 @@ def test_versions_that_one_could_not_go_back_to_do_not_count(collection: Collect
     file_of(collection, "000003/queries.arrow").unlink()
     assert prune(collection, keep=2).versions == ["000001"]
     assert rollback(collection).manifest.version == "000002"
+
+
+def test_versions_that_were_rolled_back_do_not_count_either(collection: Collection) -> None:
+    rollback(collection)
+    assert prune(collection, keep=1).versions == ["000001", "000002", "000003"]  # 5 is newer than the live one
+    add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
+    build_index(collection)
+    assert prune(collection, keep=2).versions == []  # 6 and 4, and what is between them
+    assert prune(collection, keep=1).versions == ["000004", "000005"]
+    assert collection.versions() == ["000006"]
 
 
 def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collection) -> None:
