@@ -28,7 +28,7 @@ _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Counts for people. `current` is the live index version, or None."""
+    """Counts for people."""
 
     runs: int
     unfinished_runs: int
@@ -36,7 +36,6 @@ class Summary:
     rejected: int
     model: ModelRecord | None
     versions: list[str]
-    current: str | None
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,6 @@ class Collection:
             rejected=len(reasons) - reasons.null_count,
             model=runs[-1].model if runs else None,
             versions=self.versions(),
-            current=self.current(),
         )
 
     # Index versions
@@ -191,7 +189,8 @@ class Collection:
             return None
         if not _VERSION.fullmatch(text):
             raise DamagedVersionError(
-                f"CURRENT holds {text[:40]!r}: expected six digits; versions: {self.other_versions()}",
+                f"CURRENT holds {text[:40]!r}: expected six digits; versions: {self.other_versions()}; "
+                "make one of them live with `likeness promote`",
                 "CURRENT",
             )
         return text

@@ -6,29 +6,37 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
 from index.collection import Collection
+from index.errors import DamagedVersionError
+from index.files import first_damage, version_files
 from index.live import LiveRows
+from index.match import Match
 from index.records import VersionManifest
 from index.rows import newest
-from index.search import Match
 from jobs.plan import written_files
 
 REJECT_COLUMNS = ("image_id", "uri", "error_stage", "error_reason", "error_message", "retryable")
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> Table:
-    """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it."""
+    """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
+
+    `percentile` is shown where it is known, see `Searcher.percentile`.
+    """
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
+    judged = any(match.percentile is not None for match in matches)
     folded = any(match.duplicates for match in matches)
     return rows_table(
-        ("", "score", "image", *(["alike"] if folded else []), *names),
+        ("", "score", *(["percentile"] if judged else []), "image", *(["alike"] if folded else []), *names),
         [
             (
                 str(rank),
                 f"{match.score:.3f}",
+                *([_shown(match.percentile)] if judged else []),
                 match.image_id,
                 *([", ".join(match.duplicates)] if folded else []),
                 *(_shown(match.metadata.get(name)) for name in names),
@@ -79,7 +87,6 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` says, ready for JSON."""
     summary = collection.summary()
-    version = collection.read_version(summary.current) if summary.current else None
     return {
         "collection": collection.location,
         "embedded": summary.embedded,
@@ -87,31 +94,51 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
         "runs": summary.runs,
         "unfinished_runs": summary.unfinished_runs,
         "model": summary.model.model_dump() if summary.model else None,
-        "index": version
-        and {
-            **_index_facts(version),
-            "up_to_date": version.runs == [run.run_id for run in collection.runs()],
-        },
+        "index": _live_facts(collection),
         "versions": summary.versions,
     }
 
 
-def facts_table(facts: Mapping[str, Any]) -> Table:
-    """Facts by name; those within others with both names, a segment's on one line."""
-    index = facts["index"]
-    if index:
-        segments = {
-            name: f"{segment['kind']}, {segment['ntotal']:,} images, {segment['tombstones']:,} of them tombstones, "
-            f"{human_size(segment['memory'])}"
-            for name, segment in index["segments"].items()
-        }
-        facts = {**facts, "index": {**index, "memory": human_size(index["memory"]), "segment": segments}}
-        del facts["index"]["segments"]
-    return rows_table(("", ""), list(_flat(facts)))
+def facts_table(facts: Mapping[str, Any]) -> Group:
+    """Facts by name, those within others with both names; then the segments of the index, a line each."""
+    index = dict(facts["index"] or {})
+    segments = index.pop("segments", {})
+    if index.get("memory"):
+        index["memory"] = human_size(index["memory"])
+    table = rows_table((), _flat({**facts, "index": index or None}))
+    return Group(table, "", _segments_table(segments)) if segments else Group(table)
+
+
+def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> Table:
+    return rows_table(
+        ("segment", "kind", "images", "tombstones", "memory"),
+        [
+            (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
+            for name, each in segments.items()
+        ],
+    )
+
+
+def _live_facts(collection: Collection) -> dict[str, Any] | None:
+    """The live version and its `damage`, which is all that is known where its manifest cannot be read."""
+    version = None
+    try:
+        version = collection.current()
+        if version is None:
+            return None
+        manifest = collection.read_version(version)
+    except DamagedVersionError as error:
+        return {"version": version, "damage": str(error)}
+    damage = first_damage(collection.storage, version_files(manifest), verify=False)
+    return {
+        **_index_facts(manifest),
+        "up_to_date": manifest.runs == [run.run_id for run in collection.runs()],
+        "damage": " ".join(damage) if damage else None,
+    }
 
 
 def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
-    """The live version: how well it answers, and of what it consists."""
+    """How well a version answers, and of what it consists."""
     return {
         "version": manifest.version,
         "base": manifest.base,
