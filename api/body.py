@@ -1,6 +1,7 @@
-"""Reads the body of a search: JSON or multipart, never more of it than is allowed."""
+"""Reads the body of a request: JSON or multipart, never more of it than is allowed."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable
+from typing import TypeVar
 
 import anyio
 from fastapi import Request
@@ -9,90 +10,94 @@ from pydantic_core import ErrorDetails
 from starlette.datastructures import FormData, UploadFile
 from starlette.types import Message, Receive
 
+from api.asked import Example, SearchRequest, UploadFields
 from api.errors import Problem, invalid, invalid_fields, shortened
-from api.schemas import SearchRequest, UploadFields
+from api.query import Query
+from api.reading import query_of, query_of_upload, too_large
 from api.settings import RequestLimits
 
-# Boundaries, part headers and the field k, on top of the file itself.
-_MULTIPART_OVERHEAD = 16 * 2**10
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+# Boundaries, part headers and the fields, on top of the file itself.
+_MULTIPART_OVERHEAD = 64 * 2**10
 
 
-@dataclass(frozen=True, kw_only=True)
-class Upload:
-    """Search by the picture in `data`."""
-
-    data: bytes
-    k: int
-
-
-async def read_search(request: Request, limits: RequestLimits) -> SearchRequest | Upload:
+async def read_search(request: Request, limits: RequestLimits) -> Query:
     """What is asked for. Raises Problem: the body is too large, too slow, of another type or not valid."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = _media_type(request)
+    if media_type == "multipart/form-data":
+        return await _in_time(_read_multipart(request, limits), limits)
+    if media_type == "application/json":
+        return query_of(await read_json(request, SearchRequest, limits), limits)
+    raise _unsupported("application/json, or multipart/form-data with an image", media_type)
+
+
+async def read_json(request: Request, model: type[M], limits: RequestLimits) -> M:
+    """The body as this model. Raises Problem as `read_search` does."""
+    media_type = _media_type(request)
+    if media_type != "application/json":
+        raise _unsupported("application/json", media_type)
+    body = await _in_time(_capped(request, limits.max_json_bytes, "JSON body").body(), limits)
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise problem_of_invalid(error, model) from error
+
+
+def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
+    """What is wrong with a document, field by field. `more` are fields that are known besides the model's."""
+    details = error.errors(include_url=False)
+    if details[0]["type"] == "json_invalid":
+        return Problem("malformed-body", f"expected a JSON object: {details[0]['msg']}")
+    return invalid_fields([_explained(detail, [*model.model_fields, *more]) for detail in details])
+
+
+async def _in_time(reading: Awaitable[T], limits: RequestLimits) -> T:
     try:
         with anyio.fail_after(limits.body_timeout_s):
-            if media_type == "application/json":
-                return await _read_json(request, limits)
-            if media_type == "multipart/form-data":
-                return await _read_multipart(request, limits)
+            return await reading
     except TimeoutError as error:
         raise Problem("request-timeout", f"expected the body within {limits.body_timeout_s:g} s") from error
-    raise Problem(
-        "unsupported-media-type",
-        "expected application/json with url or text, or multipart/form-data with an image; "
-        f"got {shortened(media_type) if media_type else 'no content type'}",
-    )
 
 
-async def _read_json(request: Request, limits: RequestLimits) -> SearchRequest:
-    body = await _capped(request, limits.max_json_bytes, "JSON body").body()
-    try:
-        asked = SearchRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise _problem_of(error, SearchRequest) from error
-    for field, value, longest in (
-        ("url", asked.url, limits.max_url_length),
-        ("text", asked.text, limits.max_text_length),
-    ):
-        if value is not None and len(value) > longest:
-            raise invalid(field, f"at most {longest} characters", f"{len(value)} characters")
-    _check_k(asked.k, limits)
-    return asked
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _read_multipart(request: Request, limits: RequestLimits) -> Upload:
+def _unsupported(expected: str, media_type: str) -> Problem:
+    got = shortened(media_type) if media_type else "no content type"
+    return Problem("unsupported-media-type", f"expected {expected}; got {got}")
+
+
+async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
     capped = _capped(request, limits.max_upload_bytes, "image", overhead=_MULTIPART_OVERHEAD)
     async with capped.form(max_files=1, max_fields=8, max_part_size=_MULTIPART_OVERHEAD) as form:
         image = form.get("image")
         fields = _upload_fields(form)
-        _check_k(fields.k, limits)
         if not isinstance(image, UploadFile):
             raise invalid("image", "a file", "none" if image is None else "text without a file name")
         if (image.size or 0) > limits.max_upload_bytes:
-            raise _too_large("image", limits.max_upload_bytes)
-        return Upload(data=await image.read(), k=fields.k)
+            raise too_large("image", limits.max_upload_bytes)
+        return query_of_upload(await image.read(), fields, limits)
 
 
 def _upload_fields(form: FormData) -> UploadFields:
     try:
         return UploadFields.model_validate({name: value for name, value in form.items() if name != "image"})
     except ValidationError as error:
-        raise _problem_of(error, UploadFields, "image") from error
-
-
-def _check_k(k: int, limits: RequestLimits) -> None:
-    if k > limits.max_k:
-        raise invalid("k", f"a whole number from 1 to {limits.max_k}", k)
+        raise problem_of_invalid(error, UploadFields, "image") from error
 
 
 def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -> Request:
     """`request` again, with a body that raises as soon as it has passed `max_bytes` and `overhead`."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes + overhead:
-        raise _too_large(what, max_bytes)
-    return Request(request.scope, _counted(request.receive, max_bytes + overhead, _too_large(what, max_bytes)))
+        raise too_large(what, max_bytes)
+    return Request(request.scope, _counted(request.receive, max_bytes + overhead, too_large(what, max_bytes)))
 
 
-def _counted(receive: Receive, max_bytes: int, too_large: Problem) -> Receive:
+def _counted(receive: Receive, max_bytes: int, over: Problem) -> Receive:
     received = 0
 
     async def counted() -> Message:
@@ -100,21 +105,10 @@ def _counted(receive: Receive, max_bytes: int, too_large: Problem) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > max_bytes:
-            raise too_large
+            raise over
         return message
 
     return counted
-
-
-def _too_large(what: str, max_bytes: int) -> Problem:
-    return Problem("too-large", f"expected {what} of at most {max_bytes:,} bytes, got more")
-
-
-def _problem_of(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
-    details = error.errors(include_url=False)
-    if details[0]["type"] == "json_invalid":
-        return Problem("malformed-body", f"expected a JSON object: {details[0]['msg']}")
-    return invalid_fields([_explained(detail, [*model.model_fields, *more]) for detail in details])
 
 
 def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
@@ -122,14 +116,18 @@ def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
     field = ".".join(map(str, detail["loc"])) or "body"
     match detail["type"]:
         case "extra_forbidden":
-            return {"field": field, "expected": f"only {', '.join(sorted(known))}", "got": "an unknown field"}
+            names = Example.model_fields if detail["loc"][0] == "queries" else known
+            return {"field": field, "expected": f"only {', '.join(sorted(names))}", "got": "an unknown field"}
         case "value_error":
-            return {"field": field, "expected": str(detail["ctx"]["error"]), "got": _given(detail["input"])}
+            got = detail["input"]
+            return {"field": field, "expected": str(detail["ctx"]["error"]), "got": _names(got)}
         case _:
             expected = detail["msg"].removeprefix("Input should be ")
             return {"field": field, "expected": expected, "got": shortened(detail["input"])}
 
 
-def _given(body: object) -> str:
-    names = sorted(body) if isinstance(body, dict) else []
-    return "both" if {"url", "text"} <= set(names) else "neither"
+def _names(given: object) -> str:
+    """What a document holds; its values may be long, and are not what is wrong."""
+    if not isinstance(given, dict):
+        return shortened(given)
+    return ", ".join(shortened(name) for name in given) or "nothing"

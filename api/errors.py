@@ -126,6 +126,7 @@ PROBLEMS: Final = _table(
     ),
     ("method-not-allowed", 405, "Wrong method", "the path exists for other methods, see `Allow`"),
     ("request-timeout", 408, "The body came too slowly", "the body did not arrive in time"),
+    ("version-not-usable", 409, "This index version cannot answer", "it is damaged, or there is none to go back to"),
     ("too-large", 413, "Too large", "the body, or the picture in it, is over the limit"),
     ("unsupported-media-type", 415, "Wrong content type", "the body is neither JSON nor multipart/form-data"),
     ("invalid-request", 422, "The request is not valid", "see `errors`: field, what was expected, what came"),

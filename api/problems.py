@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import PROBLEMS, Problem, invalid_fields, problem_of, shortened
-from api.schemas import ProblemOut
+from api.schemas import Failed, ProblemOut
 from embedder.errors import Rejected
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,19 @@ def install_problems(app: FastAPI) -> None:
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
     app.add_middleware(_CatchAll)
+
+
+def failed(error: Exception) -> Failed:
+    """The problem document of one of many that could not be answered; what nobody foresaw is logged."""
+    match error:
+        case Problem():
+            problem = error
+        case Rejected():
+            problem = problem_of(error)
+        case _:
+            logger.error("one of many failed", exc_info=error)
+            problem = _unforeseen()
+    return Failed(problem=_document(problem.kind.slug, {"detail": problem.detail, **problem.extensions}))
 
 
 def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -150,8 +163,8 @@ class _CatchAll:
             if started:
                 raise
             logger.exception("%s %s failed", scope["method"], scope["path"])
-            await _internal()(scope, receive, send)
+            await problem_response(_unforeseen())(scope, receive, send)
 
 
-def _internal() -> Response:
-    return problem_response(Problem("internal", "the server failed to answer; its log says why"))
+def _unforeseen() -> Problem:
+    return Problem("internal", "the server failed to answer; its log says why")

@@ -3,13 +3,14 @@
 from typing import Annotated, Final
 
 from anyio import to_thread
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from api.errors import Problem
 from api.problems import problem_docs
 from api.schemas import ImageOut
 from api.service import SearchService
+from index.search import Searcher
 
 # What a picture's file holds was chosen by whoever made it: a browser must never take it for a page of ours.
 _PICTURE_HEADERS: Final = {
@@ -30,23 +31,29 @@ def image_routes(service: SearchService) -> APIRouter:
         response_class=Response,
         responses={
             200: {"content": {"image/*": {}}, "description": "The picture"},
+            304: {"description": "The caller has it already, says If-None-Match"},
             **problem_docs(
                 "image-not-found", "picture-not-found", "invalid-request", "picture-unavailable", "internal"
             ),
         },
     )
     async def picture(
+        request: Request,
         image_id: str,
         size: Annotated[
             int | None, Query(ge=16, le=1024, description="a thumbnail of at most this many pixels a side")
         ] = None,
     ) -> Response:
-        row = await to_thread.run_sync(service.row, image_id)
+        searcher = service.engine.searcher
+        row = await to_thread.run_sync(searcher.row, image_id)
         if row is None:
             # An id may itself end in "/picture": then this is the address of its row.
-            return await _row_response(service, f"{image_id}/picture", missing=image_id)
+            return await _row_response(searcher, f"{image_id}/picture", missing=image_id)
         found = await to_thread.run_sync(service.picture, row, size)
-        return Response(found.data, media_type=found.media_type, headers=_PICTURE_HEADERS)
+        headers = {**_PICTURE_HEADERS, "ETag": found.etag}
+        if _has(request, found.etag):
+            return Response(status_code=304, headers=headers)
+        return Response(found.data, media_type=found.media_type, headers=headers)
 
     @router.get(
         "/{image_id:path}",
@@ -55,13 +62,19 @@ def image_routes(service: SearchService) -> APIRouter:
         responses=problem_docs("image-not-found", "internal"),
     )
     async def image(image_id: str) -> Response:
-        return await _row_response(service, image_id, missing=image_id)
+        return await _row_response(service.engine.searcher, image_id, missing=image_id)
 
     return router
 
 
-async def _row_response(service: SearchService, image_id: str, *, missing: str) -> Response:
-    row = await to_thread.run_sync(service.row, image_id)
+async def _row_response(searcher: Searcher, image_id: str, *, missing: str) -> Response:
+    row = await to_thread.run_sync(searcher.row, image_id)
     if row is None:
-        raise Problem("image-not-found", f"index version {service.version} has no image {missing!r}")
+        raise Problem("image-not-found", f"index version {searcher.version} has no image {missing!r}")
     return Response(ImageOut.of(row).model_dump_json(), media_type="application/json")
+
+
+def _has(request: Request, etag: str) -> bool:
+    """Whether the caller holds this very picture."""
+    given = request.headers.get("if-none-match", "")
+    return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in given.split(","))

@@ -1,70 +1,96 @@
-"""Routes that search."""
+"""Routes that search and embed."""
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ValidationError
 
-from api.body import Upload, read_search
-from api.problems import problem_docs
-from api.schemas import SearchRequest, SearchResponse
+from api.answering import Answering, settled
+from api.asked import BatchRequest, EmbedRequest, SearchRequest
+from api.body import problem_of_invalid, read_json, read_search
+from api.errors import Problem
+from api.openapi import BATCH_BODY, EMBED_BODY, search_body
+from api.problems import failed, problem_docs
+from api.query import Part
+from api.reading import check_count, parts_of, query_of
+from api.schemas import BatchResponse, Embedded, EmbedResponse, Found, ModelOut, SearchResponse
 from api.service import SearchService
 from api.settings import RequestLimits
 
-_URL_PROBLEMS: Final = (
-    *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
+_BODY_PROBLEMS: Final = (
+    *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
 )
 _SEARCH_PROBLEMS: Final = (
-    *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request"),
-    *("text-not-supported", "unusable-image", *_URL_PROBLEMS, "internal"),
+    *_BODY_PROBLEMS,
+    *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
+    *("text-not-supported", "unusable-image"),
 )
 
 
 def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
-    """`POST /search`."""
+    """`POST /search`, `/search/batch` and `/embed`."""
     router = APIRouter(tags=["search"])
-    fetching, working = CapacityLimiter(limits.max_url_fetches), CapacityLimiter(limits.max_searches)
+    answering = Answering(service, limits)
 
     @router.post(
         "/search",
-        summary="The nearest images to a picture or a text",
+        summary="The nearest images to a picture, a text, an image of the index, a vector, or a mix of them",
         response_model=SearchResponse,
         responses=problem_docs(*_SEARCH_PROBLEMS),
-        openapi_extra={"requestBody": _search_body(limits)},
+        openapi_extra={"requestBody": search_body(limits)},
     )
-    async def search(request: Request) -> SearchResponse:
-        match await read_search(request, limits):
-            case Upload(data=data, k=k):
-                found = await to_thread.run_sync(service.search_by_bytes, data, k, limiter=working)
-            case SearchRequest(url=str(url), k=k):
-                found = await to_thread.run_sync(service.search_by_url, url, k, limiter=fetching)
-            case SearchRequest(text=text, k=k):
-                found = await to_thread.run_sync(service.search_by_text, text or "", k, limiter=working)
-        return SearchResponse.of(found)
+    async def search(request: Request) -> Response:
+        query, engine = await read_search(request, limits), service.engine
+        return _json(await answering.search(query, engine))
+
+    @router.post(
+        "/search/batch",
+        summary="Many searches, each with its own result or problem",
+        response_model=BatchResponse,
+        responses=problem_docs(*_BODY_PROBLEMS),
+        openapi_extra={"requestBody": BATCH_BODY},
+    )
+    async def batch(request: Request) -> Response:
+        asked, engine = await read_json(request, BatchRequest, limits), service.engine
+        check_count("searches", len(asked.searches), limits)
+
+        async def answer(document: object) -> Found:
+            return Found(ok=await answering.search(query_of(_read(document), limits), engine))
+
+        found = await settled([partial(answer, document) for document in asked.searches])
+        return _json(BatchResponse(results=[failed(each) if isinstance(each, Exception) else each for each in found]))
+
+    @router.post(
+        "/embed",
+        summary="Vectors of pictures or texts",
+        response_model=EmbedResponse,
+        responses=problem_docs(*_BODY_PROBLEMS),
+        openapi_extra={"requestBody": EMBED_BODY},
+    )
+    async def embed(request: Request) -> Response:
+        asked, engine = await read_json(request, EmbedRequest, limits), service.engine
+
+        async def answer(part: Part | Problem) -> Embedded:
+            if isinstance(part, Problem):
+                raise part
+            return Embedded(ok=(await answering.embed(part, engine)).tolist())
+
+        found = await settled([partial(answer, part) for part in parts_of(asked, limits)])
+        results = [failed(each) if isinstance(each, Exception) else each for each in found]
+        return _json(EmbedResponse(model=ModelOut.of(engine.model), results=results))
 
     return router
 
 
-def _search_body(limits: RequestLimits) -> dict[str, Any]:
-    """The request body in OpenAPI's terms: the route reads it by hand, since it may be of two types."""
-    k = {"type": "integer", "minimum": 1, "maximum": limits.max_k, "default": 10}
-    upload = {
-        "type": "object",
-        "required": ["image"],
-        "additionalProperties": False,
-        "properties": {"image": {"type": "string", "format": "binary"}, "k": k},
-    }
-    examples = {
-        "by URL": {"value": {"url": "https://example.com/cat.jpg", "k": 5}},
-        "by text": {"value": {"text": "a striped red star", "k": 5}},
-    }
-    return {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": "#/components/schemas/SearchRequest"},
-                "examples": examples,
-            },
-            "multipart/form-data": {"schema": upload},
-        },
-    }
+def _read(document: object) -> SearchRequest:
+    try:
+        return SearchRequest.model_validate(document)
+    except ValidationError as error:
+        raise problem_of_invalid(error, SearchRequest) from error
+
+
+def _json(document: BaseModel) -> Response:
+    """The document as it is: FastAPI would check it against its own model once more."""
+    return Response(document.model_dump_json(), media_type="application/json")

@@ -1,42 +1,20 @@
-"""The documents that go over the wire: what may be asked, and what is answered."""
+"""The documents that are answered."""
 
 import base64
 import math
 from collections.abc import Mapping
 from datetime import date, datetime, time
-from typing import Any, Self
+from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema
 
-from api.service import SearchResult
+from api.results import SearchResult
+from embedder.identity import ModelIdentity
+from index.match import Match
 from index.records import VersionManifest
 from index.rows import FIXED
-from index.search import Match
-
-
-class SearchRequest(BaseModel):
-    """Search by the picture at a URL, or by a text: exactly one of the two."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
-    text: str | None = Field(default=None, description="what the picture shows, in words")
-    k: int = Field(default=10, ge=1, description="how many matches to return")
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if (self.url is None) == (self.text is None):
-            raise ValueError("exactly one of url and text")
-        return self
-
-
-class UploadFields(BaseModel):
-    """The form fields that go with an uploaded `image`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    k: int = Field(default=10, ge=1)
+from index.versions import Version
 
 
 class MatchOut(BaseModel):
@@ -45,6 +23,11 @@ class MatchOut(BaseModel):
     uri: str = Field(description="where the collection found the picture")
     metadata: dict[str, Any]
     picture: str = Field(description="the picture's address on this server, relative to its root")
+    duplicates: list[str] = Field(description="ids left out because they are all but the same as this one")
+    percentile: float | None = Field(
+        description="of random pairs of the collection's images, the percentage less alike; null unless one picture "
+        "was asked for"
+    )
 
 
 class IndexOut(BaseModel):
@@ -52,9 +35,21 @@ class IndexOut(BaseModel):
     ntotal: int = Field(description="how many images the index holds")
 
 
+class ModelOut(BaseModel):
+    id: str
+    revision: str | None
+    fingerprint: str
+    dim: int
+
+    @classmethod
+    def of(cls, model: ModelIdentity) -> Self:
+        return cls(id=model.model_id, revision=model.revision, fingerprint=model.fingerprint, dim=model.dim)
+
+
 class IndexDetailsOut(IndexOut):
     """The index version that answers, as it was measured when it was built."""
 
+    model: ModelOut
     kind: str = Field(description='"Flat" is exact; otherwise faiss factory strings')
     created_at: datetime
     recall: dict[str, float] = Field(description="by k: the share of the k nearest that is found, against exact search")
@@ -67,6 +62,7 @@ class IndexDetailsOut(IndexOut):
         return cls(
             version=manifest.version,
             ntotal=manifest.ntotal,
+            model=ModelOut(**manifest.model.model_dump()),
             kind=", ".join(sorted({segment.factory for segment in manifest.segments})),
             created_at=manifest.created_at,
             recall=manifest.recall,
@@ -74,13 +70,6 @@ class IndexDetailsOut(IndexOut):
             queries_per_second=manifest.queries_per_second,
             columns=columns,
         )
-
-
-class ModelOut(BaseModel):
-    id: str
-    revision: str | None
-    fingerprint: str
-    dim: int
 
 
 class TimingOut(BaseModel):
@@ -101,13 +90,80 @@ class SearchResponse(BaseModel):
 
     @classmethod
     def of(cls, result: SearchResult) -> Self:
-        model = result.model
         return cls(
             matches=[_match_out(match) for match in result.matches],
             index=IndexOut(version=result.version, ntotal=result.ntotal),
-            model=ModelOut(id=model.model_id, revision=model.revision, fingerprint=model.fingerprint, dim=model.dim),
+            model=ModelOut.of(result.model),
             timing_ms=TimingOut(**{stage: round(ms, 3) for stage, ms in result.timing_ms.items()}),
         )
+
+
+class Found(BaseModel):
+    """A search of a batch that has an answer."""
+
+    ok: SearchResponse
+
+
+class Embedded(BaseModel):
+    """A vector at unit length."""
+
+    ok: list[float]
+
+
+class Failed(BaseModel):
+    """One of many that has a problem."""
+
+    problem: Annotated[dict[str, Any], WithJsonSchema({"allOf": [{"$ref": "#/components/schemas/ProblemOut"}]})]
+
+
+class BatchResponse(BaseModel):
+    results: list[Found | Failed] = Field(description="one for each search, in their order")
+
+
+class EmbedResponse(BaseModel):
+    model: ModelOut
+    results: list[Embedded | Failed] = Field(description="one for each input, in their order")
+
+
+class VersionOut(BaseModel):
+    """An index version. What its manifest says is null, and `damage` why, when that cannot be read."""
+
+    version: str
+    live: bool = Field(description="whether CURRENT names it")
+    serving: bool = Field(description="whether it is what this server answers from")
+    ntotal: int | None
+    model: ModelOut | None
+    recall: dict[str, float] | None
+    created_at: datetime | None
+    damage: str | None
+
+    @classmethod
+    def of(cls, version: Version, serving: str) -> Self:
+        manifest = version.manifest
+        return cls(
+            version=version.name,
+            live=version.live,
+            serving=version.name == serving,
+            ntotal=manifest and manifest.ntotal,
+            model=manifest and ModelOut(**manifest.model.model_dump()),
+            recall=manifest and manifest.recall,
+            created_at=manifest and manifest.created_at,
+            damage=version.damage,
+        )
+
+
+class VersionsOut(BaseModel):
+    versions: list[VersionOut] = Field(description="oldest first")
+
+
+class SwitchedOut(BaseModel):
+    """What CURRENT names now, and what this server answers from: the same unless `failure` says why not."""
+
+    live: str
+    before: str = Field(description="what this server answered from until now")
+    serving: str
+    failure: str | None
+    skipped: dict[str, str] = Field(description="versions that a rollback passed over, and why")
 
 
 class ImageOut(BaseModel):
@@ -182,4 +238,6 @@ def _match_out(match: Match) -> MatchOut:
         uri=match.uri,
         metadata={name: plain(value) for name, value in match.metadata.items()},
         picture=picture_path(match.image_id),
+        duplicates=list(match.duplicates),
+        percentile=match.percentile,
     )

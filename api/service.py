@@ -1,48 +1,33 @@
-"""Answers queries: from a URL, bytes or a text to the nearest images of a collection."""
+"""Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
 import os
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Unpack
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import OtherModelError, Problem, invalid
-from embedder.errors import FetchError, ImageError, ModelError
+from api.embedding_cache import ContentKey, EmbeddingCache
+from api.engine import Engine
+from api.errors import Problem, invalid, invalid_fields, shortened
+from api.pictures import Picture, Pictures
+from api.query import Part, Query, Stopwatch
+from api.results import SearchResult
+from api.swap import IndexSource, LiveEngine
 from embedder.fetch import Fetcher
-from embedder.formats import SUPPORTED
-from embedder.images import ImageLimits, decode_image, thumbnail
+from embedder.images import ImageLimits, decode_image
 from embedder.protocol import Embedder, ModelIdentity
-from index.queries import SearchOptions
+from index.errors import FilterError, QueryError
+from index.match import Match
+from index.queries import SearchOptions, mix
 from index.records import VersionManifest
-from index.search import Match, Searcher
+from index.rows import FIXED
+from index.search import Searcher
 
-# Only these are named to a browser: whatever else a file may be, it is never a page.
-# (Pillow says "mpo" of the JPEGs with a second picture behind the first that many cameras write.)
-_MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED} | {"mpo": "image/jpeg"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """Matches, best first, and what found them. `timing_ms`: fetch, decode, embed, search, total."""
-
-    matches: list[Match]
-    version: str
-    ntotal: int
-    model: ModelIdentity
-    timing_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """The bytes of a picture, ready to be sent."""
-
-    data: bytes
-    media_type: str
+Vector = NDArray[np.float32]
 
 
 class SearchService:
@@ -50,6 +35,7 @@ class SearchService:
 
     `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `picture_fetcher`
     reads the pictures of the collection's own rows, whose URIs the operator chose: local files among them.
+    With a `source` another index version, and its model, take over when CURRENT names it (`live.start()`).
 
     Raises OtherModelError when the searcher's vectors come from another model than `embedder`.
     """
@@ -62,157 +48,181 @@ class SearchService:
         query_fetcher: Fetcher,
         picture_fetcher: Fetcher,
         query_limits: ImageLimits | None = None,
+        source: IndexSource | None = None,
     ) -> None:
-        _require_same_model(embedder, searcher)
-        self._embedder = embedder
-        self._searcher = searcher
-        self._query_fetcher = query_fetcher
-        self._picture_fetcher = picture_fetcher
-        self._query_limits = query_limits or ImageLimits()
-        # One forward pass at a time: two would share the same cores and both take twice as long.
-        self._forward = threading.Lock()
+        self.cache = EmbeddingCache()
+        self.live = LiveEngine(Engine.of(embedder, searcher, self.cache), source)
         # A decoded picture may take half a gigabyte: only as many at once as there are cores for them.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
-        # Found out once: later on, a ModelError is a defect and not something to tell callers.
-        self._text_refusal = _text_refusal(embedder)
+        self._pictures = Pictures(picture_fetcher, self._decoding)
+        self._query_fetcher = query_fetcher
+        self._query_limits = query_limits or ImageLimits()
         self.ready = False
 
     @property
+    def engine(self) -> Engine:
+        """What answers now. A request takes it once and finishes on it."""
+        return self.live.engine
+
+    @property
     def version(self) -> str:
-        return self._searcher.version
+        return self.engine.version
 
     @property
     def ntotal(self) -> int:
-        return self._searcher.ntotal
+        return self.engine.searcher.ntotal
 
     @property
     def manifest(self) -> VersionManifest:
         """What is recorded of the index version."""
-        return self._searcher.manifest
+        return self.engine.searcher.manifest
 
     @property
     def filterable(self) -> dict[str, str]:
         """Columns that a filter can name, with their Arrow types."""
-        return self._searcher.filterable
+        return self.engine.searcher.filterable
 
     @property
     def model(self) -> ModelIdentity:
-        return self._embedder.identity
+        return self.engine.model
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
-        side = self._embedder.crop.side
-        self._search(np.full((side, side, 3), 127, np.uint8), 1, _Stopwatch(), {})
+        self.engine.warm_up()
         self.ready = True
 
     def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to the picture at `url`. Raises FetchError, ImageError.
+        """The `k` nearest to the picture at `url`. Raises FetchError, ImageError, Problem.
 
-        `options` of this and the other searches are those of `Searcher.search`, with its QueryError.
+        `options` of this and the other searches are those of `Searcher.search`.
         """
-        watch = _Stopwatch()
-        with watch.stage("fetch"):
-            data = self._query_fetcher.fetch(url)
-        return self._search_by_bytes(data, k, watch, options)
+        return self.search(Query(parts=(Part(url=url),), k=k, options=options))
 
     def search_by_bytes(self, data: bytes, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to the picture in `data`. Raises ImageError."""
-        return self._search_by_bytes(data, k, _Stopwatch(), options)
+        """The `k` nearest to the picture in `data`. Raises ImageError, Problem."""
+        return self.search(Query(parts=(Part(data=data),), k=k, options=options))
 
     def search_by_text(self, text: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
         """The `k` nearest to `text`. Raises Problem for an empty text and for a model without a text side."""
-        if not text.strip():
-            raise invalid("text", "words that say what to look for", text)
-        if self._text_refusal is not None:
-            raise Problem("text-not-supported", self._text_refusal)
-        watch = _Stopwatch()
-        with watch.stage("embed"), self._forward:
-            vector = self._embedder.embed_texts([text])
-        return self._nearest(vector, k, watch, options)
+        return self.search(Query(parts=(Part(text=text),), k=k, options=options))
 
-    def row(self, image_id: str) -> dict[str, Any] | None:
-        """The row of an image of the index, without its vector, or None."""
-        return self._searcher.row(image_id)
+    def search(self, query: Query, *, engine: Engine | None = None, watch: Stopwatch | None = None) -> SearchResult:
+        """The nearest to a mix. Images of the index that are parts of it are left out.
 
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
-        """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
-
-        Raises Problem: picture-not-found when the file is gone, else picture-unavailable.
+        Raises FetchError and ImageError of its pictures, and Problem, which names the field, for all else.
         """
-        # The error's message may name the operator's paths and buckets: the reason is enough for a caller.
-        try:
-            data = self._picture_fetcher.fetch(row["uri"])
-            if size is None:
-                return Picture(data=data, media_type=_MEDIA_TYPES.get(row["format"], "application/octet-stream"))
-            with self._decoding:
-                small = thumbnail(data, size)
-        except (FetchError, ImageError) as error:
-            gone = error.reason in {"not_found", "http_404", "http_410"}
-            raise Problem(
-                "picture-not-found" if gone else "picture-unavailable",
-                f"the picture of {row['image_id']!r} cannot be read: {error.reason}",
-                reason=error.reason,
-                stage=error.stage,
-                retryable=error.retryable,
-            ) from error
-        return Picture(data=small, media_type="image/jpeg")
-
-    def _search_by_bytes(self, data: bytes, k: int, watch: "_Stopwatch", options: SearchOptions) -> SearchResult:
-        with watch.stage("decode"), self._decoding:
-            pixels = decode_image(data, self._embedder.crop, limits=self._query_limits).pixels
-        return self._search(pixels, k, watch, options)
-
-    def _search(self, pixels: NDArray[np.uint8], k: int, watch: "_Stopwatch", options: SearchOptions) -> SearchResult:
-        with watch.stage("embed"), self._forward:
-            vector = self._embedder.embed_images(pixels[np.newaxis])
-        return self._nearest(vector, k, watch, options)
-
-    def _nearest(
-        self, vector: NDArray[np.float32], k: int, watch: "_Stopwatch", options: SearchOptions
-    ) -> SearchResult:
+        engine, watch = engine or self.engine, watch or Stopwatch()
+        fields = _fields(engine, query.fields)
+        vectors = self._vectors(engine, query.parts, watch)
         with watch.stage("search"):
-            matches = self._searcher.search(vector, k, **options)[0]
+            matches = _nearest(engine, query, vectors)
+            if len(query.parts) == 1 and query.parts[0].is_picture:
+                matches = [replace(each, percentile=engine.searcher.percentile(each.score)) for each in matches]
+            if fields is not None:
+                matches = [replace(each, metadata=_chosen(each.metadata, fields)) for each in matches]
         return SearchResult(
             matches=matches,
-            version=self.version,
-            ntotal=self.ntotal,
-            model=self.model,
+            version=engine.version,
+            ntotal=engine.searcher.ntotal,
+            model=engine.model,
             timing_ms=watch.milliseconds(),
         )
 
+    def fetch(self, part: Part) -> Part:
+        """The part with the bytes that its URL leads to, where it has one. Raises FetchError."""
+        if part.url is None or part.data is not None:
+            return part
+        return replace(part, data=self._query_fetcher.fetch(part.url))
 
-class _Stopwatch:
-    """Times the stages of one query."""
+    def embed(self, part: Part, engine: Engine) -> Vector:
+        """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
+        return self._vectors(engine, (part,), Stopwatch())[0]
 
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._seconds = {"fetch": 0.0, "decode": 0.0, "embed": 0.0, "search": 0.0}
+    def row(self, image_id: str) -> dict[str, Any] | None:
+        """The row of an image of the index, without its vector, or None."""
+        return self.engine.searcher.row(image_id)
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._seconds[name] = time.perf_counter() - started
+    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
+        """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
+        return self._pictures.read(row, size)
 
-    def milliseconds(self) -> dict[str, float]:
-        total = time.perf_counter() - self._started
-        return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}
+    def _vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
+        if any(part.url is not None and part.data is None for part in parts):
+            with watch.stage("fetch"):
+                parts = [self.fetch(part) for part in parts]
+        # All are handed on before the first is waited for: they are embedded together.
+        begun = [self._begin(engine, part, watch) for part in parts]
+        with watch.stage("embed"):
+            return [each.result() if isinstance(each, Future) else each for each in begun]
+
+    def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
+        """The part's vector, or the future of it."""
+        if part.data is not None:
+            data, key = part.data, ContentKey.of(part.data, engine.model.fingerprint)
+            return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
+        if part.text is not None:
+            text = _checked_text(engine, part.text, part.at)
+            return engine.batcher.embed(ContentKey.of(text, engine.model.fingerprint), lambda: text)
+        if part.image_id is not None:
+            return _vector_of_image(engine, part.image_id, part.at)
+        if part.vector is None:
+            raise ValueError("a part without anything to look for")
+        if len(part.vector) != engine.model.dim:
+            expected = f"{engine.model.dim} numbers, as {engine.model.model_id} makes"
+            raise invalid(part.at.format("embedding"), expected, len(part.vector))
+        return part.vector
+
+    def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
+        with watch.stage("decode"), self._decoding:
+            return decode_image(data, engine.crop, limits=self._query_limits).pixels
 
 
-def _text_refusal(embedder: Embedder) -> str | None:
-    """Why the model takes no text, or None when it does."""
+def _checked_text(engine: Engine, text: str, at: str) -> str:
+    if not text.strip():
+        raise invalid(at.format("text"), "words that say what to look for", text)
+    if engine.text_refusal is not None:
+        raise Problem("text-not-supported", engine.text_refusal)
+    return text
+
+
+def _vector_of_image(engine: Engine, image_id: str, at: str) -> Vector:
     try:
-        embedder.embed_texts(["a picture"])
-    except ModelError as error:
-        return str(error)
-    return None
+        return engine.searcher.vector(image_id)
+    except QueryError as error:
+        raise invalid(at.format("id"), f"an image of index version {engine.version}", image_id) from error
 
 
-def _require_same_model(embedder: Embedder, searcher: Searcher) -> None:
-    ours, theirs = embedder.identity, searcher.model
-    if ours.fingerprint != theirs.fingerprint:
-        raise OtherModelError(
-            f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of "
-            f"index version {searcher.version}, got {ours.model_id!r} (fingerprint {ours.fingerprint}): "
-            "serve with the model of the index, or embed the collection again with this one"
-        )
+def _nearest(engine: Engine, query: Query, vectors: Sequence[Vector]) -> list[Match]:
+    ids = {part.image_id for part in query.parts if part.image_id is not None}
+    options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
+    try:
+        direction = mix(np.stack(vectors), [part.weight for part in query.parts])
+    except QueryError as error:
+        raise _refused("queries", error, [part.weight for part in query.parts]) from error
+    try:
+        return engine.searcher.search(direction[np.newaxis], query.k, **options)[0]
+    except FilterError as error:
+        raise _refused("filter", error, query.options.get("where")) from error
+    except QueryError as error:
+        raise _refused("body", error, {"k": query.k}) from error
+
+
+def _refused(field: str, error: Exception, got: object) -> Problem:
+    """The problem of what `index` refuses: its message says what was expected."""
+    errors = [{"field": field, "expected": str(error), "got": shortened(got)}]
+    return Problem("invalid-request", f"{field}: {error}", errors=errors)
+
+
+def _fields(engine: Engine, wanted: Sequence[str] | None) -> frozenset[str] | None:
+    if wanted is None:
+        return None
+    known = sorted(engine.searcher.filterable.keys() - FIXED)
+    wrong = [name for name in wanted if name not in known]
+    if wrong:
+        expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
+        raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
+    return frozenset(wanted)
+
+
+def _chosen(metadata: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name in fields}

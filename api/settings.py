@@ -17,13 +17,16 @@ class RequestLimits:
 
     max_k: int = 1_000
     max_upload_bytes: int = 16 * 2**20
-    max_json_bytes: int = 64 * 2**10
+    max_json_bytes: int = 32 * 2**20  # a picture of the largest size in base64
     max_url_length: int = 4_096
     max_text_length: int = 1_000
+    max_id_length: int = 4_096
+    max_examples: int = 16  # in a mix
+    max_batch: int = 64
     body_timeout_s: float = 30.0
     # Each waiting URL holds a thread; a queue of its own keeps slow hosts from blocking uploads and texts.
     max_url_fetches: int = 32
-    max_searches: int = 16
+    max_searches: int = 32
 
 
 class ServeSettings(BaseSettings):
@@ -47,6 +50,7 @@ class ServeSettings(BaseSettings):
     )
     max_k: int = Field(default=RequestLimits.max_k, ge=1, le=MAX_K)
     max_upload_bytes: int = Field(default=RequestLimits.max_upload_bytes, ge=1)
+    swap_interval_s: float = Field(default=2.0, gt=0, description="how often the live index version is looked up")
 
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
     num_gpus: float = Field(default=0, ge=0)
@@ -61,7 +65,10 @@ class ServeSettings(BaseSettings):
         return [host.strip() for host in value.split(",") if host.strip()] if isinstance(value, str) else value
 
     def limits(self) -> RequestLimits:
-        return RequestLimits(max_k=self.max_k, max_upload_bytes=self.max_upload_bytes)
+        # Base64 makes a third more of a picture.
+        return RequestLimits(
+            max_k=self.max_k, max_upload_bytes=self.max_upload_bytes, max_json_bytes=2 * self.max_upload_bytes
+        )
 
     def listen_address(self) -> tuple[str, int]:
         """Host and port. Raises ListenError for a host beyond loopback without `allow_remote`."""

@@ -44,13 +44,20 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes
 
 def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedder) -> Searcher:
     """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
+    collection = Collection.create_or_open(str(location))
+    add_pictures(collection, pictures, embedder)
+    build_index(collection)
+    return Searcher.open(collection)
+
+
+def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: Embedder) -> None:
+    """One more run, of these pictures."""
     model = ModelRecord(
         id=embedder.identity.model_id,
         revision=embedder.identity.revision,
         fingerprint=embedder.identity.fingerprint,
         dim=embedder.identity.dim,
     )
-    collection = Collection.create_or_open(str(location))
     start = collection.start_run("memory:", model)
     rows = [_row(image_id, data, embedder) for image_id, data in pictures.items()]
     schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
@@ -66,8 +73,6 @@ def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedd
             counts={"embedded": len(rows)},
         )
     )
-    build_index(collection)
-    return Searcher.open(collection)
 
 
 def _row(image_id: str, data: bytes, embedder: Embedder) -> dict[str, Any]:

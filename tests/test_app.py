@@ -41,7 +41,7 @@ ODD_IDS = (
     "/abs.png",
     "a&b+c.png",
 )
-LIMITS = RequestLimits(max_upload_bytes=300_000, max_k=1_000)
+LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_000)
 
 
 class PictureHost(BaseHTTPRequestHandler):
@@ -209,10 +209,10 @@ def test_more_matches_than_images_gives_all(client: TestClient) -> None:
         ({"text": "star", "k": "5"}, "k", "a valid integer"),
         ({"text": "star", "k": True}, "k", "a valid integer"),
         ({"text": "star", "k": 1.5}, "k", "a valid integer"),
-        ({"text": "star", "top": 3}, "top", "only k, text, url"),
-        ({"text": "star", "url": "http://a.example/x.png"}, "body", "exactly one of url and text"),
-        ({}, "body", "exactly one of url and text"),
-        ({"k": 3}, "body", "exactly one of url and text"),
+        ({"text": "star", "top": 3}, "top", "only distinct, embedding, fields"),
+        ({"text": "star", "url": "http://a.example/x.png"}, "body", "exactly one of url, image, text"),
+        ({}, "body", "exactly one of url, image, text"),
+        ({"k": 3}, "body", "exactly one of url, image, text"),
         ({"text": ""}, "text", "words that say what to look for"),
         ({"text": "  \n"}, "text", "words that say what to look for"),
         ({"text": "x" * 1_001}, "text", "at most 1000 characters"),
@@ -234,7 +234,9 @@ def test_what_was_sent_is_quoted_but_not_at_length(client: TestClient) -> None:
     document = client.post("/search", json={"text": "star", "k": "9" * 5_000}).json()
     assert len(document["errors"][0]["got"]) == 80
     both = client.post("/search", json={"text": "star", "url": "http://a.example/"}).json()
-    assert both["detail"] == "body: expected exactly one of url and text, got both"
+    assert both["detail"] == (
+        "body: expected exactly one of url, image, text, id, embedding and queries, got 'text', 'url'"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"text": "star"'])
@@ -249,8 +251,13 @@ def test_a_body_that_is_not_json(client: TestClient, content: bytes) -> None:
         ({"image": ("a.png", b"x")}, {"k": "0"}, "k", "greater than or equal to 1"),
         ({"image": ("a.png", b"x")}, {"k": "1000000"}, "k", "a whole number from 1 to 1000"),
         ({"image": ("a.png", b"x")}, {"k": "many"}, "k", "a valid integer"),
-        ({"image": ("a.png", b"x")}, {"url": "http://a.example/"}, "url", "only image, k"),
-        ({"photo": ("a.png", b"x")}, {}, "photo", "only image, k"),
+        (
+            {"image": ("a.png", b"x")},
+            {"url": "http://a.example/"},
+            "url",
+            "only distinct, fields, filter, image, k, min_score, offset",
+        ),
+        ({"photo": ("a.png", b"x")}, {}, "photo", "only distinct, fields, filter, image, k, min_score, offset"),
         ({"k": (None, "3")}, {}, "image", "a file"),
         ({"image": (None, "text")}, {}, "image", "a file"),
     ],
@@ -304,7 +311,7 @@ def test_an_upload_over_the_limit_is_refused_while_it_comes(service: SearchServi
             )
             head = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
             _send_chunk(caller, head)
-            for _ in range(5):
+            for _ in range(6):
                 _send_chunk(caller, bytes(65_536))
             answer = caller.recv(65_536)
     assert answer.startswith(b"HTTP/1.1 413 ")

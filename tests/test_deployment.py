@@ -93,7 +93,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     settings = ServeSettings()
     assert settings.collection == "s3://bucket/cats"
     assert settings.allowed_hosts == {"intranet.example", "10.0.0.7:8080"}
-    assert settings.limits() == RequestLimits(max_k=50, max_upload_bytes=16 * 2**20)
+    assert settings.limits() == RequestLimits(max_k=50, max_upload_bytes=16 * 2**20, max_json_bytes=32 * 2**20)
     assert settings.model is None
 
 
@@ -267,7 +267,7 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None,
     status, problem = post(f"{url}/search", {"url": "http://169.254.169.254/latest"})
     assert (status, problem["reason"]) == (400, "forbidden_address")
     assert get(f"{url}/images/50%2525.png")[1]["image_id"] == "50%25.png"
-    status, problem = post(f"{url}/search", {"text": "x" * 70_000})
+    status, problem = post(f"{url}/search", {"text": "x" * 200_000})
     assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):

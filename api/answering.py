@@ -1,0 +1,72 @@
+"""Runs the stages of queries where they belong, so that slow hosts hold up nobody but those who named them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import anyio
+import numpy as np
+from anyio import CapacityLimiter, to_thread
+from numpy.typing import NDArray
+
+from api.engine import Engine
+from api.query import Part, Query, Stopwatch
+from api.schemas import SearchResponse
+from api.service import SearchService
+from api.settings import RequestLimits
+
+T = TypeVar("T")
+
+
+class Answering:
+    """A service for an event loop: URLs are fetched in threads of their own, all else in `max_searches` others."""
+
+    def __init__(self, service: SearchService, limits: RequestLimits) -> None:
+        self._service = service
+        self._fetching = CapacityLimiter(limits.max_url_fetches)
+        self._working = CapacityLimiter(limits.max_searches)
+
+    async def search(self, query: Query, engine: Engine) -> SearchResponse:
+        """See `SearchService.search`."""
+        watch = Stopwatch()
+        fetched = replace(query, parts=await self._fetched(query.parts, watch))
+        # The document of a thousand matches takes milliseconds, which other requests need not wait for.
+        return await to_thread.run_sync(
+            lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch)),
+            limiter=self._working,
+        )
+
+    async def embed(self, part: Part, engine: Engine) -> NDArray[np.float32]:
+        """See `SearchService.embed`."""
+        (fetched,) = await self._fetched((part,), Stopwatch())
+        return await to_thread.run_sync(self._service.embed, fetched, engine, limiter=self._working)
+
+    async def _fetched(self, parts: tuple[Part, ...], watch: Stopwatch) -> tuple[Part, ...]:
+        if all(part.url is None for part in parts):
+            return parts
+
+        def fetch(part: Part) -> Callable[[], Awaitable[Part]]:
+            return lambda: to_thread.run_sync(self._service.fetch, part, limiter=self._fetching)
+
+        with watch.stage("fetch"):
+            found = await settled([fetch(part) for part in parts])
+        for each in found:
+            if isinstance(each, Exception):
+                raise each
+        return tuple(each for each in found if isinstance(each, Part))
+
+
+async def settled(calls: Sequence[Callable[[], Awaitable[T]]]) -> "list[T | Exception]":
+    """What each returned or raised, in their order. They run at the same time."""
+    results: dict[int, T | Exception] = {}
+
+    async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:
+        try:
+            results[number] = await call()
+        except Exception as error:
+            results[number] = error
+
+    async with anyio.create_task_group() as group:
+        for number, call in enumerate(calls):
+            group.start_soon(run, number, call)
+    return [results[number] for number in range(len(calls))]

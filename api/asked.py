@@ -1,0 +1,142 @@
+"""The documents that may be sent: searches, alone and in batches, things to embed, versions to promote."""
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic_core import from_json
+
+from index.queries import MAX_K
+
+_WHAT: Final = ("url", "image", "text", "id", "embedding")
+_DISTINCT: Final = 0.98
+_LONGEST_VECTOR: Final = 65_536
+_CLOSED: Final = ConfigDict(strict=True, extra="forbid")
+
+
+def _distinct(value: object) -> float | None:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return _DISTINCT
+    if isinstance(value, int | float) and -1 <= value <= 1:
+        return float(value)
+    raise ValueError(f"a cosine from -1 to 1, or true for {_DISTINCT}")
+
+
+class Options(BaseModel):
+    """Which neighbours are wanted."""
+
+    k: int = Field(default=10, ge=1, description="how many matches to return")
+    offset: int = Field(default=0, ge=0, le=MAX_K, description="how many to skip: k + offset may be 10,000 at most")
+    min_score: float | None = Field(
+        default=None, ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match"
+    )
+    filter: dict[str, Any] | None = Field(
+        default=None,
+        description="a condition on the columns that `GET /index` names, written as in Mongo",
+        examples=[{"label": "cat", "width": {"$gte": 640}}],
+    )
+    distinct: Annotated[
+        float | None,
+        BeforeValidator(_distinct),
+        WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
+    ] = Field(
+        default=None,
+        description=f"of images whose cosine with each other is this or more, keep the best; true is {_DISTINCT}",
+    )
+    fields: list[str] | None = Field(
+        default=None, description="metadata columns to return; absent: all", examples=[["label"]]
+    )
+
+
+class What(BaseModel):
+    """What to look for."""
+
+    model_config = _CLOSED
+
+    url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
+    image: str | None = Field(default=None, description="a picture's file in base64")
+    text: str | None = Field(default=None, description="what the picture shows, in words")
+    id: str | None = Field(default=None, description="an image of the index, which is itself left out")
+    embedding: (
+        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=_LONGEST_VECTOR)] | None
+    ) = Field(default=None, description="a vector of the model's length, which need not be 1 long")
+
+
+class Example(What):
+    """One part of a mix: exactly one of url, image, text, id and embedding."""
+
+    weight: float = Field(default=1.0, ge=-100, le=100, allow_inf_nan=False, description="below zero: to be unlike it")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        _require_one(self, _WHAT)
+        return self
+
+
+class SearchRequest(What, Options):
+    """A search: exactly one of url, image, text, id, embedding and queries, and which neighbours are wanted."""
+
+    queries: list[Example] | None = Field(
+        default=None,
+        min_length=1,
+        description="a mix: the weighted sum of the examples' vectors, each at unit length",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        _require_one(self, (*_WHAT, "queries"))
+        return self
+
+
+class UploadFields(Options):
+    """The form fields that go with an uploaded `image`: filter, fields and distinct as JSON text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @field_validator("filter", "fields", "distinct", mode="before")
+    @classmethod
+    def _read(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return from_json(value, allow_inf_nan=False)
+        except ValueError as error:
+            raise ValueError(f"JSON text ({error})") from error
+
+
+class BatchRequest(BaseModel):
+    """Searches, each of which has its own result or problem."""
+
+    model_config = _CLOSED
+
+    # Read one by one, so that one that is wrong leaves the others alone.
+    searches: list[Any] = Field(min_length=1, description="SearchRequests")
+
+
+class EmbedRequest(BaseModel):
+    """Things to embed: exactly one of images, texts and urls."""
+
+    model_config = _CLOSED
+
+    images: list[str] | None = Field(default=None, min_length=1, description="pictures' files in base64")
+    texts: list[str] | None = Field(default=None, min_length=1)
+    urls: list[str] | None = Field(default=None, min_length=1, description="http or https URLs of pictures")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        _require_one(self, ("images", "texts", "urls"))
+        return self
+
+
+class PromoteRequest(BaseModel):
+    """The version that is to answer."""
+
+    model_config = _CLOSED
+
+    version: str = Field(pattern=r"^[0-9]{6}$", examples=["000012"])
+
+
+def _require_one(model: BaseModel, names: tuple[str, ...]) -> None:
+    if sum(getattr(model, name) is not None for name in names) != 1:
+        raise ValueError(f"exactly one of {', '.join(names[:-1])} and {names[-1]}")

@@ -1,0 +1,80 @@
+"""A model and the index of its vectors: what answers a query."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from api.batching import QueryBatcher
+from api.embedding_cache import ContentKey, EmbeddingCache
+from api.errors import OtherModelError
+from embedder.errors import ModelError
+from embedder.images import CropSpec
+from embedder.protocol import Embedder, ModelIdentity
+from index.records import ModelRecord
+from index.search import Searcher
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Engine:
+    """A model and an index version that belong together. Immutable: a request holds one from beginning to end.
+
+    `text_refusal` says why the model takes no text; None: it does.
+    """
+
+    model: ModelIdentity
+    crop: CropSpec
+    batcher: QueryBatcher
+    searcher: Searcher
+    text_refusal: str | None
+
+    @classmethod
+    def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache) -> Self:
+        """OtherModelError when the searcher's vectors come from another model than `embedder`."""
+        _require_same_model(embedder.identity, searcher)
+        return cls(
+            model=embedder.identity,
+            crop=embedder.crop,
+            batcher=QueryBatcher(embedder, cache),
+            searcher=searcher,
+            # Found out once: later on, a ModelError is a defect and not something to tell callers.
+            text_refusal=_text_refusal(embedder),
+        )
+
+    @property
+    def version(self) -> str:
+        """Name of the index version."""
+        return self.searcher.version
+
+    def successor(self, searcher: Searcher, load_model: Callable[[ModelRecord], Embedder]) -> Self:
+        """The engine of another version: with the same model where that made its vectors, else with its own."""
+        if searcher.model.fingerprint == self.model.fingerprint:
+            return replace(self, searcher=searcher)
+        return self.of(load_model(searcher.model), searcher, self.batcher.cache)
+
+    def warm_up(self) -> None:
+        """Answer one query, so that the first caller does not wait for what is loaded late."""
+        grey = np.full((self.crop.side, self.crop.side, 3), 127, np.uint8)
+        key = ContentKey(kind="warm-up", digest=b"", fingerprint=self.model.fingerprint)
+        vector = self.batcher.embed(key, lambda: grey).result()
+        self.searcher.search(vector[np.newaxis], 10)
+
+
+def _text_refusal(embedder: Embedder) -> str | None:
+    """Why the model takes no text, or None when it does."""
+    try:
+        embedder.embed_texts(["a picture"])
+    except ModelError as error:
+        return str(error)
+    return None
+
+
+def _require_same_model(ours: ModelIdentity, searcher: Searcher) -> None:
+    theirs = searcher.model
+    if ours.fingerprint != theirs.fingerprint:
+        raise OtherModelError(
+            f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of "
+            f"index version {searcher.version}, got {ours.model_id!r} (fingerprint {ours.fingerprint}): "
+            "serve with the model of the index, or embed the collection again with this one"
+        )

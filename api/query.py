@@ -1,0 +1,63 @@
+"""What a query is, once its request has been read."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.queries import SearchOptions
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One thing to be like, or unlike where `weight` is negative: the first that is given of these.
+
+    `data` is a picture's file, `url` where it is to be fetched, `image_id` an image of the index, `vector` `(dim,)`
+    of any length but zero. `at` says in messages where in the request a field stood: "queries.2.{}", say.
+    """
+
+    data: bytes | None = None
+    url: str | None = None
+    text: str | None = None
+    image_id: str | None = None
+    vector: NDArray[np.float32] | None = None
+    weight: float = 1.0
+    at: str = "{}"
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it stands for a picture, so that scores are those of pictures."""
+        return self.text is None and self.vector is None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """The mix of `parts`, how many neighbours of it are wanted, and which. `fields` None: all metadata columns."""
+
+    parts: tuple[Part, ...]
+    k: int = 10
+    options: SearchOptions = field(default_factory=SearchOptions)
+    fields: tuple[str, ...] | None = None
+
+
+class Stopwatch:
+    """Times the stages of one query."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._seconds = {"fetch": 0.0, "decode": 0.0, "embed": 0.0, "search": 0.0}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count what the block takes towards a stage."""
+        started = time.perf_counter()
+        yield
+        self._seconds[name] += time.perf_counter() - started
+
+    def milliseconds(self) -> dict[str, float]:
+        """By stage, and `total` since the watch was made."""
+        total = time.perf_counter() - self._started
+        return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}

@@ -1,0 +1,79 @@
+"""Routes of index versions: which there are, and which of them answers. Changing that takes the admin scope."""
+
+from typing import Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+
+from api.asked import PromoteRequest
+from api.body import read_json
+from api.errors import Problem, invalid
+from api.openapi import PROMOTE_BODY
+from api.problems import problem_docs
+from api.schemas import SwitchedOut, VersionOut, VersionsOut
+from api.settings import RequestLimits
+from api.swap import LiveEngine
+from index.collection import Collection
+from index.errors import CollectionError
+from index.versions import list_versions, promote, rollback
+
+_PROBLEMS: Final = ("version-not-usable", "internal")
+
+
+def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:
+    """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
+    router = APIRouter(prefix="/index", tags=["index versions"])
+
+    @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
+    async def versions() -> VersionsOut:
+        found = await to_thread.run_sync(list_versions, collection)
+        return VersionsOut(versions=[VersionOut.of(version, live.engine.version) for version in found])
+
+    @router.post(
+        "/promote",
+        summary="Let a version answer, once every byte of it has been verified",
+        responses=problem_docs(
+            *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request"),
+            *_PROBLEMS,
+        ),
+        openapi_extra={"requestBody": PROMOTE_BODY},
+    )
+    async def promote_version(request: Request) -> SwitchedOut:
+        asked = await read_json(request, PromoteRequest, limits)
+        return await to_thread.run_sync(_promote, live, collection, asked.version)
+
+    @router.post(
+        "/rollback",
+        summary="Let the newest good version before the live one answer",
+        responses=problem_docs(*_PROBLEMS),
+    )
+    async def roll_back() -> SwitchedOut:
+        return await to_thread.run_sync(_roll_back, live, collection)
+
+    return router
+
+
+def _promote(live: LiveEngine, collection: Collection, version: str) -> SwitchedOut:
+    known = collection.versions()
+    if version not in known:
+        raise invalid("version", f"one of {', '.join(known)}", version)
+    try:
+        promote(collection, version)
+    except CollectionError as error:
+        raise Problem("version-not-usable", str(error)) from error
+    return _switched(live, version, {})
+
+
+def _roll_back(live: LiveEngine, collection: Collection) -> SwitchedOut:
+    try:
+        done = rollback(collection)
+    except CollectionError as error:
+        raise Problem("version-not-usable", str(error)) from error
+    return _switched(live, done.manifest.version, done.skipped)
+
+
+def _switched(live: LiveEngine, version: str, skipped: dict[str, str]) -> SwitchedOut:
+    before = live.engine.version
+    live.look()
+    serving = live.engine.version
+    return SwitchedOut(live=version, before=before, serving=serving, failure=live.failure, skipped=skipped)
