@@ -8,6 +8,7 @@ from typing import Final
 from anyio import to_thread
 from fastapi import FastAPI
 
+from api.api_version import install_api_version
 from api.openapi import add_schemas
 from api.problems import install_problems, problem_table
 from api.routes_images import image_routes
@@ -50,4 +51,5 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None) -
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service))
     add_schemas(app)
+    install_api_version(app)
     return app

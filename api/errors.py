@@ -108,6 +108,7 @@ def _table(*rows: tuple[str, int, str, str]) -> dict[str, ProblemType]:
 # one that dawdles 504.
 PROBLEMS: Final = _table(
     ("malformed-body", 400, "The body cannot be read", "not JSON, or broken multipart"),
+    ("unknown-api-version", 400, "No such version of the API", "the header `API-Version` asks for another than 1"),
     ("bad-url", 400, "Not a URL that can be fetched", "`url` cannot be parsed, has no host, or names a user"),
     ("forbidden-scheme", 400, "Only http and https", "`url` is neither http nor https"),
     (
