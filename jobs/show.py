@@ -36,7 +36,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> Table:
             (
                 str(rank),
                 f"{match.score:.3f}",
-                *([_shown(match.percentile)] if judged else []),
+                *([f"{match.percentile:.3f}"] if judged else []),
                 match.image_id,
                 *([", ".join(match.duplicates)] if folded else []),
                 *(_shown(match.metadata.get(name)) for name in names),
@@ -49,7 +49,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> Table:
 def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; whatever file names contain is shown as it is. Without a header the rows stand alone."""
     table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(header))
-    for name in header:
+    for name in header or [""] * max(map(len, rows), default=0):
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
@@ -101,12 +101,13 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
 
 def facts_table(facts: Mapping[str, Any]) -> Group:
     """Facts by name, those within others with both names; then the segments of the index, a line each."""
-    index = dict(facts["index"] or {})
-    segments = index.pop("segments", {})
-    if index.get("memory"):
-        index["memory"] = human_size(index["memory"])
-    table = rows_table((), _flat({**facts, "index": index or None}))
-    return Group(table, "", _segments_table(segments)) if segments else Group(table)
+    index = facts["index"]
+    if not index or "segments" not in index:
+        return Group(rows_table((), _flat(facts)))
+    shown = {**index, "memory": human_size(index["memory"])}
+    shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
+    segments = shown.pop("segments")
+    return Group(rows_table((), _flat({**facts, "index": shown})), "", _segments_table(segments))
 
 
 def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -131,17 +132,19 @@ def _live_facts(collection: Collection) -> dict[str, Any] | None:
         return {"version": version, "damage": str(error)}
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
     return {
-        **_index_facts(manifest),
+        "version": manifest.version,
+        "created_at": manifest.created_at.isoformat(timespec="seconds"),
         "up_to_date": manifest.runs == [run.run_id for run in collection.runs()],
         "damage": " ".join(damage) if damage else None,
+        **_index_facts(manifest),
     }
 
 
 def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
-    """How well a version answers, and of what it consists."""
+    """Of what a version consists, what was asked of it, and how well it answers."""
     return {
-        "version": manifest.version,
         "base": manifest.base,
+        "settings": manifest.settings.model_dump(),
         "ntotal": manifest.ntotal,
         "kind": ", ".join(sorted({segment.factory for segment in manifest.segments})),
         "memory": manifest.memory,
@@ -158,8 +161,6 @@ def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
         "recall": manifest.recall,
         "latency_ms": manifest.latency_ms,
         "queries_per_second": manifest.queries_per_second,
-        "settings": manifest.settings.model_dump(),
-        "created_at": manifest.created_at.isoformat(timespec="seconds"),
     }
 
 
@@ -178,7 +179,7 @@ def _shown(value: object) -> str:
         return "–"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "–"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def human_size(size: int) -> str:

@@ -64,21 +64,20 @@ def version_facts(version: Version) -> dict[str, Any]:
 
 
 def versions_table(facts: Sequence[Mapping[str, Any]]) -> Table:
-    """One line for each version, oldest first."""
+    """One line for each version, oldest first; no more than fits a terminal of 80 columns, the JSON has the rest."""
     return rows_table(
-        ("version", "", "built", "images", "recall@10", "p99", "memory", "segments", "updates"),
+        ("version", "", "built (UTC)", "images", "recall@10", "p99", "memory"),
         [_version_row(version) for version in facts],
     )
 
 
 def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
     if facts["damage"]:
-        return (facts["version"], _state(facts), *["–"] * 7)
+        return (facts["version"], _state(facts), *["–"] * 5)
     built = facts["created_at"][:16].replace("T", " ")
     return (
         *(facts["version"], _state(facts), built, f"{facts['ntotal']:,}", f"{facts['recall']['10']:.4f}"),
         *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
-        *(f"{facts['segments']:,}", facts["base"] or "–"),
     )
 
 
@@ -89,7 +88,7 @@ def _state(facts: Mapping[str, Any]) -> str:
         return "live"
     if facts["rolled_back"]:
         return "rolled back"
-    return "below its target" if facts["recall"]["10"] < facts["target_recall"] else ""
+    return "low recall" if facts["recall"]["10"] < facts["target_recall"] else ""
 
 
 def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
@@ -102,7 +101,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
     ]
     verb = "would be freed" if dry_run else "freed"
     total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
-    return Group(rows_table((), rows), total)
+    return Group(*([rows_table((), rows)] if rows else []), total)
 
 
 def duplicates_table(groups: Sequence[DuplicateGroup]) -> Group:
