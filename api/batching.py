@@ -17,6 +17,7 @@ from embedder.protocol import Embedder
 Vector = NDArray[np.float32]
 Item = NDArray[np.uint8] | str
 """A crop, `(side, side, 3)`, or a text."""
+OnBatch = Sequence[Callable[[int], None]]
 
 
 class QueryBatcher:
@@ -24,15 +25,17 @@ class QueryBatcher:
 
     Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
     for every thread that calls it. Nobody waits for others to come: while one pass runs the next batch gathers.
-    The thread ends with the last reference to the batcher. `on_batch`, if set, hears the size of each pass.
+    The thread ends with the last reference to the batcher. Those in `on_batch` hear the size of each pass.
     """
 
-    def __init__(self, embedder: Embedder, cache: EmbeddingCache, *, max_batch: int = 32) -> None:
+    def __init__(
+        self, embedder: Embedder, cache: EmbeddingCache, *, max_batch: int = 32, on_batch: OnBatch = ()
+    ) -> None:
         self.cache = cache
-        self.on_batch: list[Callable[[int], None]] = []
+        self.on_batch = on_batch
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._running = _Running(cache)
-        work = _Work(embedder, self._queue, self._running, self.on_batch, max_batch)
+        work = _Work(embedder, self._queue, self._running, on_batch, max_batch)
         threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
         weakref.finalize(self, self._queue.put, None)
 
@@ -112,7 +115,7 @@ class _Work:
     embedder: Embedder
     queue: "SimpleQueue[_Job | None]"
     running: _Running
-    on_batch: Sequence[Callable[[int], None]]
+    on_batch: OnBatch
     max_batch: int
 
     def run(self) -> None:
@@ -151,7 +154,7 @@ class _Work:
             for job in jobs:
                 self._embed([job], embed)
             return
-        for heard in self.on_batch:
-            heard(len(jobs))
+        for hear in self.on_batch:
+            hear(len(jobs))
         for job, vector in zip(jobs, vectors, strict=True):
             self.running.finish(job, vector)

@@ -65,9 +65,8 @@ def held(slow: SlowEmbedder, batcher: QueryBatcher) -> "Future[Vector]":
 
 
 def test_what_waits_is_embedded_in_one_pass(slow: SlowEmbedder) -> None:
-    batcher = QueryBatcher(slow, EmbeddingCache())
     sizes: list[int] = []
-    batcher.on_batch.append(sizes.append)
+    batcher = QueryBatcher(slow, EmbeddingCache(), on_batch=[sizes.append])
     held(slow, batcher)
     asked = [ask(batcher, picture(grey)) for grey in range(1, 6)] + [ask(batcher, text) for text in ("red", "blue")]
     assert batcher.waiting == 7
