@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,8 @@ from api.errors import ApiError
 from embedder.errors import EmbedderError
 from index.collection import Collection
 from index.errors import CollectionError, RecallTooLowError
+from index.match import Match
+from index.queries import MAX_K, Example, SearchOptions
 from jobs.commands import embed, info, rejects
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.index_commands import build_and_show, build_index, compact, duplicates, promote, prune, rollback, versions
@@ -75,7 +77,13 @@ def search(
     collection: CollectionArgument,
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
-    like: Annotated[str | None, typer.Option(help="The id of an image of the collection instead.")] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(help="The id of an image of the collection instead; or several, one option each."),
+    ] = None,
+    unlike: Annotated[
+        list[str] | None, typer.Option(help="Beside --like: the id of an image that is not to be like.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
     min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
@@ -95,19 +103,17 @@ def search(
     from api.schemas import plain
     from api.settings import ServeSettings
     from embedder.fetch import FetchPolicy
-    from index.queries import MAX_K, Example, SearchOptions
-    from index.versions import open_last_good
     from jobs.show import match_table
 
-    if sum(given is not None for given in (query, text, like)) != 1:
+    if [query is not None, text is not None, bool(like)].count(True) != 1:
         raise UsageError("expected one of a picture, --text and --like")
+    if unlike and not like:
+        raise UsageError("--unlike goes with --like: name an image that matches are to be like as well")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
     options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, where=parse_where(where))
-    if like is not None:
-        with console.status("loading the index"):
-            searcher = open_last_good(Collection.open(collection))
-        matches = searcher.more_like([Example(like)], k=k, **options)
+    if like:
+        matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
         with console.status("loading the index and the model"):
             settings = ServeSettings(**_given(collection=collection, model=model and model_named(model)))
@@ -173,6 +179,18 @@ def _given(**options: Any) -> dict[str, Any]:
 
 def _announce(url: str) -> None:
     console.print(f"listening on {url} (documentation: {url}/docs), Ctrl-C ends it")
+
+
+def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
+    """Needs no model, and loads none."""
+    from index.versions import open_last_good
+
+    with console.status("loading the index"):
+        searcher = open_last_good(Collection.open(collection))
+    matches = searcher.more_like([*map(Example, like)], [*map(Example, unlike)], k, **options)
+    if len(like) > 1 or unlike:
+        return matches  # a mix scores on another scale than an image
+    return [replace(match, percentile=searcher.percentile(match.score)) for match in matches]
 
 
 def demo(
