@@ -128,7 +128,10 @@ class _Build:
             return self._finish(draft, segments, held_out)
 
     def update(self, base: VersionManifest) -> VersionManifest:
-        """The base's segments with more tombstones, and new ones. DamagedVersionError when the base is damaged."""
+        """The base's segments with more tombstones, and new ones.
+
+        DamagedVersionError when the base is damaged, FactoryError when no index fits what the collection has become.
+        """
         new = [run for run in self.runs if run.run_id not in base.runs]
         changed = LiveRows.of_runs(self.storage, new)
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
@@ -140,11 +143,14 @@ class _Build:
             kept = {record.name for record in change.kept}
             merged = [record for record in base.segments if record.name not in kept]
             check_version(self.collection, base.model_copy(update={"segments": merged}))
-            records = [*change.kept, *self._build_segments(change.sources, base.choice, update=True)]
+            # Chosen anew: a collection that has outgrown exact scans must not be scanned for ever.
+            options = choose(change.live, base.dim, self.settings) if change.live else []
+            records = [*change.kept, *self._build_segments(change.sources, options, update=True)]
             if not records:
                 raise _empty(self.collection, 0)
+            _check_memory(records, self.settings)
             files = self._put_tombstones(change.tombstones)
-            draft = self._draft(records, base.choice).model_copy(
+            draft = self._draft(records, options).model_copy(
                 update={"base": base.version, "files": files, "scores": base.scores}
             )
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
@@ -244,6 +250,13 @@ def _live(collection: Collection) -> VersionManifest | None:
     except DamagedVersionError as error:
         logger.warning("%s", error)
         return None
+
+
+def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
+    """FactoryError when segments that were chosen at another time do not fit the memory now."""
+    memory, limit = sum(record.memory for record in records), settings.max_memory
+    if limit is not None and memory > limit:
+        raise FactoryError(f"the updated segments take {memory:,} bytes of memory, over --max-memory {limit:,}")
 
 
 def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:

@@ -147,6 +147,32 @@ def test_an_update_that_cannot_train_its_index_is_built_anew(collection: Collect
     assert (manifest.base, names(manifest)) == (None, [("000002-00", 900, 900)])
 
 
+def test_a_collection_that_outgrows_exact_scans_is_searched_approximately(collection: Collection) -> None:
+    settings = IndexSettings(latency_ms=1e-6, target_recall=0.8)  # at most 256 rows are scanned exactly
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[100:])
+    assert [segment.factory for segment in build_index(collection, settings).segments] == ["Flat"]
+    vectors = unit_vectors(2_000, seed=5)
+    for step in range(6):
+        new = range(step * 300, (step + 1) * 300)
+        add_run(collection, rows([f"new-{number}" for number in new], vectors[new.start : new.stop]))
+        manifest = build_index(collection)
+        assert manifest.base == f"{step + 1:06d}"
+        assert [option.name for option in manifest.choice if option.chosen] != ["Flat"]
+        assert all(segment.factory != "Flat" or segment.ntotal <= 256 for segment in manifest.segments)
+    assert manifest.recall["10"] >= 0.8
+
+
+def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
+    settings = IndexSettings(max_memory=40_000, target_recall=0.1)
+    assert build_index(collection, settings).memory <= 40_000
+    add_run(collection, rows([f"new-{number}" for number in range(400)], unit_vectors(400, seed=5)))
+    assert build_index(collection).memory <= 40_000
+    add_run(collection, rows([f"newer-{number}" for number in range(9_000)], unit_vectors(9_000, seed=6)))
+    with pytest.raises(FactoryError, match="the smallest takes"):
+        build_index(collection)
+    assert collection.current() == "000002"
+
+
 def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) -> None:
     build_index(collection)
     vectors = unit_vectors(4_000, seed=5)
