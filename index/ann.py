@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
 from index.errors import FactoryError
-
-Vectors = npt.NDArray[np.float32]
+from index.exact import Vectors
 
 _ROWS_PER_LIST = 32  # to train on; more costs time and gains next to nothing
 _ROWS_PER_CODE = 128
@@ -52,10 +49,9 @@ def train(index: faiss.Index, sample: Vectors) -> None:
     try:
         inner = _unwrapped(index)
         if isinstance(inner, faiss.IndexPreTransform):
-            for number in range(inner.chain.size()):
-                transform = faiss.downcast_VectorTransform(inner.chain.at(number))
-                if isinstance(transform, faiss.PCAMatrix) and number == 0:
-                    _set_components(transform, _thinned(sample))
+            transform = faiss.downcast_VectorTransform(inner.chain.at(0))
+            if isinstance(transform, faiss.PCAMatrix):
+                _set_components(transform, _thinned(sample))
         index.train(sample)
     except RuntimeError as error:
         raise FactoryError(
@@ -119,20 +115,6 @@ def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, bre
     if isinstance(index, faiss.IndexHNSW):
         return faiss.SearchParametersHNSW(efSearch=int(np.ceil(index.hnsw.efSearch * breadth)), **common)
     return faiss.SearchParameters(**common)
-
-
-def read_blocks(path: Path, offset: int, ntotal: int, dim: int, rows: int = 32_768) -> Iterator[Vectors]:
-    """Vectors of a file in blocks, `(rows, dim)` float32, each in the memory of the one before.
-
-    Read, not mapped: a pass over all must not fill the memory.
-    """
-    block = np.empty((min(rows, ntotal), dim), np.float32)
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        for start in range(0, ntotal, rows):
-            part = block[: min(rows, ntotal - start)]
-            file.readinto(part.data)
-            yield part
 
 
 def faiss_reason(error: RuntimeError) -> str:

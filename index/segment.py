@@ -17,6 +17,7 @@ from index import ann
 from index.errors import CollectionError
 from index.exact import Positions, Scores, exact_neighbours
 from index.rows import EMBEDDING, embedding_type
+from index.vector_file import VectorFile
 
 VECTORS = "vectors.faiss"
 ROWS = "rows.arrow"
@@ -49,9 +50,10 @@ class Eligible:
 
 
 class Segment:
-    """Opening costs no copy, and processes share the pages. Scores are exact, whatever found the rows.
+    """Opening costs no copy, and processes share the pages; the files may then lose their names.
 
-    `tombstones` are positions that no longer count. At most `exact_rows` rows are scanned exactly. Thread-safe.
+    Scores are exact, whatever found the rows. `tombstones` are positions that no longer count. At most `exact_rows`
+    rows are scanned exactly. Thread-safe.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Segment:
         self._exact_rows = exact_rows
         # IO_FLAG_MMAP would copy a flat index into memory without a word; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
         reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
         self._stored: pa.Schema = reader.schema
         self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
@@ -212,10 +215,8 @@ class Segment:
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
         """Positions and vectors of the live rows, a block at a time; read from the file, so that memory stays small."""
-        size = self.ntotal * self.dim * 4
-        path = self.folder / VECTORS
         start = 0
-        for block in ann.read_blocks(path, path.stat().st_size - size, self.ntotal, self.dim, rows):
+        for block in self._file.blocks(rows):
             live = np.flatnonzero(self._live_mask[start : start + len(block)])
             yield live + start, block if len(live) == len(block) else block[live]
             start += len(block)

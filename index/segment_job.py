@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +23,13 @@ from index.rows import EMBEDDING
 from index.segment import ANN, ROWS, VECTORS, Segment
 from index.storage import Storage
 from index.tune import tune
+from index.vector_file import VectorFile, flat_header
 
 logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
-_RUN = 8  # vectors of a sample that are read at once
 _MIN_SELF_SCORE = 0.9999
-_HEADER = 45  # bytes before the vectors of a flat index
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
 
 
@@ -86,7 +84,7 @@ class SegmentJob:
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            training = read_sample(scratch, ntotal, self.dim, self._sample_rows(ntotal))
+            training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._sample_rows(ntotal))
             factory = factory_of(self.options, training, ntotal, self.settings, update=self.update)
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
@@ -140,26 +138,14 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
     total = 0
     with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
-        vectors.write(_flat_header(dim, 0))
+        vectors.write(flat_header(dim, 0))
         for batch in batches:
             _unit_vectors(batch, dim).tofile(vectors)
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
         vectors.seek(0)
-        vectors.write(_flat_header(dim, total))
+        vectors.write(flat_header(dim, total))
     return total
-
-
-def read_sample(folder: Path, ntotal: int, dim: int, size: int) -> npt.NDArray[np.float32]:
-    """Vectors of a folder, `(size, dim)`, in their order: short runs that start at random."""
-    runs = np.random.default_rng(0).choice(-(-ntotal // _RUN), -(-size // _RUN), replace=False)
-    sample = np.empty((len(runs), _RUN, dim), np.float32)
-    with (folder / VECTORS).open("rb", buffering=0) as file:  # not mapped: the pages around each would come along
-        read = [
-            os.preadv(file.fileno(), [run.data], _HEADER + at * run.nbytes)
-            for run, at in zip(sample, np.sort(runs).tolist(), strict=True)
-        ]
-    return sample.reshape(-1, dim)[: sum(read) // (4 * dim)][:size]
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
@@ -167,7 +153,7 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
     dim = sample.shape[1]
     index = ann.new_index(factory, dim)
     ann.train(index, sample)
-    ann.fill(index, ann.read_blocks(folder / VECTORS, _HEADER, ntotal, dim))
+    ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
     faiss.write_index(index, str(folder / ANN))
 
 
@@ -197,17 +183,6 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
         sample.append(aside.append_column("position", pa.array(chosen + start)))
         start += len(batch)
         yield batch
-
-
-def _flat_header(dim: int, ntotal: int) -> bytes:
-    """What faiss writes ahead of the vectors of a flat index; so they can be streamed, not held in memory.
-
-    Its last field is the number of floats to come; the third is that of vectors (`write_index_header` in faiss).
-    """
-    header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
-    header[8:16] = ntotal.to_bytes(8, "little")
-    header[-8:] = (ntotal * dim).to_bytes(8, "little")
-    return bytes(header)
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
