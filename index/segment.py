@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index import ann
-from index.errors import CollectionError
+from index.errors import DamagedVersionError
 from index.exact import Positions, Scores, exact_neighbours
+from index.files import SEGMENTS
 from index.rows import EMBEDDING, embedding_type
 from index.vector_file import VectorFile
 
@@ -53,7 +54,9 @@ class Segment:
     """Opening costs no copy, and processes share the pages; the files may then lose their names.
 
     Scores are exact, whatever found the rows. `tombstones` are positions that no longer count. At most `exact_rows`
-    rows are scanned exactly. Thread-safe.
+    rows are scanned exactly, where it is `approximate`: has an index in the file `ANN`. Thread-safe.
+
+    DamagedVersionError when the numbers of vectors and of rows differ; whatever faiss and Arrow raise for other damage.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Segment:
         parameters: Mapping[str, float] | None = None,
         tombstones: Positions | None = None,
         exact_rows: int = 0,
+        approximate: bool = False,
     ) -> None:
         self.folder = folder
         self._exact_rows = exact_rows
@@ -74,12 +78,13 @@ class Segment:
         self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
         self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
         if self.ntotal != self._starts[-1]:
-            raise CollectionError(
-                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again"
+            raise DamagedVersionError(
+                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again",
+                f"{SEGMENTS}/{folder.name}",
             )
         self._ann: faiss.IndexRefine | None = None
         self._breadth = 0.5
-        if (folder / ANN).exists():
+        if approximate:
             found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
             self._ann = faiss.IndexRefine(found_by, self._flat)
             # An index that was asked for is used, however few the rows; only a selection of them is scanned.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from index import ann
 from index.choose import ann_factory, exact_rows, factory_of
 from index.errors import CollectionError, DamagedVersionError
-from index.files import file_record
+from index.files import SEGMENTS, file_record
 from index.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.rows import EMBEDDING
 from index.segment import ANN, ROWS, VECTORS, Segment
@@ -77,7 +77,7 @@ class SegmentJob:
         CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
         that cannot be built.
         """
-        home = f"index/segments/{self.name}"
+        home = f"{SEGMENTS}/{self.name}"
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
             batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)
@@ -89,7 +89,7 @@ class SegmentJob:
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
             del training
-            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
+            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim), approximate=factory != FLAT)
             check_rows_found(segment, pa.Table.from_batches(sample))
             if factory != FLAT and tune(segment, self.settings.target_recall) < self.settings.target_recall:
                 factory = self._exact_instead(factory)

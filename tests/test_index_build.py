@@ -15,6 +15,7 @@ from index.errors import CollectionError, DamagedVersionError, EmptyCollectionEr
 from index.records import VersionManifest
 from index.search import Searcher
 from index.segment import Segment
+from index.vector_file import flat_header
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
@@ -219,6 +220,30 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :]
 
 
+@pytest.mark.parametrize("field", [{"ntotal": 249}, {"live": 249}])
+def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
+    manifest = build_index(collection)
+    segment = manifest.segments[0].model_copy(update=field)
+    wrong = manifest.model_copy(update={"segments": [segment]})
+    index_file(collection, "000001/manifest.json").write_bytes(wrong.to_bytes())
+    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 holds 250 vectors of 8 dimensions"):
+        Searcher.open(collection)
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base is None
+    assert Searcher.open(collection).ntotal == 251
+
+
+def test_fewer_vectors_than_rows_in_a_base_are_built_anew(collection: Collection) -> None:
+    build_index(collection)
+    path = index_file(collection, "segments/000001-00/vectors.faiss")
+    data = path.read_bytes()
+    header = flat_header(DIM, 249)
+    path.write_bytes(header + data[len(header) :])
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base is None
+    assert Searcher.open(collection).ntotal == 251
+
+
 def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Collection) -> None:
     build_index(collection)
     (Path(collection.location) / "CURRENT").write_bytes(b"\xff nonsense")
@@ -310,7 +335,7 @@ def test_a_self_check_that_fails_publishes_nothing(
     add_run(collection, rows(["new", "newer"]))
     real = getattr(Segment, wrong)
     monkeypatch.setattr(Segment, wrong, lambda segment, positions: real(segment, positions[::-1].copy()))
-    with pytest.raises(DamagedVersionError, match="failed its self-check and was not published: .*check the disk"):
+    with pytest.raises(DamagedVersionError, match=r"failed its self-check and was not published: .*check the disk"):
         build_index(collection)
     monkeypatch.undo()
     assert collection.versions() == [collection.current()] == ["000001"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from index.choose import choose
-from index.errors import CollectionError, FactoryError
+from index.errors import DamagedVersionError, FactoryError
 from index.records import IndexSettings, SegmentRecord
 from index.rows import EMBEDDING, embedding_type
 from index.segment import ANN, Segment
@@ -81,7 +81,12 @@ def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSetting
 
 
 def open_segment(folder: Path, record: SegmentRecord, **options: Any) -> Segment:
-    return Segment(folder / "index/segments" / record.name, parameters=record.parameters, **options)
+    return Segment(
+        folder / "index/segments" / record.name,
+        parameters=record.parameters,
+        approximate=ANN in record.files,
+        **options,
+    )
 
 
 def brute_force(
@@ -216,11 +221,17 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
     assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 
 
+def test_an_index_that_no_record_names_is_not_searched(tmp_path: Path) -> None:
+    record = build(tmp_path, unit_vectors(5, dim=DIM), IndexSettings())
+    (tmp_path / "index/segments" / record.name / ANN).write_bytes(b"stray")
+    assert open_segment(tmp_path, record).parameters == {}
+
+
 def test_vectors_and_rows_of_different_numbers_do_not_open(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     record = build(one, unit_vectors(5, dim=DIM), IndexSettings())
     build(two, unit_vectors(6, dim=DIM), IndexSettings())
     place = f"index/segments/{record.name}/rows.arrow"
     (two / place).replace(one / place)
-    with pytest.raises(CollectionError, match="has 5 vectors but 6 rows: build the index again"):
+    with pytest.raises(DamagedVersionError, match="has 5 vectors but 6 rows: build the index again"):
         open_segment(one, record)
