@@ -16,7 +16,6 @@ from index.collection import Collection
 from index.errors import DamagedVersionError, EmptyCollectionError, FactoryError, RecallTooLowError
 from index.exact import Positions
 from index.files import SEGMENTS, file_record
-from index.ground_truth import QUERIES as HELD_OUT
 from index.ground_truth import HeldOut
 from index.live import LiveRows
 from index.measure import measure, score_distribution
@@ -85,7 +84,7 @@ def _updated(build: _Build, base: VersionManifest) -> VersionManifest | None:
         logger.warning("%s: building from all rows", error)
         return None
     if manifest.recall["10"] < manifest.settings.target_recall:
-        logger.warning("the update reaches recall@10 %s: building from all rows", manifest.recall["10"])
+        logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
         build.discard()
         return None
     return manifest
@@ -154,10 +153,11 @@ class _Build:
                 update={"base": base.version, "files": files, "scores": base.scores}
             )
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
-            held_out = read_held_out(self.collection, base, Path(cache)).updated(touched, segments)
-            if 2 * len(held_out.ids) < min(HELD_OUT, draft.ntotal):  # too few for what the collection has become
-                held_out = HeldOut.sample(segments)
-                draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
+            held_out = read_held_out(self.collection, base, Path(cache))
+            if held_out.fits(draft.ntotal):
+                return self._finish(draft, segments, held_out.updated(touched, segments))
+            held_out = HeldOut.sample(segments)
+            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
             return self._finish(draft, segments, held_out)
 
     def _build_segments(
@@ -304,7 +304,7 @@ def _empty(collection: Collection, rows: int) -> EmptyCollectionError:
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:
     live = collection.current()
     return (
-        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.4f}, expected "
+        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
         f"{manifest.settings.target_recall:g} or more: it is not live, "
         + (f"{live} still is" if live else "and no other is")
         + "; allow more memory with --max-memory, name another index with --factory, lower --target-recall, or put it "

@@ -51,7 +51,7 @@ def measure(segments: Sequence[Segment], held_out: HeldOut, *, step: int = 1) ->
     }
     return Measured(
         queries=len(queries),
-        recall={k: round(float(value.mean()), 4) for k, value in recalls.items()},
+        recall={k: float(value.mean()) for k, value in recalls.items()},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(queries) / seconds, 1),
     )
