@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
+_BATCH_ROWS = 16_384  # searches look at each batch by itself
 _MIN_SELF_SCORE = 0.9999
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
 
@@ -139,7 +140,7 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     total = 0
     with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
         vectors.write(flat_header(dim, 0))
-        for batch in batches:
+        for batch in _joined(batches):
             _unit_vectors(batch, dim).tofile(vectors)
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
@@ -183,6 +184,18 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
         sample.append(aside.append_column("position", pa.array(chosen + start)))
         start += len(batch)
         yield batch
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of `_BATCH_ROWS` or a little more: a file of rows for each of many blocks makes small ones."""
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        pending.append(batch)
+        if sum(map(len, pending)) >= _BATCH_ROWS:
+            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+            pending = []
+    if pending:
+        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
