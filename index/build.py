@@ -277,20 +277,9 @@ def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
 
 
 def _next_version(collection: Collection) -> str:
-    """A number that no version ever had. Removes what builds that were killed left behind."""
-    storage = collection.storage
-    folders = [entry.name for entry in storage.list("index") if entry.is_folder and entry.name.isdecimal()]
-    segments = [entry.name for entry in storage.list(SEGMENTS) if entry.is_folder]
-    complete = collection.versions()
-    for name in folders:
-        if name not in complete:
-            storage.delete(f"index/{name}")
-    newest = max(complete, default="")
-    for name in segments:
-        # Not those of older numbers: versions that were pruned may have left theirs to others.
-        if name.partition("-")[0] > newest:
-            storage.delete(f"{SEGMENTS}/{name}")
-    numbers = [int(name.partition("-")[0]) for name in [*folders, *segments]]
+    """A number that no version ever had. What builds that were killed left behind is for `prune` to remove."""
+    folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
+    numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
     return f"{max(numbers, default=0) + 1:06d}"
 
 

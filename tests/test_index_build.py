@@ -4,17 +4,21 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from index.build import build_index
+from index.build import build_index, run_here
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, ModelMismatchError
-from index.records import VersionManifest
+from index.prune import prune
+from index.records import SegmentRecord, VersionManifest
 from index.search import Searcher
 from index.segment import Segment
+from index.segment_job import SegmentJob
 from index.vector_file import flat_header
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
@@ -309,7 +313,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("point", "live"), _POINTS.items())
-def test_a_build_killed_at_any_point_leaves_a_collection_that_works(killed: Path, point: str, live: str) -> None:
+def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
+    killed: Path, point: str, live: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection = Collection.create_or_open(str(killed / point))
     searcher = Searcher.open(collection)
     assert searcher.version == live
@@ -320,11 +326,26 @@ def test_a_build_killed_at_any_point_leaves_a_collection_that_works(killed: Path
     assert (final.base, final.ntotal) == ("000001", 250)
     matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
-    # What the killed build left is gone.
+    # What the killed build left stays for a day, since it may be a build that is under way.
+    prune(collection)
+    monkeypatch.setattr("index.prune.ABANDONED", timedelta(0))
+    prune(collection)
     kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
     assert names(index_file(collection)) == [*collection.versions(), "segments"]
     assert names(index_file(collection, "segments")) == sorted(kept)
     assert not list(index_file(collection).rglob(".*"))
+
+
+def test_a_build_leaves_the_files_of_another_that_is_under_way(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+        records = run_here(jobs)
+        assert build_index(collection).version == "000002"
+        return records
+
+    assert build_index(collection, run_jobs=meanwhile).version == "000001"
+    assert [Searcher.open(collection, version).ntotal for version in ("000001", "000002")] == [250, 250]
 
 
 @pytest.mark.parametrize("wrong", ["ids", "vectors"])
