@@ -15,6 +15,8 @@ from index.exact import Vectors
 _ROWS_PER_LIST = 32  # to train on; more costs time and gains next to nothing
 _ROWS_PER_CODE = 128
 _ITERATIONS = 4
+_FLOAT, _ID = 4, 8  # bytes
+_GRAPH_ROW = 16
 _MIN_SAMPLE = 20_000
 _PCA_SAMPLE = 5_000
 
@@ -36,6 +38,20 @@ def training_rows(index: faiss.Index) -> int:
     """How many vectors to train on; the more inverted lists the more."""
     ivf = faiss.try_extract_index_ivf(index)
     return max(_MIN_SAMPLE, _ROWS_PER_LIST * ivf.nlist if ivf else 0)
+
+
+def row_bytes(index: faiss.Index) -> int:
+    """Bytes of memory for each vector: its codes, its id, its links in a graph. Lists and codebooks come on top."""
+    part = faiss.downcast_index(index)  # does not keep what it is a view of
+    if isinstance(part, faiss.IndexRefine):
+        return row_bytes(part.base_index) + row_bytes(part.refine_index)
+    if isinstance(part, faiss.IndexPreTransform):
+        return row_bytes(part.index)
+    if isinstance(part, faiss.IndexHNSW):
+        # Beside the lowest level, offsets and levels, and of every level above a share that shrinks with the links.
+        return row_bytes(part.storage) + 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
+    code_size = getattr(part, "code_size", _FLOAT * part.d)  # those without codes are refused later
+    return int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
 
 
 def train(index: faiss.Index, sample: Vectors) -> None:

@@ -119,7 +119,7 @@ class _Build:
             options = choose(len(live), self.runs[-1].model.dim, self.settings) if len(live) else []
             records = self._build_segments(live.split(self.settings.segment_rows), options)
             if not records:
-                raise _empty(self.collection, len(live))
+                raise _empty(self.collection, self.runs)
             draft = self._draft(records, options)
             segments = open_segments(self.collection, draft, Path(cache))
             held_out = HeldOut.sample(segments)
@@ -146,7 +146,7 @@ class _Build:
             options = choose(change.live, base.dim, self.settings) if change.live else []
             records = [*change.kept, *self._build_segments(change.sources, options, update=True)]
             if not records:
-                raise _empty(self.collection, 0)
+                raise _empty(self.collection, self.runs)
             _check_memory(records, self.settings)
             files = self._put_tombstones(change.tombstones)
             draft = self._draft(records, options).model_copy(
@@ -283,10 +283,17 @@ def _next_version(collection: Collection) -> str:
     return f"{max(numbers, default=0) + 1:06d}"
 
 
-def _empty(collection: Collection, rows: int) -> EmptyCollectionError:
+def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
+    rows = len(LiveRows.of_runs(collection.storage, runs))
+    if rows:
+        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: see `likeness rejects`")
+    if not any(run.files for run in runs):
+        return EmptyCollectionError(
+            f"embedded 0 of 0 rows in {collection.location}: embed images first with `likeness embed`"
+        )
     return EmptyCollectionError(
-        f"embedded 0 of {rows} rows in {collection.location}: "
-        + ("see `likeness rejects`" if rows else "embed images first with `likeness embed`")
+        f"every image of {collection.location} has been deleted: no index can be made of none, so a live index version "
+        "still finds them; embed images with `likeness embed`, or remove the collection"
     )
 
 

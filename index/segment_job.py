@@ -69,8 +69,13 @@ class SegmentJob:
 
     @property
     def memory(self) -> int:
-        """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows."""
-        return _FIXED_MEMORY + (3 * self._sample_rows(self.rows) * 4 + 2 * self.rows) * self.dim
+        """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows.
+
+        While it is filled, an index has room for up to twice the rows that are in it.
+        """
+        factory = self.settings.factory or ann_factory(self.rows, self.dim, refine=True, spread=self.dim)
+        held = 0 if factory == FLAT else 2 * self.rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        return _FIXED_MEMORY + 3 * self._training_rows(self.rows) * 4 * self.dim + held
 
     def run(self) -> SegmentRecord | None:
         """Build the segment and put it in place. None when no row has an embedding.
@@ -85,7 +90,7 @@ class SegmentJob:
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._sample_rows(ntotal))
+            training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._training_rows(ntotal))
             factory = factory_of(self.options, training, ntotal, self.settings, update=self.update)
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
@@ -123,7 +128,7 @@ class SegmentJob:
         )
         return FLAT
 
-    def _sample_rows(self, rows: int) -> int:
+    def _training_rows(self, rows: int) -> int:
         """How many of the rows to train on."""
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
         return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))

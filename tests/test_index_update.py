@@ -80,9 +80,14 @@ def test_a_segment_of_mostly_tombstones_is_written_anew(collection: Collection) 
 def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Collection) -> None:
     build_index(collection)
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS)
-    with pytest.raises(EmptyCollectionError):
+    with pytest.raises(EmptyCollectionError, match=r"every image of .* has been deleted: .* still finds them; embed"):
         build_index(collection)
+    with pytest.raises(EmptyCollectionError, match="has been deleted"):
+        build_index(collection, rebuild=True)
     assert collection.versions() == [collection.current()] == ["000001"]
+    add_run(collection, rows([], unit_vectors(0), rejected={"0001": "corrupt"}))
+    with pytest.raises(EmptyCollectionError, match="embedded 0 of 1 rows"):
+        build_index(collection)
     add_run(collection, rows(["back"]))
     assert names(build_index(collection)) == [("000002-00", 1, 1)]
 
