@@ -8,6 +8,7 @@ from typing import Final
 from anyio import to_thread
 from fastapi import FastAPI
 
+from api.access import install_access
 from api.api_version import install_api_version
 from api.openapi import add_schemas
 from api.problems import install_problems, problem_table
@@ -16,7 +17,7 @@ from api.routes_search import search_routes
 from api.routes_state import state_routes
 from api.routes_versions import version_routes
 from api.service import SearchService
-from api.settings import RequestLimits
+from api.settings import Access, RequestLimits
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,9 @@ Every error is an `application/problem+json` document (RFC 9457). Its `type` nev
 """
 
 
-def create_app(service: SearchService, *, limits: RequestLimits | None = None) -> FastAPI:
+def create_app(
+    service: SearchService, *, limits: RequestLimits | None = None, access: Access | None = None
+) -> FastAPI:
     """The app that answers from `service`; when it starts, it warms that up and follows the live index version."""
 
     @asynccontextmanager
@@ -52,4 +55,5 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None) -
     app.include_router(state_routes(service))
     add_schemas(app)
     install_api_version(app)
+    install_access(app, access or Access())
     return app

@@ -32,14 +32,14 @@ def serve_app(
 
     # A function, and not an app: Serve pickles what it is given, and a loaded model must not travel.
     def build() -> FastAPI:
-        return create_app(compose(settings), limits=settings.limits())
+        return create_app(compose(settings), limits=settings.limits(), access=settings.access())
 
     deployment = serve.deployment(
         name="Likeness",
         num_replicas=1,
         ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
-        # The default of 5 would leave the app's own limits idle.
-        max_ongoing_requests=settings.max_ongoing_requests,
+        # The app itself refuses what is too much, with a problem document: as many again may come to be refused.
+        max_ongoing_requests=2 * settings.max_ongoing_requests,
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
@@ -59,12 +59,13 @@ def run(
 
     With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
     once queries can be answered. A Serve that already runs on the cluster keeps its own HTTP options.
-    Raises ListenError, CollectionError, DeployError.
+    Raises ListenError, KeysError, CollectionError, DeployError.
     """
     host, port = settings.listen_address()
     if port == 0:
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
+    settings.access()  # what is wrong with the keys is said at once as well
     if not ray.is_initialized():
         if "RAY_ADDRESS" not in os.environ:
             # Serve's proxies share a port with whoever else listens there (SO_REUSEPORT), another Likeness say.
@@ -73,7 +74,9 @@ def run(
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        serve.start(http_options={"host": host, "port": port, "request_timeout_s": settings.request_timeout_s})
+        # The app's own time limit comes first.
+        timeout_s = settings.request_timeout_s + 5
+        serve.start(http_options={"host": host, "port": port, "request_timeout_s": timeout_s})
         serve.run(serve_app(settings, compose=compose), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
         raise DeployError(
@@ -99,7 +102,8 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     model = settings.model
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
-    return settings.model_copy(update={"collection": collection.location, "model": model})
+    keys_file = settings.keys_file and str(Path(settings.keys_file).resolve())
+    return settings.model_copy(update={"collection": collection.location, "model": model, "keys_file": keys_file})
 
 
 def _cause() -> str | None:

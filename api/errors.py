@@ -3,7 +3,8 @@
 ApiError
 ├── StartError              the server cannot start; the message says what to change
 │   ├── OtherModelError     the index holds vectors of another model
-│   ├── ListenError         not an address to listen on: beyond loopback without leave, or taken
+│   ├── ListenError         not an address to listen on: beyond loopback without keys or leave, or taken
+│   ├── KeysError           the file of API keys is missing, broken or empty, or has no such key
 │   └── DeployError         Ray Serve gave up on the application
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 └── ClientError             LikenessClient has no answer to give
@@ -35,6 +36,10 @@ class ListenError(StartError):
     """The server may not, or cannot, listen on the address it was given."""
 
 
+class KeysError(StartError):
+    """The file of API keys is not there, not one, or does not have what was asked of it."""
+
+
 class DeployError(StartError):
     """Ray Serve could not bring the application up."""
 
@@ -43,7 +48,7 @@ class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
     """A request that cannot be answered. `str(error)` is the document's `detail`.
 
     `slug` is a key of PROBLEMS and gives `type`, `title` and `status`; `extensions` are further members of
-    the document, such as `reason`.
+    the document, such as `reason`; `retry_after_s` is the header Retry-After as well.
     """
 
     def __init__(self, slug: str, detail: str, **extensions: Any) -> None:
@@ -105,7 +110,7 @@ def _table(*rows: tuple[str, int, str, str]) -> dict[str, ProblemType]:
 
 # What the caller must not write is 400, what is well formed but cannot be used is 422. A host that says 404
 # of a picture is 422 as well: a 404 from us would say that *our* page is missing. A host that breaks is 502,
-# one that dawdles 504.
+# one that dawdles 504. Where we dawdle ourselves no gateway is to blame: 503.
 PROBLEMS: Final = _table(
     ("malformed-body", 400, "The body cannot be read", "not JSON, or broken multipart"),
     ("unknown-api-version", 400, "No such version of the API", "the header `API-Version` asks for another than 1"),
@@ -117,6 +122,8 @@ PROBLEMS: Final = _table(
         "This address is not fetched",
         "`url`, or a redirect, leads to a private address or port",
     ),
+    ("unauthorized", 401, "A key is needed", "no API key came, or one that is not valid"),
+    ("forbidden", 403, "Not allowed", "the key's scope is not enough, or admin without keys from another machine"),
     ("not-found", 404, "No such page", "no route has this path"),
     ("image-not-found", 404, "No such image", "the index has no image of this id"),
     (
@@ -144,6 +151,8 @@ PROBLEMS: Final = _table(
         "The URL gives no usable answer",
         "it says 4xx, too many redirects, too many bytes: `reason`",
     ),
+    ("rate-limited", 429, "Too many requests", "the key, or the address, has used its share: see `Retry-After`"),
+    ("overloaded", 429, "Too much at once", "the server has as many requests as it can take: see `Retry-After`"),
     ("internal", 500, "Something went wrong here", "a defect; the server's log has it"),
     ("picture-unavailable", 502, "The picture cannot be read", "the image's file or host cannot be read now"),
     (
@@ -153,7 +162,8 @@ PROBLEMS: Final = _table(
         "no such host, no connection, or it says 5xx: see `reason`",
     ),
     ("not-ready", 503, "Not ready", "the server cannot answer queries yet, or its warm-up failed"),
-    ("overloaded", 503, "No memory left", "the picture does not fit into the memory that is free; try again"),
+    ("timeout", 503, "No answer in time", "the server did not answer within its own time limit; try again"),
+    ("out-of-memory", 503, "No memory left", "the picture does not fit into the memory that is free; try again"),
     ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),
 )
 
@@ -169,7 +179,7 @@ _BY_REASON: Final = {
     "connection_failed": "url-unreachable",
     "tls_failed": "url-unreachable",
     "not_an_image": "unusable-image",
-    "out_of_memory": "overloaded",
+    "out_of_memory": "out-of-memory",
 }
 
 

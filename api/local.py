@@ -26,10 +26,11 @@ def run_local(
 ) -> None:
     """Serve until interrupted. `on_listening` gets the server's URL once the model and the index are loaded.
 
-    Raises ListenError before anything is loaded, then what `compose` raises.
+    Raises ListenError and KeysError before anything is loaded, then what `compose` raises.
     """
     with listening(*settings.listen_address()) as listener:
-        app = create_app(compose(settings), limits=settings.limits())
+        access = settings.access()
+        app = create_app(compose(settings), limits=settings.limits(), access=access)
         if on_listening is not None:
             on_listening(_url(listener))
         _server(app).run(sockets=[listener])

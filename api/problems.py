@@ -1,6 +1,7 @@
 """Turns every error into an RFC 9457 problem document, and describes them in the OpenAPI document."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import PROBLEMS, Problem, invalid_fields, problem_of, shortened
+from api.notes import notes
 from api.schemas import Failed, ProblemOut
 from embedder.errors import Rejected
 
@@ -42,11 +44,17 @@ _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The document of `problem`, with its status."""
+    """The document of `problem`, with its status and the headers that go with it."""
+    notes().problems.append(problem.kind.slug)
+    more = dict(headers or {})
+    if problem.kind.status == 401:
+        more["WWW-Authenticate"] = 'Bearer realm="likeness"'
+    if "retry_after_s" in problem.extensions:
+        more["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
     return JSONResponse(
         _document(problem.kind.slug, {"detail": problem.detail, **problem.extensions}),
         status_code=problem.kind.status,
-        headers=headers,
+        headers=more,
         media_type=MEDIA_TYPE,
     )
 
@@ -81,6 +89,7 @@ def failed(error: Exception) -> Failed:
         case _:
             logger.error("one of many failed", exc_info=error)
             problem = _unforeseen()
+    notes().problems.append(problem.kind.slug)
     return Failed(problem=_document(problem.kind.slug, {"detail": problem.detail, **problem.extensions}))
 
 

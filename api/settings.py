@@ -2,13 +2,16 @@
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.errors import ListenError
+from api.keys import KeyRing
 from index.search import MAX_K
+
+_REQUESTS_PER_MINUTE: Final = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,22 @@ class RequestLimits:
     max_searches: int = 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who may ask, how often, and how much at once.
+
+    Without `keys` everybody may search, and change index versions from this machine. `rate_limit_per_minute` is each
+    key's, or each address's without keys; 0 for none. `max_ongoing_requests` are worked on or wait their turn in this
+    process; what comes on top is sent away at once. `cors_origins`: the sites whose pages may ask, "*" for all.
+    """
+
+    keys: KeyRing | None = None
+    rate_limit_per_minute: int = 0
+    max_ongoing_requests: int = 64
+    request_timeout_s: float = 60.0
+    cors_origins: frozenset[str] = frozenset()
+
+
 class ServeSettings(BaseSettings):
     """One server: which collection it answers from, with which model, where it listens, what it refuses."""
 
@@ -42,7 +61,19 @@ class ServeSettings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
-    allow_remote: bool = Field(default=False, description="listen on an address that other machines can reach")
+    allow_remote: bool = Field(default=False, description="listen where other machines can reach, without keys")
+
+    keys_file: str | None = Field(
+        default=None, description="the API keys, as `likeness keys` writes them; none: no keys"
+    )
+    rate_limit_per_minute: int | None = Field(
+        default=None,
+        ge=0,
+        description="requests of each key or address; 0: no limit; none: 600, or no limit on loopback",
+    )
+    cors_origins: Annotated[frozenset[str], NoDecode] = Field(
+        default=frozenset(), description='sites whose pages may ask, such as https://pictures.example; "*" for all'
+    )
 
     allowed_hosts: Annotated[frozenset[str], NoDecode] = Field(
         default=frozenset(),
@@ -54,15 +85,15 @@ class ServeSettings(BaseSettings):
 
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
     num_gpus: float = Field(default=0, ge=0)
-    max_ongoing_requests: int = Field(default=64, ge=1)
+    max_ongoing_requests: int = Field(default=Access.max_ongoing_requests, ge=1)
     max_queued_requests: int = Field(default=256, ge=1)
-    request_timeout_s: float = Field(default=60.0, gt=0)
+    request_timeout_s: float = Field(default=Access.request_timeout_s, gt=0)
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """An environment variable holds hosts apart by commas."""
-        return [host.strip() for host in value.split(",") if host.strip()] if isinstance(value, str) else value
+        """An environment variable holds names apart by commas."""
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     def limits(self) -> RequestLimits:
         # Base64 makes a third more of a picture.
@@ -70,18 +101,31 @@ class ServeSettings(BaseSettings):
             max_k=self.max_k, max_upload_bytes=self.max_upload_bytes, max_json_bytes=2 * self.max_upload_bytes
         )
 
+    def access(self) -> Access:
+        """Who may ask. Raises KeysError for a file of keys that is missing, broken or empty."""
+        alone = self.keys_file is None and is_loopback(self.host)
+        by_default = 0 if alone else _REQUESTS_PER_MINUTE
+        return Access(
+            keys=None if self.keys_file is None else KeyRing(self.keys_file),
+            rate_limit_per_minute=by_default if self.rate_limit_per_minute is None else self.rate_limit_per_minute,
+            max_ongoing_requests=self.max_ongoing_requests,
+            request_timeout_s=self.request_timeout_s,
+            cors_origins=self.cors_origins,
+        )
+
     def listen_address(self) -> tuple[str, int]:
-        """Host and port. Raises ListenError for a host beyond loopback without `allow_remote`."""
-        if not self.allow_remote and not _is_loopback(self.host):
+        """Host and port. Raises ListenError for a host beyond loopback without keys or `allow_remote`."""
+        if self.keys_file is None and not self.allow_remote and not is_loopback(self.host):
             raise ListenError(
                 f"expected a loopback host such as 127.0.0.1, got {self.host!r}: everyone who can reach it "
-                "could search the collection and see its pictures. Put a proxy that checks who is asking in "
-                "front, or allow it with allow_remote (LIKENESS_ALLOW_REMOTE=true)"
+                "could search the collection and see its pictures. Ask for keys with keys_file (LIKENESS_KEYS_FILE; "
+                "`likeness keys add` makes them), or allow it without with allow_remote (LIKENESS_ALLOW_REMOTE=true)"
             )
         return self.host, self.port
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own, by what it says alone."""
     if host == "localhost":
         return True
     try:

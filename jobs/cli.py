@@ -1,4 +1,4 @@
-"""`likeness`: the command line, and the one place where jobs, index and api are put together.
+"""`likeness`: the command line. Here, and in `serve_commands`, jobs, index and api are put together.
 
 Commands import what they need when they run: FastAPI, Ray and torch each take seconds that `--help` should not cost.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -34,9 +34,11 @@ from jobs.options import (
     MovedModelOption,
     OutputFormat,
     console,
+    given,
     model_named,
     parse_where,
 )
+from jobs.serve_commands import keys, serve
 
 errors = Console(stderr=True)
 
@@ -116,7 +118,7 @@ def search(
         matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
         with console.status("loading the index and the model"):
-            settings = ServeSettings(**_given(collection=collection, model=model and model_named(model)))
+            settings = ServeSettings(**given(collection=collection, model=model and model_named(model)))
             # What is typed on one's own command line may name local files and private hosts.
             service = build_service(settings, query_policy=FetchPolicy())
         by = service.search_by_text if query is None else service.search_by_url
@@ -125,60 +127,6 @@ def search(
         print(json.dumps([plain(asdict(match)) for match in matches], indent=2))
     else:
         console.print(match_table(matches, first=offset + 1))
-
-
-def serve(
-    collection: CollectionArgument,
-    local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
-    ] = None,
-    model: MovedModelOption = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A host, or host:port, that queries may name though it is private."),
-    ] = None,
-    allow_remote: Annotated[
-        bool | None, typer.Option("--allow-remote", help="Listen beyond this machine; there are no keys yet.")
-    ] = None,
-) -> None:
-    """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
-
-    What is not given here is taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
-
-    Example: `likeness serve my-collection --local`
-    """
-    from api.settings import ServeSettings
-
-    settings = ServeSettings(
-        **_given(
-            collection=collection,
-            model=model and model_named(model),
-            host=host,
-            port=port,
-            allowed_hosts=frozenset(allow_host) if allow_host else None,
-            allow_remote=allow_remote,
-        )
-    )
-    if local:
-        from api.local import run_local
-
-        run_local(settings, on_listening=_announce)
-    else:
-        from api.deployment import run
-
-        run(settings, on_listening=_announce)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given: the others must not hide what the environment says."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _announce(url: str) -> None:
-    console.print(f"listening on {url} (documentation: {url}/docs), Ctrl-C ends it")
 
 
 def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
@@ -264,6 +212,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+app.add_typer(keys, name="keys")
 
 
 if __name__ == "__main__":

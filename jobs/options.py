@@ -38,6 +38,11 @@ ModelOption = Annotated[
 MovedModelOption = Annotated[str | None, typer.Option(help="Where the model is, if it has moved.")]
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given: the others must not hide what the environment says."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def model_named(name: str) -> str:
     """The hub id or folder of a model; "demo" names the one that comes with the project."""
     return str(DEMO_MODEL) if name == "demo" else name

@@ -208,7 +208,7 @@ def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     application = serve_app(ServeSettings(collection=collection, num_cpus=0.5), compose=composed())
     serve.run(application, _local_testing_mode=True)
     deployment = application._bound_deployment
-    assert deployment.max_ongoing_requests == 64
+    assert deployment.max_ongoing_requests == 128  # twice the app's own bound
     assert deployment.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0}
 
 

@@ -24,6 +24,7 @@ from index.build import build_index
 from index.collection import Collection
 from index.records import ModelRecord
 from index.search import Searcher
+from tests.guarded_app import on_this_machine
 from tests.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
 
 RED = png(COLOURS["red.png"])
@@ -161,7 +162,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
     service = serving(collection, models)
     grow(collection, "new.png")
     path = damage(collection, "000002")
-    with caplog.at_level(logging.INFO, "api.swap"), TestClient(create_app(service)) as client:
+    with caplog.at_level(logging.INFO, "api.swap"), on_this_machine(create_app(service)) as client:
         eventually(lambda: service.live.failure is not None)
         time.sleep(0.3)
         assert client.get("/readyz").json()["index"] == "000001"
@@ -245,7 +246,7 @@ def test_no_request_fails_while_index_and_model_change(collection: Collection, m
             except Exception as error:
                 failures.append((error, answer))
 
-    with TestClient(create_app(service)) as client:
+    with on_this_machine(create_app(service)) as client:
         threads = [threading.Thread(target=keep_searching, args=(client,)) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -270,7 +271,7 @@ def test_versions_are_listed_promoted_and_rolled_back(collection: Collection, mo
     grow(collection, "2.png")
     grow(collection, "3.png")
     service = serving(collection, models, interval_s=60)
-    with TestClient(create_app(service)) as client:
+    with on_this_machine(create_app(service)) as client:
         found = client.get("/index/versions").json()["versions"]
         assert [(each["version"], each["live"], each["serving"], each["ntotal"]) for each in found] == [
             ("000001", False, False, 3),
@@ -301,7 +302,7 @@ def test_versions_are_listed_promoted_and_rolled_back(collection: Collection, mo
 def test_a_promoted_version_whose_model_is_missing(collection: Collection, models: Models) -> None:
     service = serving(collection, models, interval_s=60)
     grow(collection, "2.png", OtherEmbedder())
-    client = TestClient(create_app(service))
+    client = on_this_machine(create_app(service))
     done = client.post("/index/promote", json={"version": "000002"}).json()
     assert (done["live"], done["serving"], done["failure"]) == ("000002", "000001", "there is no model 'fake'")
 
@@ -316,7 +317,7 @@ def test_a_promoted_version_whose_model_is_missing(collection: Collection, model
     ],
 )
 def test_a_version_that_is_not_there(service: SearchService, body: dict[str, Any], expected: str) -> None:
-    response = TestClient(create_app(service)).post("/index/promote", json=body)
+    response = on_this_machine(create_app(service)).post("/index/promote", json=body)
     assert response.status_code == 422
     assert response.json()["errors"][0]["field"] == "version"
     assert expected in response.json()["errors"][0]["expected"]
@@ -329,7 +330,7 @@ def test_without_a_collection_to_follow_there_are_no_versions(collection: Collec
         query_fetcher=RecordingFetcher({}),
         picture_fetcher=RecordingFetcher({}),
     )
-    with TestClient(create_app(service)) as client:
+    with on_this_machine(create_app(service)) as client:
         assert client.get("/index/versions").status_code == 404
 
 

@@ -1,0 +1,190 @@
+"""Who may ask, how often, and how much at once; and the headers that keep browsers from mischief.
+
+Plain ASGI middleware, so that it is the same under uvicorn and on Ray Serve. A request passes, from the outside in:
+headers, CORS, key and rate, then the bound on what is worked on at once, with the time limit.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from ipaddress import ip_interface
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import Problem
+from api.keys import KeyRing, KeyScope
+from api.notes import notes
+from api.overload import Bound, route_path
+from api.problems import problem_docs, problem_response
+from api.rate_limit import RateLimit
+from api.settings import Access, is_loopback
+
+_DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
+_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", *_DOCS})
+_OPEN_FOLDER: Final = "/web/"
+
+_READING: Final = frozenset({"GET", "HEAD"})
+# A page of results is one search and dozens of thumbnails.
+_COST_OF_READING: Final = 0.1
+
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+# Answers are data, and not pages; the web page brings a policy of its own.
+_DATA_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+# FastAPI's own pages load their scripts from elsewhere.
+_DOCS_POLICY: Final = "frame-ancestors 'none'"
+
+_CHARGE: Final = "likeness.charge"
+
+
+def install_access(app: FastAPI, access: Access) -> None:
+    """Let `app` answer only whom `access` allows, as often as it allows. The metrics go around this, not inside."""
+    app.add_middleware(Bound, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s)
+    app.add_middleware(_Gate, access=access)
+    if access.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(access.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
+            expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
+        )
+    app.add_middleware(_Headers)
+    _describe(app, keyed=access.keys is not None)
+
+
+def charge(request: Request, searches: int) -> None:
+    """Count `searches` more against the caller's rate, for a request that holds many. It is not refused any more: the
+    next ones wait for it."""
+    if (more := request.scope.get(_CHARGE)) is not None:
+        more(searches)
+
+
+class _Headers:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                policy = _DOCS_POLICY if route_path(scope) in _DOCS else _DATA_POLICY
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Content-Security-Policy", policy)
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+class _Gate:
+    """Asks for a key where keys are set, and counts how often each caller comes."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._keys = access.keys
+        self._rate = RateLimit(access.rate_limit_per_minute) if access.rate_limit_per_minute else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_open(scope):
+            try:
+                self._check(scope)
+            except Problem as problem:
+                await problem_response(problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
+        if self._rate is None:
+            return
+        if wait_s := self._rate.wait_s(caller, _COST_OF_READING if scope["method"] in _READING else 1.0):
+            wait_s = math.ceil(wait_s)
+            raise Problem("rate-limited", f"too many requests: come back in {wait_s} s", retry_after_s=wait_s)
+        scope[_CHARGE] = partial(self._rate.charge, caller)
+
+
+def _stranger(scope: Scope) -> str:
+    """Whose rate a request without a key counts for. Raises Problem for what takes more than searching."""
+    if _is_admin(scope) and not _is_local(scope):
+        raise Problem(
+            "forbidden",
+            "without keys, index versions are changed from this machine only, and not by other sites' pages; "
+            "to allow it from elsewhere, start the server with a file of keys",
+        )
+    # In IPv6 one caller has a whole /64.
+    host = _host(scope)
+    return str(ip_interface(f"{host}/64").network) if ":" in host else host
+
+
+def _holder(scope: Scope, keys: KeyRing) -> str:
+    """Whose rate a request with a key counts for. Raises Problem for a key that is missing, wrong or not enough."""
+    given = _given_key(Headers(scope=scope))
+    if given is None:
+        raise Problem("unauthorized", "expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
+    # Header values are bytes, which Starlette reads as latin-1.
+    key = keys.find(given.encode("latin-1"))
+    if key is None:
+        raise Problem("unauthorized", "the key is not valid: mistyped, removed, or another server's")
+    notes().key = key.name
+    if _is_admin(scope) and key.scope is not KeyScope.admin:
+        raise Problem("forbidden", f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
+    return f"key {key.name}"
+
+
+def _is_open(scope: Scope) -> bool:
+    path = route_path(scope)
+    return path in _OPEN or path.startswith(_OPEN_FOLDER)
+
+
+def _is_admin(scope: Scope) -> bool:
+    return scope["method"] not in _READING and f"{route_path(scope)}/".startswith("/index/")
+
+
+def _given_key(headers: Headers) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+
+
+def _is_local(scope: Scope) -> bool:
+    """From this machine: not through a proxy on it, nor from another site's page in a browser on it, be it under a name
+    that resolves to this machine."""
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    try:
+        named, origin = urlsplit(f"//{host}").hostname, urlsplit(headers.get("origin", f"//{host}")).netloc
+    except ValueError:
+        return False
+    proxied = "forwarded" in headers or "x-forwarded-for" in headers
+    return is_loopback(_host(scope)) and is_loopback(named or "") and origin == host and not proxied
+
+
+def _host(scope: Scope) -> str:
+    return str((scope.get("client") or ("unknown",))[0])
+
+
+def _describe(app: FastAPI, *, keyed: bool) -> None:
+    """Say in the OpenAPI document how a key is given, and how a request may be turned away."""
+    generate: Callable[[], dict[str, Any]] = app.openapi
+    slugs = ["rate-limited", "overloaded", "timeout", *(["unauthorized", "forbidden"] if keyed else [])]
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        guarded = (operations for path, operations in document["paths"].items() if path not in _OPEN)
+        for operation in (operation for operations in guarded for operation in operations.values()):
+            for status, response in problem_docs(*slugs).items():
+                operation["responses"].setdefault(str(status), response)
+            if keyed:
+                operation["security"] = [{"bearer": []}, {"header": []}]
+        if keyed:
+            document.setdefault("components", {})["securitySchemes"] = {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            }
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

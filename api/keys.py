@@ -1,0 +1,189 @@
+"""API keys: a small file of salted hashes, written by `likeness keys` and read again whenever it changes.
+
+A key is 256 random bits, so nobody guesses one from its hash, however fast that is: a slow password hash would only
+make each request slower. The file's salt keeps equal keys of two files from looking equal.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from api.errors import KeysError
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "lk_"
+
+# Names go into logs and messages.
+KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+_Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class KeyScope(StrEnum):
+    """What a key opens: searching and looking, or the index versions as well."""
+
+    search = "search"
+    admin = "admin"
+
+
+class StoredKey(BaseModel):
+    """What is kept of a key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: KeyName
+    scope: KeyScope
+    hash: _Hex
+    created_at: datetime
+
+
+class _Contents(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    salt: _Hex
+    keys: tuple[StoredKey, ...] = ()
+
+    def find(self, key: bytes) -> StoredKey | None:
+        digest = _digest(key, self.salt)
+        found = None
+        for stored in self.keys:  # all of them, so that the time says nothing of which
+            if hmac.compare_digest(digest, stored.hash):
+                found = stored
+        return found
+
+
+class KeyRing:
+    """The keys of a file, read again when it has changed. A file that is gone opens nothing; one that cannot be read is
+    reported once, and the keys read before stay.
+
+    Raises KeysError when there is no such file, or no key in it, to begin with.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._seen = _stamp(self._path)
+        self._contents = _read(self._path)
+        if not self._contents.keys:
+            raise KeysError(f"{path} has no key in it, so nobody could ask for anything: {_how_to_add(path)}")
+
+    def find(self, key: bytes) -> StoredKey | None:
+        """What is kept of `key`, or None."""
+        self._refresh()
+        return self._contents.find(key)
+
+    def _refresh(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            if stamp is None:
+                self._contents = self._contents.model_copy(update={"keys": ()})
+            self._contents = _read(self._path)
+        except KeysError as error:
+            logger.error("%s; %d keys are valid", error, len(self._contents.keys))
+
+
+def list_keys(path: str | Path) -> tuple[StoredKey, ...]:
+    """What is kept of each key. Raises KeysError."""
+    return _read(Path(path)).keys
+
+
+def add_key(path: str | Path, name: str, scope: KeyScope) -> str:
+    """A new key, which is told this once; makes the file. Raises KeysError for a name that is taken or odd."""
+    path = Path(path)
+    key = PREFIX + secrets.token_urlsafe(32)
+    with _alone(path):
+        contents = _read(path) if path.exists() else _Contents(salt=secrets.token_hex(32))
+        if any(stored.name == name for stored in contents.keys):
+            raise KeysError(f"{path} has a key named {name!r} already: remove it first, or take another name")
+        try:
+            stored = StoredKey(
+                name=name, scope=scope, hash=_digest(key.encode(), contents.salt), created_at=datetime.now(UTC)
+            )
+        except ValidationError as error:
+            raise KeysError(f"expected a name of up to 64 letters, digits and any of . _ @ -, got {name!r}") from error
+        _write(path, contents.model_copy(update={"keys": (*contents.keys, stored)}))
+    return key
+
+
+def remove_key(path: str | Path, name: str) -> None:
+    """Servers refuse the key from their next request on. Raises KeysError when there is none of this name."""
+    path = Path(path)
+    with _alone(path):
+        contents = _read(path)
+        left = tuple(stored for stored in contents.keys if stored.name != name)
+        if len(left) == len(contents.keys):
+            known = ", ".join(stored.name for stored in contents.keys) or "none"
+            raise KeysError(f"{path} has no key named {name!r}: there are {known}")
+        _write(path, contents.model_copy(update={"keys": left}))
+
+
+def _digest(key: bytes, salt: str) -> str:
+    return hashlib.blake2b(key, key=bytes.fromhex(salt), digest_size=32).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _read(path: Path) -> _Contents:
+    try:
+        return _Contents.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise KeysError(f"no key file {path}: {_how_to_add(path)}") from error
+    except OSError as error:
+        raise KeysError(f"the key file {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise KeysError(f"{path} is not a file of keys as `likeness keys` writes them") from error
+
+
+def _how_to_add(path: str | Path) -> str:
+    return f"add one with `likeness keys add {path} --name NAME`"
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Two who add a key at once would lose one: each waits for the other. The folder is what can be locked, for the
+    file is replaced."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise KeysError(f"no folder for the key file {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _write(path: Path, contents: _Contents) -> None:
+    """Whole or not at all, and readable by its owner alone."""
+    path = path.resolve()
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(contents.model_dump_json(indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,122 @@
+"""The commands that serve a collection: `serve`, and `keys` for who may ask. `jobs.cli` registers them."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from api.keys import KeyScope, add_key, list_keys, remove_key
+from jobs.options import CollectionArgument, FormatOption, MovedModelOption, OutputFormat, console, given, model_named
+
+errors = Console(stderr=True)
+
+KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help="The file of keys.")]
+NameOption = Annotated[str, typer.Option(help="Whose key it is, for logs and for removing it.")]
+
+_DEFAULT_FILE = Path("likeness-keys.json")
+
+keys = typer.Typer(
+    no_args_is_help=True,
+    help="Add, list and remove the API keys that a server asks for.\n\n"
+    "Example: `likeness keys add --name alice`, then `likeness serve my-collection --keys likeness-keys.json`",
+)
+
+
+def serve(
+    collection: CollectionArgument,
+    local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
+    ] = None,
+    model: MovedModelOption = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host, or host:port, that queries may name though it is private."),
+    ] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys", help="Answer only who has a key of this file: see `likeness keys`.")
+    ] = None,
+    allow_remote: Annotated[
+        bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
+    ] = None,
+) -> None:
+    """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
+
+    What is not given here is taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
+
+    Example: `likeness serve my-collection --local`
+    """
+    from api.settings import ServeSettings
+
+    settings = ServeSettings(
+        **given(
+            collection=collection,
+            model=model and model_named(model),
+            host=host,
+            port=port,
+            allowed_hosts=frozenset(allow_host) if allow_host else None,
+            keys_file=keys_file and str(keys_file),
+            allow_remote=allow_remote,
+        )
+    )
+    if local:
+        from api.local import run_local
+
+        run_local(settings, on_listening=_announce)
+    else:
+        from api.deployment import run
+
+        run(settings, on_listening=_announce)
+
+
+def _announce(url: str) -> None:
+    console.print(f"listening on {url} (documentation: {url}/docs), Ctrl-C ends it")
+
+
+@keys.command()
+def add(
+    name: NameOption,
+    file: KeysArgument = _DEFAULT_FILE,
+    scope: Annotated[
+        KeyScope, typer.Option(help="`search`, or `admin`, which may also change index versions.")
+    ] = KeyScope.search,
+) -> None:
+    """Make a key and print it, this once: the file keeps its hash only. Running servers take it from now on.
+
+    Example: `likeness keys add --name alice`
+    """
+    key = add_key(file, name, scope)
+    errors.print(f"{name}'s key, of scope {scope}, in {file}. It is not shown again:", soft_wrap=True, highlight=False)
+    print(key)
+
+
+@keys.command("list")
+def show(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = OutputFormat.table) -> None:
+    """List the keys by name; the keys themselves are not kept.
+
+    Example: `likeness keys list`
+    """
+    stored = list_keys(file)
+    if output is OutputFormat.json:
+        facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
+        print(json.dumps(facts, indent=2))
+        return
+    table = Table("name", "scope", "made")
+    for key in stored:
+        table.add_row(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC")
+    console.print(table)
+
+
+@keys.command()
+def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
+    """Remove a key. Running servers refuse it from their next request on.
+
+    Example: `likeness keys remove --name alice`
+    """
+    remove_key(file, name)
+    console.print(f"{name}'s key is removed from {file}", soft_wrap=True, highlight=False)

@@ -1,0 +1,213 @@
+"""Who may ask, and how often."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.keys import KeyRing, KeyScope, add_key, remove_key
+from api.rate_limit import RateLimit
+from api.settings import Access
+from tests.guarded_app import guarded, local, told
+
+SEARCH, ADMIN, NONE = "search", "admin", None
+
+
+@dataclass(frozen=True)
+class Keys:
+    path: Path
+    search: str
+    admin: str
+
+    @property
+    def ring(self) -> KeyRing:
+        return KeyRing(self.path)
+
+    def headers(self, which: str | None) -> dict[str, str]:
+        return {} if which is None else {"Authorization": f"Bearer {getattr(self, which)}"}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    search, admin = add_key(path, "reader", KeyScope.search), add_key(path, "boss", KeyScope.admin)
+    return Keys(path, search, admin)
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needs"),
+    [
+        ("GET", "/", NONE),
+        ("GET", "/healthz", NONE),
+        ("GET", "/readyz", NONE),
+        ("GET", "/web/main.js", NONE),
+        ("GET", "/docs", NONE),
+        ("GET", "/openapi.json", NONE),
+        ("GET", "/metrics", SEARCH),
+        ("GET", "/images/a/picture", SEARCH),
+        ("GET", "/index", SEARCH),
+        ("POST", "/search", SEARCH),
+        ("POST", "/embed", SEARCH),
+        ("POST", "/index/promote", ADMIN),
+        ("POST", "/index/rollback", ADMIN),
+    ],
+)
+def test_what_takes_which_key(keys: Keys, method: str, path: str, needs: str | None) -> None:
+    client = local(Access(keys=keys.ring))
+    allowed = {NONE: 1, SEARCH: 2, ADMIN: 3}[needs]
+    for rank, which in ((1, None), (2, "search"), (3, "admin")):
+        response = client.request(method, path, headers=keys.headers(which))
+        if rank >= allowed:
+            assert response.status_code == 200
+        else:
+            assert told(response) == ((401, "unauthorized") if which is None else (403, "forbidden"))
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/images", "/index/none", "//index/promote", "/search/", "/webx", "/docs/x"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_what_is_not_there_takes_a_key_too(keys: Keys, method: str, path: str) -> None:
+    assert local(Access(keys=keys.ring)).request(method, path, follow_redirects=False).status_code == 401
+
+
+def test_how_a_key_is_given(keys: Keys) -> None:
+    client = local(Access(keys=keys.ring))
+    good: list[dict[str, str]] = [
+        {"X-API-Key": keys.search},
+        {"Authorization": f"bearer {keys.search}"},
+        {"Authorization": f"BEARER  {keys.search}"},
+        {"Authorization": "Basic dXNlcjpwYXNz", "X-API-Key": keys.search},
+    ]
+    bad: list[Mapping[Any, Any]] = [
+        {"Authorization": keys.search},
+        {"Authorization": f"Basic {keys.search}"},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer wrong", "X-API-Key": keys.search},
+        {"X-API-Key": ""},
+        {b"X-API-Key": b"\xff\xfe"},
+        {"Cookie": f"key={keys.search}"},
+    ]
+    assert [client.post("/search", headers=headers).status_code for headers in good] == [200] * 4
+    for headers in bad:
+        response = client.post("/search", headers=dict(headers))
+        assert told(response) == (401, "unauthorized")
+        assert response.headers["www-authenticate"] == 'Bearer realm="likeness"'
+        assert keys.search not in response.text
+    assert client.post(f"/search?key={keys.search}&api_key={keys.search}").status_code == 401
+
+
+def test_a_key_that_is_removed_is_refused_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key = add_key(path, "alice", KeyScope.search)
+    client = local(Access(keys=KeyRing(path)), headers={"X-API-Key": key})
+    assert client.post("/search").status_code == 200
+    remove_key(path, "alice")
+    assert client.post("/search").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "status"),
+    [
+        ("127.0.0.1", {}, 200),
+        ("127.8.8.8", {"Host": "127.0.0.1"}, 200),
+        ("::1", {"Host": "[::1]:8000"}, 200),
+        ("127.0.0.1", {"Origin": "http://localhost:8000"}, 200),
+        ("192.168.1.5", {}, 403),
+        ("::ffff:10.0.0.1", {}, 403),
+        ("2001:db8::1", {}, 403),
+        ("testclient", {}, 403),
+        ("127.0.0.1", {"Origin": "https://evil.example"}, 403),
+        ("127.0.0.1", {"Origin": "http://localhost:9000"}, 403),
+        ("127.0.0.1", {"Origin": "null"}, 403),
+        ("127.0.0.1", {"Host": "rebound.example:8000", "Origin": "http://rebound.example:8000"}, 403),
+        ("127.0.0.1", {"Host": "rebound.example"}, 403),
+        ("127.0.0.1", {"Host": "[bad"}, 403),
+        ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, 403),
+        ("127.0.0.1", {"Forwarded": "for=127.0.0.1"}, 403),
+    ],
+)
+def test_without_keys_admin_is_for_this_machine(address: str, headers: dict[str, str], status: int) -> None:
+    client = TestClient(guarded(Access()), base_url="http://localhost:8000", client=(address, 1))
+    response = client.post("/index/promote", headers=headers)
+    assert response.status_code == status
+    if status == 403:
+        assert told(response) == (403, "forbidden")
+    assert client.post("/search", headers=headers).status_code == 200
+
+
+# Rates
+
+
+def test_a_bucket_fills_evenly_and_no_further() -> None:
+    now = 0.0
+    rate = RateLimit(60, clock=lambda: now)
+    assert [rate.wait_s("a") for _ in range(61)] == [0.0] * 60 + [1.0]
+    assert rate.wait_s("b") == 0.0
+    now = 0.25
+    assert rate.wait_s("a") == pytest.approx(0.75)
+    now = 2.0
+    assert [rate.wait_s("a") for _ in range(3)] == [0.0, 0.0, 1.0]
+    now = 1e6
+    assert [rate.wait_s("a") for _ in range(61)] == [0.0] * 60 + [1.0]
+
+
+def test_what_costs_more_than_there_is_leaves_a_debt() -> None:
+    now = 0.0
+    rate = RateLimit(60, clock=lambda: now)
+    rate.charge("a", 90)
+    assert rate.wait_s("a") == pytest.approx(31.0)
+    now = 30.5
+    assert rate.wait_s("a", 0.1) == 0.0
+    assert rate.wait_s("a", 1.0) == pytest.approx(0.6)
+
+
+def test_the_callers_that_are_remembered_are_bounded() -> None:
+    rate = RateLimit(1, clock=lambda: 0.0, max_callers=3)
+    for caller in "abcd":
+        assert rate.wait_s(caller) == 0.0
+    assert len(rate._buckets) == 3
+    assert [rate.wait_s(caller) > 0 for caller in "bcd"] == [True] * 3
+    assert rate.wait_s("a") == 0.0
+
+
+def test_each_key_has_its_own_rate(keys: Keys) -> None:
+    client = local(Access(keys=keys.ring, rate_limit_per_minute=3))
+    statuses = [client.post("/search", headers=keys.headers("search")).status_code for _ in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]
+    refused = client.post("/search", headers=keys.headers("search"))
+    assert told(refused) == (429, "rate-limited")
+    assert refused.headers["retry-after"] == "20"
+    assert refused.json()["retry_after_s"] == 20
+    assert client.post("/search", headers=keys.headers("admin")).status_code == 200
+    assert client.get("/healthz").status_code == 200
+    assert client.post("/search").status_code == 401
+
+
+def test_a_batch_costs_what_is_in_it_and_reading_little(keys: Keys) -> None:
+    client = local(Access(rate_limit_per_minute=10))
+    assert client.post("/search/batch?searches=9").status_code == 200
+    assert [client.get("/images/a/picture").status_code for _ in range(11)] == [200] * 10 + [429]
+    assert local(Access()).post("/search/batch?searches=9").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_without_keys_an_address_has_a_rate(first: str, second: str, shared: bool) -> None:
+    app = guarded(Access(rate_limit_per_minute=1))
+    assert TestClient(app, client=(first, 1)).post("/search").status_code == 200
+    assert TestClient(app, client=(second, 2)).post("/search").status_code == (429 if shared else 200)

@@ -1,0 +1,219 @@
+"""How much is worked on at once and for how long, the headers of every answer, and the settings of all this."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.errors import KeysError, ListenError
+from api.keys import KeyScope, add_key
+from api.local import running
+from api.settings import Access, ServeSettings
+from tests.guarded_app import guarded, local, told
+
+
+class Work:
+    """Holds whoever does it until `finish`."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.release()
+        assert self.may_end.wait(30)
+
+
+@contextmanager
+def served(access: Access, work: Callable[[], object]) -> Iterator[tuple[httpx.Client, ThreadPoolExecutor]]:
+    with (
+        running(guarded(access, work)) as url,
+        httpx.Client(base_url=url, timeout=30) as client,
+        ThreadPoolExecutor(20) as pool,
+    ):
+        yield client, pool
+
+
+def begin(client: httpx.Client, pool: ThreadPoolExecutor, work: Work, count: int) -> list[Future[httpx.Response]]:
+    futures = [pool.submit(client.post, "/search") for _ in range(count)]
+    for _ in futures:
+        assert work.begun.acquire(timeout=10)
+    return futures
+
+
+def test_what_is_too_much_is_refused_at_once_and_the_rest_is_answered() -> None:
+    work = Work()
+    with served(Access(max_ongoing_requests=3), work) as (client, pool):
+        accepted = begin(client, pool, work, 3)
+        started = time.monotonic()
+        refused = [client.post("/search", content=b"x" * 100_000) for _ in range(20)]
+        assert time.monotonic() - started < 5
+        assert {told(response) for response in refused} == {(429, "overloaded")}
+        assert {response.headers["retry-after"] for response in refused} == {"1"}
+        # Machines that ask whether it lives are answered, whoever else is not.
+        assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics", "/index")] == [
+            *(200, 200, 200, 429)
+        ]
+        work.may_end.set()
+        assert [future.result().status_code for future in accepted] == [200] * 3
+        assert [client.post("/search").status_code for _ in range(5)] == [200] * 5
+
+
+def test_no_answer_in_time_is_said_in_time_and_the_place_stays_taken_until_the_work_ends() -> None:
+    work = Work()
+    with served(Access(max_ongoing_requests=1, request_timeout_s=0.3), work) as (client, pool):
+        started = time.monotonic()
+        late = begin(client, pool, work, 1)[0].result()
+        assert 0.25 < time.monotonic() - started < 5
+        assert told(late) == (503, "timeout")
+        assert late.headers["retry-after"] == "1"
+        assert late.headers["x-content-type-options"] == "nosniff"
+        assert told(client.post("/search")) == (429, "overloaded")
+        work.may_end.set()
+        deadline = time.monotonic() + 10
+        while client.get("/index").status_code == 429 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert client.post("/search").status_code == 200
+
+
+def test_a_defect_frees_its_place() -> None:
+    def fail() -> None:
+        raise RuntimeError("secret")
+
+    client = local(Access(max_ongoing_requests=1), work=fail)
+    assert [told(client.post("/search")) for _ in range(3)] == [(500, "internal")] * 3
+
+
+def test_under_ten_times_the_load_the_accepted_stay_fast() -> None:
+    """Work of 10 ms, one at a time, and 40 who ask again and again: in one queue each would wait 400 ms."""
+    one_at_a_time = threading.Lock()
+
+    def work() -> None:
+        with one_at_a_time:
+            time.sleep(0.01)
+
+    with served(Access(max_ongoing_requests=4), work) as (client, _):
+
+        def ask(_: int) -> list[tuple[int, float]]:
+            seen, end = [], time.monotonic() + 1.5
+            while time.monotonic() < end:
+                started = time.monotonic()
+                status = client.post("/search").status_code
+                seen.append((status, time.monotonic() - started))
+            return seen
+
+        with ThreadPoolExecutor(40) as crowd:
+            answers = [answer for seen in crowd.map(ask, range(40)) for answer in seen]
+        accepted = sorted(seconds for status, seconds in answers if status == 200)
+        assert {status for status, _ in answers} == {200, 429}
+        assert len(accepted) > 50
+        assert accepted[len(accepted) // 2] < 0.2
+        assert client.post("/search").status_code == 200
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    ("path", "policy"),
+    [
+        ("/", "default-src 'none'; frame-ancestors 'none'"),
+        ("/index", "default-src 'none'; frame-ancestors 'none'"),
+        ("/nothing", "default-src 'none'; frame-ancestors 'none'"),
+        ("/openapi.json", "default-src 'none'; frame-ancestors 'none'"),
+        ("/docs", "frame-ancestors 'none'"),
+        ("/redoc", "frame-ancestors 'none'"),
+        ("/framed", "sandbox"),
+    ],
+)
+def test_every_answer_says_what_browsers_must_not_do(path: str, policy: str) -> None:
+    headers = local(Access()).get(path).headers
+    assert headers["content-security-policy"] == policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == ("origin" if path == "/framed" else "no-referrer")
+    assert "access-control-allow-origin" not in headers
+
+
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+
+
+def test_other_sites_may_ask_where_they_are_named(tmp_path: Path) -> None:
+    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
+    settings = ServeSettings(
+        collection="c", keys_file=str(tmp_path / "keys.json"), cors_origins=frozenset({"https://ours.example"})
+    )
+    client = local(settings.access())
+    for origin, allowed in (("https://ours.example", "https://ours.example"), ("https://theirs.example", None)):
+        answer = client.options("/search", headers={"Origin": origin, **PREFLIGHT})
+        assert answer.headers.get("access-control-allow-origin") == allowed
+        assert answer.status_code == (200 if allowed else 400)
+        refused = client.post("/search", headers={"Origin": origin})
+        assert told(refused) == (401, "unauthorized")
+        assert refused.headers.get("access-control-allow-origin") == allowed
+    assert "access-control-allow-credentials" not in refused.headers
+    assert (
+        local(Access()).options("/search", headers={"Origin": "https://ours.example", **PREFLIGHT}).status_code == 405
+    )
+
+
+# Settings
+
+
+def keyed(tmp_path: Path, **more: Any) -> ServeSettings:
+    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
+    return ServeSettings(collection="c", keys_file=str(tmp_path / "keys.json"), **more)
+
+
+def test_keys_are_leave_to_listen_anywhere(tmp_path: Path) -> None:
+    assert keyed(tmp_path, host="0.0.0.0").listen_address() == ("0.0.0.0", 8000)
+    with pytest.raises(ListenError, match="LIKENESS_KEYS_FILE"):
+        ServeSettings(collection="c", host="0.0.0.0").listen_address()
+    with pytest.raises(KeysError, match="no key file"):
+        ServeSettings(collection="c", keys_file=str(tmp_path / "none.json")).access()
+
+
+def test_rates_are_limited_where_strangers_may_come(tmp_path: Path) -> None:
+    def limit(**settings: Any) -> int:
+        return ServeSettings(collection="c", **settings).access().rate_limit_per_minute
+
+    assert limit() == 0
+    assert limit(host="0.0.0.0", allow_remote=True) == 600
+    assert limit(rate_limit_per_minute=30) == 30
+    assert keyed(tmp_path).access().rate_limit_per_minute == 600
+    assert limit(keys_file=str(tmp_path / "keys.json"), rate_limit_per_minute=0) == 0
+
+
+def test_access_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
+    monkeypatch.setenv("LIKENESS_KEYS_FILE", str(tmp_path / "keys.json"))
+    monkeypatch.setenv("LIKENESS_RATE_LIMIT_PER_MINUTE", "120")
+    monkeypatch.setenv("LIKENESS_MAX_ONGOING_REQUESTS", "7")
+    monkeypatch.setenv("LIKENESS_CORS_ORIGINS", "https://a.example, https://b.example")
+    access = ServeSettings(collection="c").access()
+    assert access.keys is not None
+    assert (access.rate_limit_per_minute, access.max_ongoing_requests) == (120, 7)
+    assert access.cors_origins == {"https://a.example", "https://b.example"}
+
+
+def test_the_openapi_document_says_how_a_key_is_given(tmp_path: Path) -> None:
+    def document(app: FastAPI) -> Any:
+        return app.openapi()
+
+    plain, with_keys = document(guarded(Access())), document(guarded(keyed(tmp_path).access()))
+    assert "securitySchemes" not in plain.get("components", {})
+    assert with_keys["components"]["securitySchemes"] == {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    search, health = (with_keys["paths"][path] for path in ("/search", "/healthz"))
+    assert search["post"]["security"] == [{"bearer": []}, {"header": []}]
+    assert {"401", "403", "429", "503"} <= search["post"]["responses"].keys()
+    assert "security" not in health["get"]
+    assert "401" not in plain["paths"]["/search"]["post"]["responses"]
