@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -17,7 +18,8 @@ _AFTER_PATH: Final = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]+")
 
 def configure_logs(log_format: LogFormat) -> None:
     """Send this process's log to stderr: requests and other news of the server, and everybody's warnings."""
-    handler = logging.StreamHandler()
+    # The file itself: in a replica Ray Serve has put a logger of its own in the place of sys.stderr.
+    handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.getLogger().addHandler(handler)
     logging.getLogger("api").setLevel(logging.INFO)
