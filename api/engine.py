@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from api.batching import QueryBatcher
+from api.batching import OnBatch, QueryBatcher
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.errors import OtherModelError
 from embedder.errors import ModelError
@@ -30,13 +30,13 @@ class Engine:
     text_refusal: str | None
 
     @classmethod
-    def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache) -> Self:
+    def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache, on_batch: OnBatch = ()) -> Self:
         """OtherModelError when the searcher's vectors come from another model than `embedder`."""
         _require_same_model(embedder.identity, searcher)
         return cls(
             model=embedder.identity,
             crop=embedder.crop,
-            batcher=QueryBatcher(embedder, cache),
+            batcher=QueryBatcher(embedder, cache, on_batch=on_batch),
             searcher=searcher,
             # Found out once: later on, a ModelError is a defect and not something to tell callers.
             text_refusal=_text_refusal(embedder),
@@ -51,7 +51,7 @@ class Engine:
         """The engine of another version: with the same model where that made its vectors, else with its own."""
         if searcher.model.fingerprint == self.model.fingerprint:
             return replace(self, searcher=searcher)
-        return self.of(load_model(searcher.model), searcher, self.batcher.cache)
+        return self.of(load_model(searcher.model), searcher, self.batcher.cache, self.batcher.on_batch)
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for what is loaded late."""

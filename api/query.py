@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from api.notes import notes
 from index.queries import SearchOptions
 
 
@@ -54,8 +55,12 @@ class Stopwatch:
     def stage(self, name: str) -> Iterator[None]:
         """Count what the block takes towards a stage."""
         started = time.perf_counter()
-        yield
-        self._seconds[name] += time.perf_counter() - started
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started
+            self._seconds[name] += seconds
+            notes().stages.append((name, seconds))
 
     def milliseconds(self) -> dict[str, float]:
         """By stage, and `total` since the watch was made."""

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Unpack
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
 from api.errors import Problem, invalid, invalid_fields, shortened
+from api.notes import notes, noting_outcome
 from api.pictures import Picture, Pictures
 from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
@@ -51,7 +52,8 @@ class SearchService:
         source: IndexSource | None = None,
     ) -> None:
         self.cache = EmbeddingCache()
-        self.live = LiveEngine(Engine.of(embedder, searcher, self.cache), source)
+        self.on_batch: list[Callable[[int], None]] = []
+        self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
         # A decoded picture may take half a gigabyte: only as many at once as there are cores for them.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
         self._pictures = Pictures(picture_fetcher, self._decoding)
@@ -132,7 +134,8 @@ class SearchService:
         """The part with the bytes that its URL leads to, where it has one. Raises FetchError."""
         if part.url is None or part.data is not None:
             return part
-        return replace(part, data=self._query_fetcher.fetch(part.url))
+        with noting_outcome("fetch"):
+            return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def embed(self, part: Part, engine: Engine) -> Vector:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
@@ -147,6 +150,7 @@ class SearchService:
         return self._pictures.read(row, size)
 
     def _vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
+        notes().index = engine.version
         if any(part.url is not None and part.data is None for part in parts):
             with watch.stage("fetch"):
                 parts = [self.fetch(part) for part in parts]
@@ -173,7 +177,7 @@ class SearchService:
         return part.vector
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
-        with watch.stage("decode"), self._decoding:
+        with watch.stage("decode"), self._decoding, noting_outcome("decode"):
             return decode_image(data, engine.crop, limits=self._query_limits).pixels
 
 

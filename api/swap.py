@@ -43,6 +43,7 @@ class LiveEngine:
         self.engine = engine
         self.source = source
         self.failure: str | None = None
+        self.swaps = self.failed_swaps = 0
         self._failed_version: str | None = None
         self._failed_at = 0.0
         self._looking = threading.Lock()
@@ -88,6 +89,7 @@ class LiveEngine:
         engine = before.successor(Searcher.open(source.collection, version), source.load_model)
         engine.warm_up()
         self.engine = engine
+        self.swaps += 1
         self.failure = self._failed_version = None
         model = "" if engine.model == before.model else f", model {engine.model.model_id}"
         took = time.monotonic() - started
@@ -97,6 +99,7 @@ class LiveEngine:
         known = self.failure is not None and version == self._failed_version
         self.failure, self._failed_version, self._failed_at = str(error), version, time.monotonic()
         if not known:
+            self.failed_swaps += 1
             unexpected = None if isinstance(error, _EXPECTED) else error
             logger.error(
                 "index version %s cannot be served, %s stays: %s",
