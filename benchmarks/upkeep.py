@@ -25,7 +25,8 @@ from index.collection import Collection
 from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from index.segment import ANN, ROWS, VECTORS
-from index.segment_job import read_sample, write_ann
+from index.segment_job import write_ann
+from index.vector_file import VectorFile
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
             (Path(name) / VECTORS).symlink_to(Path(str(home)) / VECTORS)
             started = time.perf_counter()
             size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))
-            sample = read_sample(Path(name), record.ntotal, manifest.dim, size)
+            sample = VectorFile(Path(name) / VECTORS, record.ntotal, manifest.dim).sample(size)
             factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, update=False)
             write_ann(Path(name), factory, record.ntotal, sample)
             seconds += time.perf_counter() - started

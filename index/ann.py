@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
 from index.errors import FactoryError
-
-Vectors = npt.NDArray[np.float32]
+from index.exact import Vectors
 
 _ROWS_PER_LIST = 32  # to train on; more costs time and gains next to nothing
 _ROWS_PER_CODE = 128
 _ITERATIONS = 4
+_FLOAT, _ID = 4, 8  # bytes
+_GRAPH_ROW = 16
 _MIN_SAMPLE = 20_000
 _PCA_SAMPLE = 5_000
 
@@ -41,6 +40,20 @@ def training_rows(index: faiss.Index) -> int:
     return max(_MIN_SAMPLE, _ROWS_PER_LIST * ivf.nlist if ivf else 0)
 
 
+def row_bytes(index: faiss.Index) -> int:
+    """Bytes of memory for each vector: its codes, its id, its links in a graph. Lists and codebooks come on top."""
+    part = faiss.downcast_index(index)  # does not keep what it is a view of
+    if isinstance(part, faiss.IndexRefine):
+        return row_bytes(part.base_index) + row_bytes(part.refine_index)
+    if isinstance(part, faiss.IndexPreTransform):
+        return row_bytes(part.index)
+    if isinstance(part, faiss.IndexHNSW):
+        # Beside the lowest level, offsets and levels, and of every level above a share that shrinks with the links.
+        return row_bytes(part.storage) + 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
+    code_size = getattr(part, "code_size", _FLOAT * part.d)  # those without codes are refused later
+    return int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
+
+
 def train(index: faiss.Index, sample: Vectors) -> None:
     """Train on `(n, dim)` float32 unit vectors. FactoryError when they are too few for this index."""
     ivf = faiss.try_extract_index_ivf(index)
@@ -52,10 +65,9 @@ def train(index: faiss.Index, sample: Vectors) -> None:
     try:
         inner = _unwrapped(index)
         if isinstance(inner, faiss.IndexPreTransform):
-            for number in range(inner.chain.size()):
-                transform = faiss.downcast_VectorTransform(inner.chain.at(number))
-                if isinstance(transform, faiss.PCAMatrix) and number == 0:
-                    _set_components(transform, _thinned(sample))
+            transform = faiss.downcast_VectorTransform(inner.chain.at(0))
+            if isinstance(transform, faiss.PCAMatrix):
+                _set_components(transform, _thinned(sample))
         index.train(sample)
     except RuntimeError as error:
         raise FactoryError(
@@ -119,20 +131,6 @@ def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, bre
     if isinstance(index, faiss.IndexHNSW):
         return faiss.SearchParametersHNSW(efSearch=int(np.ceil(index.hnsw.efSearch * breadth)), **common)
     return faiss.SearchParameters(**common)
-
-
-def read_blocks(path: Path, offset: int, ntotal: int, dim: int, rows: int = 32_768) -> Iterator[Vectors]:
-    """Vectors of a file in blocks, `(rows, dim)` float32, each in the memory of the one before.
-
-    Read, not mapped: a pass over all must not fill the memory.
-    """
-    block = np.empty((min(rows, ntotal), dim), np.float32)
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        for start in range(0, ntotal, rows):
-            part = block[: min(rows, ntotal - start)]
-            file.readinto(part.data)
-            yield part
 
 
 def faiss_reason(error: RuntimeError) -> str:

@@ -16,7 +16,6 @@ from index.collection import Collection
 from index.errors import DamagedVersionError, EmptyCollectionError, FactoryError, RecallTooLowError
 from index.exact import Positions
 from index.files import SEGMENTS, file_record
-from index.ground_truth import QUERIES as HELD_OUT
 from index.ground_truth import HeldOut
 from index.live import LiveRows
 from index.measure import measure, score_distribution
@@ -85,7 +84,7 @@ def _updated(build: _Build, base: VersionManifest) -> VersionManifest | None:
         logger.warning("%s: building from all rows", error)
         return None
     if manifest.recall["10"] < manifest.settings.target_recall:
-        logger.warning("the update reaches recall@10 %s: building from all rows", manifest.recall["10"])
+        logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
         build.discard()
         return None
     return manifest
@@ -120,7 +119,7 @@ class _Build:
             options = choose(len(live), self.runs[-1].model.dim, self.settings) if len(live) else []
             records = self._build_segments(live.split(self.settings.segment_rows), options)
             if not records:
-                raise _empty(self.collection, len(live))
+                raise _empty(self.collection, self.runs)
             draft = self._draft(records, options)
             segments = open_segments(self.collection, draft, Path(cache))
             held_out = HeldOut.sample(segments)
@@ -128,7 +127,10 @@ class _Build:
             return self._finish(draft, segments, held_out)
 
     def update(self, base: VersionManifest) -> VersionManifest:
-        """The base's segments with more tombstones, and new ones. DamagedVersionError when the base is damaged."""
+        """The base's segments with more tombstones, and new ones.
+
+        DamagedVersionError when the base is damaged, FactoryError when no index fits what the collection has become.
+        """
         new = [run for run in self.runs if run.run_id not in base.runs]
         changed = LiveRows.of_runs(self.storage, new)
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
@@ -140,18 +142,22 @@ class _Build:
             kept = {record.name for record in change.kept}
             merged = [record for record in base.segments if record.name not in kept]
             check_version(self.collection, base.model_copy(update={"segments": merged}))
-            records = [*change.kept, *self._build_segments(change.sources, base.choice, update=True)]
+            # Chosen anew: a collection that has outgrown exact scans must not be scanned for ever.
+            options = choose(change.live, base.dim, self.settings) if change.live else []
+            records = [*change.kept, *self._build_segments(change.sources, options, update=True)]
             if not records:
-                raise _empty(self.collection, 0)
+                raise _empty(self.collection, self.runs)
+            _check_memory(records, self.settings)
             files = self._put_tombstones(change.tombstones)
-            draft = self._draft(records, base.choice).model_copy(
+            draft = self._draft(records, options).model_copy(
                 update={"base": base.version, "files": files, "scores": base.scores}
             )
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
-            held_out = read_held_out(self.collection, base, Path(cache)).updated(touched, segments)
-            if 2 * len(held_out.ids) < min(HELD_OUT, draft.ntotal):  # too few for what the collection has become
-                held_out = HeldOut.sample(segments)
-                draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
+            held_out = read_held_out(self.collection, base, Path(cache))
+            if held_out.fits(draft.ntotal):
+                return self._finish(draft, segments, held_out.updated(touched, segments))
+            held_out = HeldOut.sample(segments)
+            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
             return self._finish(draft, segments, held_out)
 
     def _build_segments(
@@ -246,6 +252,13 @@ def _live(collection: Collection) -> VersionManifest | None:
         return None
 
 
+def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
+    """FactoryError when segments that were chosen at another time do not fit the memory now."""
+    memory, limit = sum(record.memory for record in records), settings.max_memory
+    if limit is not None and memory > limit:
+        raise FactoryError(f"the updated segments take {memory:,} bytes of memory, over --max-memory {limit:,}")
+
+
 def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
     """Whether a version covers the first of these runs, and the others are of its model: then it can be updated."""
     count = len(version.runs)
@@ -264,34 +277,30 @@ def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
 
 
 def _next_version(collection: Collection) -> str:
-    """A number that no version ever had. Removes what builds that were killed left behind."""
-    storage = collection.storage
-    folders = [entry.name for entry in storage.list("index") if entry.is_folder and entry.name.isdecimal()]
-    segments = [entry.name for entry in storage.list(SEGMENTS) if entry.is_folder]
-    complete = collection.versions()
-    for name in folders:
-        if name not in complete:
-            storage.delete(f"index/{name}")
-    newest = max(complete, default="")
-    for name in segments:
-        # Not those of older numbers: versions that were pruned may have left theirs to others.
-        if name.partition("-")[0] > newest:
-            storage.delete(f"{SEGMENTS}/{name}")
-    numbers = [int(name.partition("-")[0]) for name in [*folders, *segments]]
+    """A number that no version ever had. What builds that were killed left behind is for `prune` to remove."""
+    folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
+    numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
     return f"{max(numbers, default=0) + 1:06d}"
 
 
-def _empty(collection: Collection, rows: int) -> EmptyCollectionError:
+def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
+    rows = len(LiveRows.of_runs(collection.storage, runs))
+    if rows:
+        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: see `likeness rejects`")
+    if not any(run.files for run in runs):
+        return EmptyCollectionError(
+            f"embedded 0 of 0 rows in {collection.location}: embed images first with `likeness embed`"
+        )
     return EmptyCollectionError(
-        f"embedded 0 of {rows} rows in {collection.location}: "
-        + ("see `likeness rejects`" if rows else "embed images first with `likeness embed`")
+        f"every image of {collection.location} has been deleted: no index can be made of none, so a live index version "
+        "still finds them; embed images with `likeness embed`, or remove the collection"
     )
 
 
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:
     live = collection.current()
     return (
-        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.4f}, expected "
+        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
         f"{manifest.settings.target_recall:g} or more: it is not live, "
         + (f"{live} still is" if live else "and no other is")
         + "; allow more memory with --max-memory, name another index with --factory, lower --target-recall, or put it "

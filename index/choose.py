@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index.ann import new_index, principal_dims
+from index.ann import new_index, principal_dims, row_bytes
 from index.errors import FactoryError
 from index.records import FLAT, IndexSettings, Option
 
@@ -33,14 +33,16 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
 
     Exact search wins while it is fast enough and fits. Beyond that vectors are found by 4-bit product quantizers
     in inverted lists ("fast scan", André et al., VLDB 2015), ranked anew by 8-bit scalar quantizers where memory allows
-    them, and scored by the exact vectors, which stay mapped from disk. FactoryError when nothing fits `max_memory`,
-    and for a factory string that faiss does not know.
+    them, and scored by the exact vectors, which stay mapped from disk. What is named is a whole segment's index, for
+    vectors that spread over few dimensions: over how many they do, only a sample tells. FactoryError when nothing fits
+    `max_memory`, and for a factory string that faiss does not know.
     """
     if settings.factory:
-        new_index(settings.factory, dim)  # a mistake is told before all rows are read
-        return [Option(name=settings.factory, memory=0, chosen=True, why="asked for with --factory")]
-    names = [FLAT, ann_factory(ntotal, dim, refine=True), ann_factory(ntotal, dim, refine=False)]
-    memory = [ntotal * dim * _FLOAT, *(_ann_memory(ntotal, dim, refine=refine) for refine in (True, False))]
+        return [_asked_for(settings.factory, ntotal, dim, settings.max_memory)]
+    segments = max(1, -(-ntotal // settings.segment_rows))
+    rows = -(-ntotal // segments)
+    names = [FLAT, ann_factory(rows, dim, refine=True), ann_factory(rows, dim, refine=False)]
+    memory = [ntotal * dim * _FLOAT, *(segments * _ann_memory(rows, dim, refine=refine) for refine in (True, False))]
     limit = settings.max_memory
     scan_ms = ntotal * dim * _FLOAT / SCAN_BYTES_PER_SECOND * 1e3
     fast = ntotal <= exact_rows(settings, dim)
@@ -63,6 +65,16 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
         )
         for index, (name, size, why, fit) in enumerate(zip(names, memory, reasons, fits, strict=True))
     ]
+
+
+def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:
+    memory = ntotal * row_bytes(new_index(factory, dim))  # and a mistake is told before all rows are read
+    if limit is not None and memory > limit:
+        raise FactoryError(
+            f"{factory!r} takes {memory:,} bytes for {ntotal:,} vectors of {dim} dimensions, over --max-memory "
+            f"{limit:,}: raise it, or name a smaller index with --factory"
+        )
+    return Option(name=factory, memory=memory, chosen=True, why="asked for with --factory")
 
 
 def factory_of(

@@ -9,20 +9,19 @@ import numpy as np
 import numpy.typing as npt
 from faiss.contrib.exhaustive_search import knn_ground_truth
 
+Vectors = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int64]
 
 
-def exact_neighbours(
-    queries: npt.NDArray[np.float32], blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]], k: int
-) -> tuple[Scores, Positions]:
+def exact_neighbours(queries: Vectors, blocks: Iterable[tuple[Positions, Vectors]], k: int) -> tuple[Scores, Positions]:
     """The k nearest by comparing with every vector, one block of `(positions, vectors)` in memory at a time.
 
     Scores -inf and positions -1 where there are fewer.
     """
     seen: list[Positions] = []
 
-    def vectors() -> Iterator[npt.NDArray[np.float32]]:
+    def vectors() -> Iterator[Vectors]:
         for positions, block in blocks:
             if len(block):
                 seen.append(positions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ class HeldOut:
     """Images of the collection as queries, and the images nearest to each, itself left out.
 
     `ids` `(n,)`, `vectors` `(n, dim)` float32; `neighbours` ids and `scores` float32, both `(n, depth)`, best first;
-    where there are fewer, null and -inf.
+    where there are fewer, null and -inf. They were taken from `sampled_from` rows.
     """
 
     ids: pa.Array[Any]
     vectors: npt.NDArray[np.float32]
     neighbours: npt.NDArray[np.object_]
     scores: Scores
+    sampled_from: int
 
     @classmethod
     def sample(cls, segments: Sequence[Segment], count: int = QUERIES) -> HeldOut:
@@ -48,36 +49,42 @@ class HeldOut:
             ids.append(segment.ids(positions))
             vectors.append(segment.vectors(positions))
             start += segment.live_count
-        return cls.exact(pa.concat_arrays(ids), np.concatenate(vectors), segments)
+        nothing = np.empty((0, 0))
+        queries = cls(
+            ids=pa.concat_arrays(ids),
+            vectors=np.concatenate(vectors),
+            neighbours=nothing.astype(object),
+            scores=nothing.astype(np.float32),
+            sampled_from=total,
+        )
+        return queries.exact(segments)
 
-    @classmethod
-    def exact(cls, ids: pa.Array[Any], vectors: npt.NDArray[np.float32], segments: Sequence[Segment]) -> HeldOut:
-        """These queries, with neighbours computed block by block from all live rows."""
+    def fits(self, rows: int) -> bool:
+        """Whether the queries still stand for the live rows: they are not twice as many, nor half, as when sampled."""
+        return self.sampled_from <= 2 * rows and rows <= 2 * self.sampled_from
+
+    def exact(self, segments: Sequence[Segment]) -> HeldOut:
+        """The same queries, with neighbours computed block by block from all live rows."""
         starts = _starts(segments)
         blocks = (
             (positions + start, block)
             for segment, start in zip(segments, starts, strict=True)
             for positions, block in segment.live_blocks()
         )
-        return cls._among(ids, vectors, segments, blocks)
+        return self._among(segments, blocks)
 
-    @classmethod
     def _among(
-        cls,
-        ids: pa.Array[Any],
-        vectors: npt.NDArray[np.float32],
-        segments: Sequence[Segment],
-        blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]],
+        self, segments: Sequence[Segment], blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]]
     ) -> HeldOut:
         """Neighbours among the rows of some blocks, whose positions count through the segments."""
         # One more than is kept: the image itself may be among them.
-        scores, positions = exact_neighbours(vectors, blocks, _DEPTH + 1)
-        scores, positions = drop_own(scores, positions, locate(segments, ids))
+        scores, positions = exact_neighbours(self.vectors, blocks, _DEPTH + 1)
+        scores, positions = drop_own(scores, positions, locate(segments, self.ids))
         neighbours = np.full(positions.shape, None, object)
         for segment, start in zip(segments, _starts(segments), strict=True):
             here = (positions >= start) & (positions < start + segment.ntotal)
             neighbours[here] = segment.ids(positions[here] - start).to_numpy(zero_copy_only=False)
-        return cls(ids=ids, vectors=vectors, neighbours=neighbours, scores=scores)
+        return replace(self, neighbours=neighbours, scores=scores)
 
     def updated(self, touched: pa.Array[Any], segments: Sequence[Segment]) -> HeldOut:
         """The same queries over what there is after the rows of `touched` ids have been replaced or deleted.
@@ -86,7 +93,7 @@ class HeldOut:
         """
         gone = pc.is_in(pa.array(self.neighbours.ravel(), pa.string()), value_set=touched)
         old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
-        new = HeldOut._among(self.ids, self.vectors, segments, _blocks_of(segments, touched))
+        new = self._among(segments, _blocks_of(segments, touched))
         scores = np.concatenate([old, new.scores], axis=1)
         neighbours = np.concatenate([self.neighbours, new.neighbours], axis=1)
         # Beyond the end of a list lie rows that nobody looked at: what scores below it need not be the next.
@@ -94,11 +101,10 @@ class HeldOut:
         others = sum(segment.live_count for segment in segments) - (locate(segments, self.ids) >= 0)
         needed = np.minimum(DEEPEST, others)
         if (np.isfinite(scores).sum(axis=1) < needed).any():
-            return HeldOut.exact(self.ids, self.vectors, segments)
+            return self.exact(segments)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
-        return HeldOut(
-            ids=self.ids,
-            vectors=self.vectors,
+        return replace(
+            self,
             neighbours=np.take_along_axis(neighbours, best, axis=1),
             scores=np.take_along_axis(scores, best, axis=1),
         )
@@ -112,7 +118,8 @@ class HeldOut:
                 "vector": _lists(pa.array(self.vectors.ravel()), self.vectors.shape[1]),
                 "neighbours": _lists(pa.array(self.neighbours.ravel(), pa.string()), depth),
                 "scores": _lists(pa.array(self.scores.ravel()), depth),
-            }
+            },
+            metadata={"sampled_from": str(self.sampled_from)},
         )
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
@@ -132,6 +139,7 @@ class HeldOut:
             vectors=matrix("vector").copy(),
             neighbours=matrix("neighbours"),
             scores=matrix("scores").copy(),
+            sampled_from=int((table.schema.metadata or {}).get(b"sampled_from", 0)),
         )
 
 

@@ -14,8 +14,7 @@ from index.nearest import nearest
 from index.records import ScoreDistribution
 from index.segment import Segment
 
-_DEEP_QUERIES = 100  # recall@100 looks at ten times as many neighbours of each
-_SINGLE_QUERIES = 40
+_FEWER = 100  # queries asked one by one, and for recall@100, which looks at ten times as many neighbours of each
 _PAIRS_ROWS = 4_000
 _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]
 
@@ -33,25 +32,25 @@ class Measured:
 def measure(segments: Sequence[Segment], held_out: HeldOut, *, step: int = 1) -> Measured:
     """Ask every so many of the held-out queries, in a batch and some of them one by one."""
     queries = held_out.vectors[::step]
-    deep, single = (slice(None, None, max(1, len(held_out.ids) // few)) for few in (_DEEP_QUERIES, _SINGLE_QUERIES))
-    nearest(segments, held_out.vectors[single], 10)  # what is mapped has to be read once
+    few = slice(None, None, max(1, len(held_out.ids) // _FEWER))
+    nearest(segments, held_out.vectors[few], 10)  # what is mapped has to be read once
     started = time.perf_counter()
     found = search_held_out(segments, held_out.ids[::step], queries, 10)
     seconds = time.perf_counter() - started
-    found_deep = search_held_out(segments, held_out.ids[deep], held_out.vectors[deep], 100)
+    found_deep = search_held_out(segments, held_out.ids[few], held_out.vectors[few], 100)
     singles = []
-    for query in held_out.vectors[single]:
+    for query in held_out.vectors[few]:
         began = time.perf_counter()
         nearest(segments, query[np.newaxis], 10)
         singles.append((time.perf_counter() - began) * 1e3)
     recalls = {
         "1": recall(found, held_out.scores[::step], 1),
         "10": recall(found, held_out.scores[::step], 10),
-        "100": recall(found_deep, held_out.scores[deep], 100),
+        "100": recall(found_deep, held_out.scores[few], 100),
     }
     return Measured(
         queries=len(queries),
-        recall={k: round(float(value.mean()), 4) for k, value in recalls.items()},
+        recall={k: float(value.mean()) for k, value in recalls.items()},
         latency_ms={f"p{p}": round(float(np.percentile(singles, p)), 3) for p in (50, 99)},
         queries_per_second=round(len(queries) / seconds, 1),
     )

@@ -104,7 +104,7 @@ class IndexSettings(Record):
 
 
 class Option(Record):
-    """A kind of index that was considered. `memory` in bytes, over all segments; `why` it was chosen or not."""
+    """A kind of index that was considered. `memory` in bytes, about, of all segments; `why` it was chosen or not."""
 
     name: str
     memory: int
@@ -145,9 +145,10 @@ class VersionManifest(Record):
     """`manifest.json` of an index version, written last.
 
     `files` lie in the version's own folder, segments beside it, shared between versions. `ntotal` counts live
-    rows. `recall` maps k to recall@k against exact search and `latency_ms` percentiles of a single query to
-    milliseconds, both over `queries` images held out; `queries_per_second` is that of a batch. `base` is the version
-    that this one updates; None: it was built from all rows.
+    rows. `recall` maps k to recall@k against exact search, over `queries` images held out, those for k = 100 over a
+    hundred of them. `latency_ms` maps percentiles to milliseconds, over a hundred searched one by one;
+    `queries_per_second` is that of a batch. `base` is the version that this one updates; None: it was built from all
+    rows.
     """
 
     format: Literal[2] = 2

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index import ann
-from index.errors import CollectionError
+from index.errors import DamagedVersionError
 from index.exact import Positions, Scores, exact_neighbours
+from index.files import SEGMENTS
 from index.rows import EMBEDDING, embedding_type
+from index.vector_file import VectorFile
 
 VECTORS = "vectors.faiss"
 ROWS = "rows.arrow"
@@ -49,9 +51,12 @@ class Eligible:
 
 
 class Segment:
-    """Opening costs no copy, and processes share the pages. Scores are exact, whatever found the rows.
+    """Opening costs no copy, and processes share the pages; the files may then lose their names.
 
-    `tombstones` are positions that no longer count. At most `exact_rows` rows are scanned exactly. Thread-safe.
+    Scores are exact, whatever found the rows. `tombstones` are positions that no longer count. At most `exact_rows`
+    rows are scanned exactly, where it is `approximate`: has an index in the file `ANN`. Thread-safe.
+
+    DamagedVersionError when the numbers of vectors and of rows differ; whatever faiss and Arrow raise for other damage.
     """
 
     def __init__(
@@ -61,22 +66,26 @@ class Segment:
         parameters: Mapping[str, float] | None = None,
         tombstones: Positions | None = None,
         exact_rows: int = 0,
+        approximate: bool = False,
     ) -> None:
         self.folder = folder
         self._exact_rows = exact_rows
         # IO_FLAG_MMAP would copy a flat index into memory without a word; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
         reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
         self._stored: pa.Schema = reader.schema
         self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
         self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
+        self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
         if self.ntotal != self._starts[-1]:
-            raise CollectionError(
-                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again"
+            raise DamagedVersionError(
+                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again",
+                f"{SEGMENTS}/{folder.name}",
             )
         self._ann: faiss.IndexRefine | None = None
         self._breadth = 0.5
-        if (folder / ANN).exists():
+        if approximate:
             found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
             self._ann = faiss.IndexRefine(found_by, self._flat)
             # An index that was asked for is used, however few the rows; only a selection of them is scanned.
@@ -212,10 +221,8 @@ class Segment:
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
         """Positions and vectors of the live rows, a block at a time; read from the file, so that memory stays small."""
-        size = self.ntotal * self.dim * 4
-        path = self.folder / VECTORS
         start = 0
-        for block in ann.read_blocks(path, path.stat().st_size - size, self.ntotal, self.dim, rows):
+        for block in self._file.blocks(rows):
             live = np.flatnonzero(self._live_mask[start : start + len(block)])
             yield live + start, block if len(live) == len(block) else block[live]
             start += len(block)
@@ -223,35 +230,36 @@ class Segment:
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """The rows at these positions, in their order. None: every column but the embedding."""
         found: list[dict[str, Any]] = [{}] * len(positions)
-        # Batch by batch: taking from a table of many batches would first join them all.
-        batch_of = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(batch_of):
-            slots = np.flatnonzero(batch_of == number)
-            batch = self.batches[number].select(columns) if columns is not None else self.batches[number]
-            taken = batch.take(pa.array(positions[slots] - self._starts[number]))
+        for batch, slots, local in self._split(positions):
+            taken = (batch.select(columns) if columns is not None else batch).take(local)
             for slot, row in zip(slots, taken.to_pylist(), strict=True):
                 found[slot] = row
         return found
 
     def ids(self, positions: Positions) -> pa.Array[Any]:
         """The ids at these positions."""
-        ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
-        return ids.take(pa.array(positions, pa.int64())).combine_chunks()
+        found = np.empty(len(positions), object)
+        for batch, slots, local in self._split(positions):
+            found[slots] = batch.column("image_id").take(local).to_numpy(zero_copy_only=False)
+        return pa.array(found, pa.string())
+
+    def _split(self, positions: Positions) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.intp], pa.Array[Any]]]:
+        """The batches that hold these rows, each with the slots of its rows in `positions` and their places in it.
+
+        Batch by batch: taking from a table of many batches would first join them all.
+        """
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            slots = np.flatnonzero(numbers == number)
+            yield self.batches[number], slots, pa.array(positions[slots] - self._starts[number])
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
+        slots = pc.index_in(self._ids, value_set=ids).fill_null(-1).to_numpy()
+        here = np.flatnonzero((slots >= 0) & self._live_mask)
         found = np.full(len(ids), -1, np.int64)
-        for batch, start in zip(self.batches, self._starts, strict=False):
-            slots = pc.index_in(batch.column("image_id"), value_set=ids)
-            here = np.flatnonzero(slots.is_valid())
-            here = here[self._live_mask[here + start]]
-            found[slots.to_numpy(zero_copy_only=False)[here].astype(np.int64)] = here + start
+        found[slots[here]] = here
         return found
-
-    def find(self, image_id: str) -> int | None:
-        """Where the live row of an id is, or None."""
-        position = int(self.positions(pa.array([image_id]))[0])
-        return position if position >= 0 else None
 
     def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MANY and eligible.count > self.ntotal // 32):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +17,20 @@ import pyarrow.compute as pc
 from index import ann
 from index.choose import ann_factory, exact_rows, factory_of
 from index.errors import CollectionError, DamagedVersionError
-from index.files import file_record
+from index.files import SEGMENTS, file_record
 from index.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.rows import EMBEDDING
 from index.segment import ANN, ROWS, VECTORS, Segment
 from index.storage import Storage
 from index.tune import tune
+from index.vector_file import VectorFile, flat_header
 
 logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
-_RUN = 8  # vectors of a sample that are read at once
+_BATCH_ROWS = 16_384  # searches look at each batch by itself
 _MIN_SELF_SCORE = 0.9999
-_HEADER = 45  # bytes before the vectors of a flat index
 _FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
 
 
@@ -70,8 +69,13 @@ class SegmentJob:
 
     @property
     def memory(self) -> int:
-        """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows."""
-        return _FIXED_MEMORY + (3 * self._sample_rows(self.rows) * 4 + 2 * self.rows) * self.dim
+        """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows.
+
+        While it is filled, an index has room for up to twice the rows that are in it.
+        """
+        factory = self.settings.factory or ann_factory(self.rows, self.dim, refine=True, spread=self.dim)
+        held = 0 if factory == FLAT else 2 * self.rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        return _FIXED_MEMORY + 3 * self._training_rows(self.rows) * 4 * self.dim + held
 
     def run(self) -> SegmentRecord | None:
         """Build the segment and put it in place. None when no row has an embedding.
@@ -79,19 +83,19 @@ class SegmentJob:
         CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
         that cannot be built.
         """
-        home = f"index/segments/{self.name}"
+        home = f"{SEGMENTS}/{self.name}"
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
             batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)
             ntotal = write_rows(scratch, batches, self.source.schema)
             if ntotal == 0:
                 return None
-            training = read_sample(scratch, ntotal, self.dim, self._sample_rows(ntotal))
+            training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._training_rows(ntotal))
             factory = factory_of(self.options, training, ntotal, self.settings, update=self.update)
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
             del training
-            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim))
+            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim), approximate=factory != FLAT)
             check_rows_found(segment, pa.Table.from_batches(sample))
             if factory != FLAT and tune(segment, self.settings.target_recall) < self.settings.target_recall:
                 factory = self._exact_instead(factory)
@@ -124,7 +128,7 @@ class SegmentJob:
         )
         return FLAT
 
-    def _sample_rows(self, rows: int) -> int:
+    def _training_rows(self, rows: int) -> int:
         """How many of the rows to train on."""
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
         return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
@@ -140,26 +144,14 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
     total = 0
     with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
-        vectors.write(_flat_header(dim, 0))
-        for batch in batches:
+        vectors.write(flat_header(dim, 0))
+        for batch in _joined(batches):
             _unit_vectors(batch, dim).tofile(vectors)
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
         vectors.seek(0)
-        vectors.write(_flat_header(dim, total))
+        vectors.write(flat_header(dim, total))
     return total
-
-
-def read_sample(folder: Path, ntotal: int, dim: int, size: int) -> npt.NDArray[np.float32]:
-    """Vectors of a folder, `(size, dim)`, in their order: short runs that start at random."""
-    runs = np.random.default_rng(0).choice(-(-ntotal // _RUN), -(-size // _RUN), replace=False)
-    sample = np.empty((len(runs), _RUN, dim), np.float32)
-    with (folder / VECTORS).open("rb", buffering=0) as file:  # not mapped: the pages around each would come along
-        read = [
-            os.preadv(file.fileno(), [run.data], _HEADER + at * run.nbytes)
-            for run, at in zip(sample, np.sort(runs).tolist(), strict=True)
-        ]
-    return sample.reshape(-1, dim)[: sum(read) // (4 * dim)][:size]
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
@@ -167,7 +159,7 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
     dim = sample.shape[1]
     index = ann.new_index(factory, dim)
     ann.train(index, sample)
-    ann.fill(index, ann.read_blocks(folder / VECTORS, _HEADER, ntotal, dim))
+    ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
     faiss.write_index(index, str(folder / ANN))
 
 
@@ -199,15 +191,16 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
         yield batch
 
 
-def _flat_header(dim: int, ntotal: int) -> bytes:
-    """What faiss writes ahead of the vectors of a flat index; so they can be streamed, not held in memory.
-
-    Its last field is the number of floats to come; the third is that of vectors (`write_index_header` in faiss).
-    """
-    header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
-    header[8:16] = ntotal.to_bytes(8, "little")
-    header[-8:] = (ntotal * dim).to_bytes(8, "little")
-    return bytes(header)
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of `_BATCH_ROWS` or a little more: a file of rows for each of many blocks makes small ones."""
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        pending.append(batch)
+        if sum(map(len, pending)) >= _BATCH_ROWS:
+            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+            pending = []
+    if pending:
+        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:

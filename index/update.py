@@ -38,6 +38,11 @@ class Change:
     tombstones: Mapping[str, Positions]
     sources: list[RowSource]
 
+    @property
+    def live(self) -> int:
+        """How many rows there are then, at the most: some that are new may be rejects."""
+        return sum(record.live for record in self.kept) + sum(len(source) for source in self.sources)
+
 
 def change_of(
     changed: LiveRows,

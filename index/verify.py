@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from index.choose import exact_rows
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import DamagedVersionError
 from index.exact import Positions
 from index.files import SEGMENTS, first_damage, version_files
 from index.records import SegmentRecord, VersionManifest
-from index.segment import Segment
+from index.segment import ANN, Segment
 from index.storage import Storage
 
 TOMBSTONES = "tombstones.arrow"
@@ -91,24 +91,26 @@ def _tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
 
 
 def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
-    folder = Path(storage.absolute(f"{SEGMENTS}/{record.name}"))
+    path = f"{SEGMENTS}/{record.name}"
     try:
         opened = Segment(
-            folder,
+            Path(storage.absolute(path)),
             parameters=record.parameters,
             tombstones=tombstones,
             exact_rows=exact_rows(manifest.settings, manifest.dim),
+            approximate=ANN in record.files,  # not whatever else may lie there, which nobody has verified
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, where sizes alone were checked
-        path = f"{SEGMENTS}/{record.name}"
         raise DamagedVersionError(
             f"index version {manifest.version} is damaged: {path} cannot be read; build it again with `likeness index`",
             path,
         ) from error
     found = opened.ntotal, opened.live_count, opened.dim
     if found != (record.ntotal, record.live, manifest.dim):
-        raise CollectionError(
-            f"{folder} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
-            f"manifest says {record.ntotal} of {manifest.dim}, {record.live} live: build the index again"
+        raise DamagedVersionError(
+            f"{path} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
+            f"manifest of index version {manifest.version} says {record.ntotal} of {manifest.dim}, {record.live} live: "
+            "build it again with `likeness index`",
+            path,
         )
     return opened

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from index.ann import new_index, row_bytes
 from index.choose import ann_factory, choose, exact_rows, factory_of
 from index.errors import FactoryError
 from index.records import FLAT, IndexSettings
@@ -62,6 +63,30 @@ def test_the_table_says_why() -> None:
 def test_nothing_that_fits_is_told_with_what_it_would_take() -> None:
     with pytest.raises(FactoryError, match=r"no index of 1,000,000 vectors of 512 .* 1,048,576 bytes: the smallest"):
         choose(M, 512, IndexSettings(max_memory=MB))
+
+
+def test_what_is_named_and_weighed_is_the_index_of_a_segment() -> None:
+    options = choose(4 * M, 512, IndexSettings())
+    one = choose(M, 512, IndexSettings())
+    assert [option.name for option in options] == [option.name for option in one]
+    assert [option.memory for option in options] == [4 * option.memory for option in one]
+
+
+def test_the_memory_of_an_index_that_is_asked_for_is_limited_too() -> None:
+    settings = IndexSettings(factory="IVF100,PQ16x4fs,Refine(SQ8)")
+    (option,) = choose(M, 64, settings)
+    assert option.memory == M * (8 + 8 + 64)
+    with pytest.raises(FactoryError, match=r"takes 80,000,000 bytes for 1,000,000 .* over --max-memory 79,999,999"):
+        choose(M, 64, settings.model_copy(update={"max_memory": 79_999_999}))
+
+
+@pytest.mark.parametrize(
+    "factory", ["Flat", "SQ8", "HNSW16", "HNSW32,SQ8", "IVF16,Flat", "PCA8,IVF16,PQ4x4fs,Refine(SQ8)"]
+)
+def test_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
+    fill(tmp_path, (vectors := unit_vectors(20_000, dim=16)))
+    write_ann(tmp_path, factory, len(vectors), vectors)
+    assert row_bytes(new_index(factory, 16)) * 20_000 == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
 
 
 def test_small_segments_of_a_large_version_are_searched_exactly() -> None:

@@ -4,17 +4,22 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from index.build import build_index
+from index.build import build_index, run_here
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, ModelMismatchError
-from index.records import VersionManifest
+from index.prune import prune
+from index.records import SegmentRecord, VersionManifest
 from index.search import Searcher
 from index.segment import Segment
+from index.segment_job import SegmentJob
+from index.vector_file import flat_header
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
@@ -219,6 +224,30 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :]
 
 
+@pytest.mark.parametrize("field", [{"ntotal": 249}, {"live": 249}])
+def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
+    manifest = build_index(collection)
+    segment = manifest.segments[0].model_copy(update=field)
+    wrong = manifest.model_copy(update={"segments": [segment]})
+    index_file(collection, "000001/manifest.json").write_bytes(wrong.to_bytes())
+    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 holds 250 vectors of 8 dimensions"):
+        Searcher.open(collection)
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base is None
+    assert Searcher.open(collection).ntotal == 251
+
+
+def test_fewer_vectors_than_rows_in_a_base_are_built_anew(collection: Collection) -> None:
+    build_index(collection)
+    path = index_file(collection, "segments/000001-00/vectors.faiss")
+    data = path.read_bytes()
+    header = flat_header(DIM, 249)
+    path.write_bytes(header + data[len(header) :])
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base is None
+    assert Searcher.open(collection).ntotal == 251
+
+
 def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Collection) -> None:
     build_index(collection)
     (Path(collection.location) / "CURRENT").write_bytes(b"\xff nonsense")
@@ -284,7 +313,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("point", "live"), _POINTS.items())
-def test_a_build_killed_at_any_point_leaves_a_collection_that_works(killed: Path, point: str, live: str) -> None:
+def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
+    killed: Path, point: str, live: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection = Collection.create_or_open(str(killed / point))
     searcher = Searcher.open(collection)
     assert searcher.version == live
@@ -295,11 +326,26 @@ def test_a_build_killed_at_any_point_leaves_a_collection_that_works(killed: Path
     assert (final.base, final.ntotal) == ("000001", 250)
     matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
-    # What the killed build left is gone.
+    # What the killed build left stays for a day, since it may be a build that is under way.
+    prune(collection)
+    monkeypatch.setattr("index.prune.ABANDONED", timedelta(0))
+    prune(collection)
     kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
     assert names(index_file(collection)) == [*collection.versions(), "segments"]
     assert names(index_file(collection, "segments")) == sorted(kept)
     assert not list(index_file(collection).rglob(".*"))
+
+
+def test_a_build_leaves_the_files_of_another_that_is_under_way(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+        records = run_here(jobs)
+        assert build_index(collection).version == "000002"
+        return records
+
+    assert build_index(collection, run_jobs=meanwhile).version == "000001"
+    assert [Searcher.open(collection, version).ntotal for version in ("000001", "000002")] == [250, 250]
 
 
 @pytest.mark.parametrize("wrong", ["ids", "vectors"])
@@ -310,7 +356,7 @@ def test_a_self_check_that_fails_publishes_nothing(
     add_run(collection, rows(["new", "newer"]))
     real = getattr(Segment, wrong)
     monkeypatch.setattr(Segment, wrong, lambda segment, positions: real(segment, positions[::-1].copy()))
-    with pytest.raises(DamagedVersionError, match="failed its self-check and was not published: .*check the disk"):
+    with pytest.raises(DamagedVersionError, match=r"failed its self-check and was not published: .*check the disk"):
         build_index(collection)
     monkeypatch.undo()
     assert collection.versions() == [collection.current()] == ["000001"]

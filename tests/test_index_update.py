@@ -1,5 +1,6 @@
 """Updates of a version: what they write, what they share with it, and when all is built anew."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,9 +80,14 @@ def test_a_segment_of_mostly_tombstones_is_written_anew(collection: Collection) 
 def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Collection) -> None:
     build_index(collection)
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS)
-    with pytest.raises(EmptyCollectionError):
+    with pytest.raises(EmptyCollectionError, match=r"every image of .* has been deleted: .* still finds them; embed"):
         build_index(collection)
+    with pytest.raises(EmptyCollectionError, match="has been deleted"):
+        build_index(collection, rebuild=True)
     assert collection.versions() == [collection.current()] == ["000001"]
+    add_run(collection, rows([], unit_vectors(0), rejected={"0001": "corrupt"}))
+    with pytest.raises(EmptyCollectionError, match="embedded 0 of 1 rows"):
+        build_index(collection)
     add_run(collection, rows(["back"]))
     assert names(build_index(collection)) == [("000002-00", 1, 1)]
 
@@ -147,6 +153,32 @@ def test_an_update_that_cannot_train_its_index_is_built_anew(collection: Collect
     assert (manifest.base, names(manifest)) == (None, [("000002-00", 900, 900)])
 
 
+def test_a_collection_that_outgrows_exact_scans_is_searched_approximately(collection: Collection) -> None:
+    settings = IndexSettings(latency_ms=1e-6, target_recall=0.8)  # at most 256 rows are scanned exactly
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[100:])
+    assert [segment.factory for segment in build_index(collection, settings).segments] == ["Flat"]
+    vectors = unit_vectors(2_000, seed=5)
+    for step in range(6):
+        new = range(step * 300, (step + 1) * 300)
+        add_run(collection, rows([f"new-{number}" for number in new], vectors[new.start : new.stop]))
+        manifest = build_index(collection)
+        assert manifest.base == f"{step + 1:06d}"
+        assert [option.name for option in manifest.choice if option.chosen] != ["Flat"]
+        assert all(segment.factory != "Flat" or segment.ntotal <= 256 for segment in manifest.segments)
+    assert manifest.recall["10"] >= 0.8
+
+
+def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
+    settings = IndexSettings(max_memory=40_000, target_recall=0.1)
+    assert build_index(collection, settings).memory <= 40_000
+    add_run(collection, rows([f"new-{number}" for number in range(400)], unit_vectors(400, seed=5)))
+    assert build_index(collection).memory <= 40_000
+    add_run(collection, rows([f"newer-{number}" for number in range(9_000)], unit_vectors(9_000, seed=6)))
+    with pytest.raises(FactoryError, match="the smallest takes"):
+        build_index(collection)
+    assert collection.current() == "000002"
+
+
 def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) -> None:
     build_index(collection)
     vectors = unit_vectors(4_000, seed=5)
@@ -158,7 +190,7 @@ def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) 
     assert 0 < manifest.recall["10"] < 0.99
     message = str(caught.value)
     assert message.startswith(
-        f"index version 000002 reaches recall@10 {manifest.recall['10']:.4f}, expected 0.99 or more: it is not live, "
+        f"index version 000002 reaches recall@10 {manifest.recall['10']:.6g}, expected 0.99 or more: it is not live, "
         "000001 still is; "
     )
     for change in ("--max-memory", "--factory", "--target-recall", f"`likeness promote {collection.location} 000002`"):
@@ -180,12 +212,12 @@ def test_an_update_below_the_target_leads_to_a_build_from_all_rows(
     def wrong(held_out: HeldOut, *arguments: object) -> HeldOut:
         """As if the index found nothing that is as near as what it should find."""
         good = real(held_out, *arguments)  # type: ignore[arg-type]
-        return HeldOut(ids=good.ids, vectors=good.vectors, neighbours=good.neighbours, scores=good.scores + 1)
+        return replace(good, scores=good.scores + 1)
 
     monkeypatch.setattr(HeldOut, "updated", wrong)
     manifest = build_index(collection)
     assert (manifest.base, manifest.ntotal, manifest.recall["10"] >= 0.9) == (None, 601, True)
-    assert "the update reaches recall@10 0.0: building from all rows" in caplog.text
+    assert "the update reaches recall@10 0: building from all rows" in caplog.text
     assert sorted(entry.name for entry in collection.storage.list("index/segments")) == ["000001-00", "000002-00"]
 
 
@@ -200,6 +232,34 @@ def test_a_version_that_outgrew_its_queries_is_measured_with_others(collection: 
     assert manifest.scores.random[-1] == pytest.approx(np.max(exact - 2 * np.eye(100)), abs=1e-3)
     add_run(collection, rows(IDS[100:150], unit_vectors(150)[100:]))
     assert build_index(collection).queries == 100
+    # 100 rows were sampled: when they are half as many, 51 of the queries are of rows that are gone.
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:101])
+    assert build_index(collection).queries == 49
+
+
+def test_queries_are_taken_anew_whenever_the_rows_have_doubled(collection: Collection) -> None:
+    build_index(collection)
+    for start, total, queries in [(600, 1_200, 600), (1_200, 1_250, 1_000), (1_250, 2_400, 1_000)]:
+        new = [f"{number:04d}" for number in range(start, total)]
+        add_run(collection, rows(new, unit_vectors(total - start, seed=start)))
+        manifest = build_index(collection)
+        assert (manifest.ntotal, HeldOut.read(queries_of(collection)).sampled_from) == (
+            total,
+            600 if total == 1_200 else 1_250,
+        )
+        assert len(HeldOut.read(queries_of(collection)).ids) == queries
+
+
+def queries_of(collection: Collection) -> Path:
+    return Path(collection.location) / "index" / str(collection.current()) / "queries.arrow"
+
+
+def test_a_recall_just_below_the_target_is_not_rounded_up_to_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.measure.recall", lambda found, exact, k: np.array([0.98996]))
+    with pytest.raises(RecallTooLowError, match=r"recall@10 0\.98996, expected 0\.99 or more"):
+        build_index(collection)
 
 
 def test_a_factory_that_cannot_be_built_leaves_the_live_version(collection: Collection) -> None:

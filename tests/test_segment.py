@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from index.choose import choose
-from index.errors import CollectionError, FactoryError
+from index.errors import DamagedVersionError, FactoryError
 from index.records import IndexSettings, SegmentRecord
 from index.rows import EMBEDDING, embedding_type
 from index.segment import ANN, Segment
@@ -81,7 +81,12 @@ def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSetting
 
 
 def open_segment(folder: Path, record: SegmentRecord, **options: Any) -> Segment:
-    return Segment(folder / "index/segments" / record.name, parameters=record.parameters, **options)
+    return Segment(
+        folder / "index/segments" / record.name,
+        parameters=record.parameters,
+        approximate=ANN in record.files,
+        **options,
+    )
 
 
 def brute_force(
@@ -201,7 +206,6 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
         -1,
         1400,
     ]
-    assert (segment.find("701"), segment.find("3")) == (701, None)
     assert segment.rows(np.array([1400, 2])) == [{"image_id": "1400", "parity": 0}, {"image_id": "2", "parity": 0}]
     assert segment.ids(np.array([1999, 0, 700])).to_pylist() == ["1999", "0", "700"]
     assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
@@ -216,11 +220,41 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
     assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 
 
+def test_a_job_says_what_its_index_takes(tmp_path: Path) -> None:
+    def memory(factory: str | None) -> int:
+        settings = IndexSettings(factory=factory)
+        source = Rows(unit_vectors(1_000, dim=512))
+        return SegmentJob(storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings).memory
+
+    flat = memory("Flat")
+    assert memory("SQ8") - flat == 2 * 1_000 * 512
+    assert memory("HNSW32,Flat") - flat == 2 * 1_000 * (4 * 512 + 4 * 64 + 16)
+    assert memory(None) - flat == 2 * 1_000 * (512 + 64 + 8)
+
+
+def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
+    vectors = unit_vectors(50_000, dim=2)
+    segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))
+    assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # of 700 each
+    somewhere = np.random.default_rng(1).permutation(50_000)[:1_000]
+    ids = segment.ids(somewhere)
+    assert ids.to_pylist() == [str(position) for position in somewhere]
+    assert np.array_equal(segment.positions(ids), somewhere)
+    assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.to_pylist()
+    assert segment.ids(np.empty(0, np.int64)).to_pylist() == segment.rows(np.empty(0, np.int64)) == []
+
+
+def test_an_index_that_no_record_names_is_not_searched(tmp_path: Path) -> None:
+    record = build(tmp_path, unit_vectors(5, dim=DIM), IndexSettings())
+    (tmp_path / "index/segments" / record.name / ANN).write_bytes(b"stray")
+    assert open_segment(tmp_path, record).parameters == {}
+
+
 def test_vectors_and_rows_of_different_numbers_do_not_open(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     record = build(one, unit_vectors(5, dim=DIM), IndexSettings())
     build(two, unit_vectors(6, dim=DIM), IndexSettings())
     place = f"index/segments/{record.name}/rows.arrow"
     (two / place).replace(one / place)
-    with pytest.raises(CollectionError, match="has 5 vectors but 6 rows: build the index again"):
+    with pytest.raises(DamagedVersionError, match="has 5 vectors but 6 rows: build the index again"):
         open_segment(one, record)

@@ -20,7 +20,7 @@ def segment_of(folder: Path, factory: str, vectors: npt.NDArray[np.float32]) -> 
     write_rows(folder, table.to_batches(), table.schema)
     if factory != "Flat":
         write_ann(folder, factory, len(vectors), vectors)
-    return Segment(folder)
+    return Segment(folder, approximate=factory != "Flat")
 
 
 def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:

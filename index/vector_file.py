@@ -1,0 +1,72 @@
+"""The file of a segment's exact vectors: a flat index to faiss, which maps it; written as a stream, read in blocks."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from index.exact import Vectors
+
+_RUN = 8  # vectors of a sample that are read at once
+_HEADER = 45  # bytes before the vectors
+
+
+class VectorFile:
+    """Vectors read by their place in the file, which stays open when its name is gone. Thread-safe.
+
+    Read, not mapped: a pass over all must not fill the memory, and a sample not bring the pages around it along.
+    OSError when the file ends too early.
+    """
+
+    def __init__(self, path: Path, ntotal: int, dim: int) -> None:
+        self._path = path
+        self._ntotal = ntotal
+        self._dim = dim
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def blocks(self, rows: int = 32_768) -> Iterator[Vectors]:
+        """All vectors, `(rows, dim)` float32, each block in the memory of the one before."""
+        block = np.empty((min(rows, self._ntotal), self._dim), np.float32)
+        for start in range(0, self._ntotal, rows):
+            part = block[: self._ntotal - start]
+            self._read(part, start)
+            yield part
+
+    def sample(self, size: int) -> Vectors:
+        """At most `size` of the vectors, `(n, dim)` float32, in their order: short runs that start at random."""
+        runs = np.random.default_rng(0).choice(-(-self._ntotal // _RUN), -(-size // _RUN), replace=False)
+        sample = np.empty((len(runs) * _RUN, self._dim), np.float32)
+        end = 0
+        for start in np.sort(runs * _RUN).tolist():
+            count = min(_RUN, self._ntotal - start)  # the last of the file may be shorter
+            self._read(sample[end : end + count], start)
+            end += count
+        return sample[: min(size, end)]
+
+    def _read(self, vectors: Vectors, start: int) -> None:
+        """Fill `(n, dim)` with the vectors from a position on."""
+        left = vectors.data.cast("B")
+        offset = _HEADER + start * 4 * self._dim
+        while left:
+            count = os.preadv(self._descriptor, [left], offset)
+            if not count:
+                raise OSError(f"{self._path} ends at byte {offset:,}, {len(left):,} before the vectors do")
+            left = left[count:]
+            offset += count
+
+
+def flat_header(dim: int, ntotal: int) -> bytes:
+    """What faiss writes ahead of the vectors of a flat index; so they can be streamed, not held in memory.
+
+    Its last field is the number of floats to come; the third is that of vectors (`write_index_header` in faiss).
+    """
+    header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
+    header[8:16] = ntotal.to_bytes(8, "little")
+    header[-8:] = (ntotal * dim).to_bytes(8, "little")
+    return bytes(header)
