@@ -9,9 +9,11 @@ import pytest
 from PIL import Image
 
 from api.app import create_app
-from api.client import LikenessClient, RequestRefused, SearchResult
+from api.client import LikenessClient, RequestRefused, SearchResult, TooBusy
+from api.keys import KeyRing, KeyScope, add_key
 from api.local import running
 from api.service import SearchService
+from api.settings import Access
 from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
 from index.build import build_index
@@ -143,6 +145,24 @@ def test_refusals(client: LikenessClient) -> None:
     with pytest.raises(RequestRefused) as caught:
         client.search(text="a", filter={"colour": "red"})
     assert "colour" in caught.value.detail
+
+
+def test_keys_open_what_their_scopes_say(service: SearchService, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    searcher = add_key(file, "searcher", KeyScope.search)
+    app = create_app(service, access=Access(keys=KeyRing(file), rate_limit_per_minute=1))
+    with running(app) as url:
+        with LikenessClient(url) as client, pytest.raises(RequestRefused, match=r"expected a key .*unauthorized"):
+            client.search(text="a")
+        with LikenessClient(url, api_key=searcher) as client:
+            assert client.search(text="a").matches
+            with pytest.raises(RequestRefused, match=r"expected a key of scope admin.*forbidden"):
+                client.rollback()
+            with pytest.raises(TooBusy) as caught:
+                client.search(text="a")
+    assert caught.value.type == "urn:likeness:problem:rate-limited"
+    assert caught.value.retry_after is not None
+    assert 50 < caught.value.retry_after <= 60
 
 
 def test_versions_are_switched(client: LikenessClient, collection: Collection) -> None:
