@@ -81,10 +81,10 @@ def search(
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     like: Annotated[
         list[str] | None,
-        typer.Option(help="The id of an image of the collection instead; or several, one option each."),
+        typer.Option(help="The id of an image of the collection instead; may be repeated."),
     ] = None,
     unlike: Annotated[
-        list[str] | None, typer.Option(help="Beside --like: the id of an image that is not to be like.")
+        list[str] | None, typer.Option(help="Beside --like: the id of an image that matches are to be unlike.")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
