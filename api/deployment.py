@@ -9,13 +9,17 @@ from pathlib import Path
 import ray
 from fastapi import FastAPI
 from ray import serve
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
 from api.compose import build_service
 from api.errors import DeployError, ListenError
 from api.local import listening
+from api.logs import configure_logs
 from api.service import SearchService
 from api.settings import ServeSettings
+from api.telemetry import REQUEST_ID
 from index.collection import Collection
 from index.errors import EmptyCollectionError
 
@@ -32,7 +36,10 @@ def serve_app(
 
     # A function, and not an app: Serve pickles what it is given, and a loaded model must not travel.
     def build() -> FastAPI:
-        return create_app(compose(settings), limits=settings.limits(), access=settings.access())
+        configure_logs(settings.log_format)
+        app = create_app(compose(settings), limits=settings.limits(), access=settings.access())
+        app.add_middleware(_ProxyTellsRequestIds)
+        return app
 
     deployment = serve.deployment(
         name="Likeness",
@@ -44,6 +51,8 @@ def serve_app(
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
         max_constructor_retry_count=2,
+        # `api.telemetry` writes a line for each request.
+        logging_config={"enable_access_log": False},
     )
     return deployment(serve.ingress(build)()).bind()
 
@@ -91,6 +100,21 @@ def run(
         finally:
             serve.delete(APP_NAME)
     return url
+
+
+class _ProxyTellsRequestIds:
+    """Leaves the header to Serve's proxy, which gives each request an id, if it has none, and adds it to the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)[REQUEST_ID]
+            await send(message)
+
+        await self._app(scope, receive, sending)
 
 
 def _absolute(settings: ServeSettings) -> ServeSettings:

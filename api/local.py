@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.compose import build_service
 from api.errors import ListenError, StartError
+from api.logs import configure_logs
 from api.service import SearchService
 from api.settings import ServeSettings
 
@@ -30,6 +31,7 @@ def run_local(
     """
     with listening(*settings.listen_address()) as listener:
         access = settings.access()
+        configure_logs(settings.log_format)
         app = create_app(compose(settings), limits=settings.limits(), access=access)
         if on_listening is not None:
             on_listening(_url(listener))

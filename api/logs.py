@@ -21,7 +21,10 @@ def configure_logs(log_format: LogFormat) -> None:
     # The file itself: in a replica Ray Serve has put a logger of its own in the place of sys.stderr.
     handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    for old in [each for each in root.handlers if isinstance(each.formatter, JsonLines | TextLines)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
     logging.getLogger("api").setLevel(logging.INFO)
 
 

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from api.errors import ListenError
 from api.keys import KeyRing
+from api.logs import LogFormat
 from index.search import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
@@ -82,6 +83,8 @@ class ServeSettings(BaseSettings):
     max_k: int = Field(default=RequestLimits.max_k, ge=1, le=MAX_K)
     max_upload_bytes: int = Field(default=RequestLimits.max_upload_bytes, ge=1)
     swap_interval_s: float = Field(default=2.0, gt=0, description="how often the live index version is looked up")
+
+    log_format: LogFormat = Field(default="text", description="of the log on stderr: text, or JSON lines")
 
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
     num_gpus: float = Field(default=0, ge=0)

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from api.keys import KeyScope, add_key, list_keys, remove_key
+from api.logs import LogFormat
 from jobs.options import CollectionArgument, FormatOption, MovedModelOption, OutputFormat, console, given, model_named
 
 errors = Console(stderr=True)
@@ -44,6 +45,9 @@ def serve(
     allow_remote: Annotated[
         bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
     ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Of the log on stderr: `text`, or `json`, one object a line.")
+    ] = None,
 ) -> None:
     """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
 
@@ -62,6 +66,7 @@ def serve(
             allowed_hosts=frozenset(allow_host) if allow_host else None,
             keys_file=keys_file and str(keys_file),
             allow_remote=allow_remote,
+            log_format=log_format,
         )
     )
     if local:
