@@ -50,15 +50,12 @@ class Bound:
         self._ongoing.add(task)
         task.add_done_callback(self._ongoing.discard)
         try:
-            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if done:
+            await asyncio.wait({task}, timeout=self._timeout_s)
+        finally:  # Ray Serve cancels the request of a caller who has left
+            late = not task.done()
+        if not late:
             task.result()
-            return
-        late = True
-        if not started:  # else the server closes the connection on an answer that has no end
+        elif not started:  # else the server closes the connection on an answer that has no end
             problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)
             await problem_response(problem)(scope, receive, send)
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 
+from api.access import charge
 from api.answering import Answering, settled
 from api.asked import BatchRequest, EmbedRequest, SearchRequest
 from api.body import problem_of_invalid, read_json, read_search
@@ -55,6 +56,7 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     async def batch(request: Request) -> Response:
         asked, engine = await read_json(request, BatchRequest, limits), service.engine
         check_count("searches", len(asked.searches), limits)
+        charge(request, len(asked.searches) - 1)
 
         async def answer(document: object) -> Found:
             return Found(ok=await answering.search(query_of(_read(document), limits), engine))
@@ -77,7 +79,9 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
                 raise part
             return Embedded(ok=(await answering.embed(part, engine)).tolist())
 
-        found = await settled([partial(answer, part) for part in parts_of(asked, limits)])
+        parts = parts_of(asked, limits)
+        charge(request, len(parts) - 1)
+        found = await settled([partial(answer, part) for part in parts])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]
         return _json(EmbedResponse(model=ModelOut.of(engine.model), results=results))
 

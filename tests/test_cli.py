@@ -27,7 +27,7 @@ from tests.small_collection import COLOURS, png
 
 COMMANDS = (
     *("embed", "index", "search", "serve", "rejects", "info", "demo"),
-    *("duplicates", "versions", "promote", "rollback", "prune", "compact"),
+    *("duplicates", "versions", "promote", "rollback", "prune", "compact", "keys"),
 )
 
 
@@ -517,6 +517,7 @@ def test_no_extensions_at_all(run: Run) -> None:
 
 def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
     assert_one_line(run("serve", collection, "--local", "--host", "0.0.0.0"), "expected a loopback host")
+    assert_one_line(run("serve", collection, "--local", "--port", "0", "--keys", "none.json"), "no key file none.json")
 
 
 def test_the_environment_sets_what_no_option_does(

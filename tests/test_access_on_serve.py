@@ -1,0 +1,109 @@
+"""Keys and bounds on Ray Serve, where they are the same as under uvicorn alone."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+from ray import serve
+
+from api.deployment import run
+from api.errors import KeysError
+from api.keys import KeyScope, add_key
+from api.service import SearchService
+from api.settings import ServeSettings
+from embedder.fake import FakeEmbedder
+from embedder.fetch import Fetcher, FetchPolicy
+from index.collection import Collection
+from index.search import Searcher
+from tests.guarded_app import told
+from tests.small_collection import COLOURS, make_collection, png
+
+
+def composed() -> Callable[[ServeSettings], SearchService]:
+    """Composes around a fake model that takes its time. Nested, so that it pickles by value."""
+
+    class SlowEmbedder(FakeEmbedder):
+        def embed_texts(self, texts: Any) -> Any:
+            if texts != ["a picture"]:  # which is asked when it is loaded
+                time.sleep(0.5)
+            return super().embed_texts(texts)
+
+    def compose(settings: ServeSettings) -> SearchService:
+        return SearchService(
+            embedder=SlowEmbedder(),
+            searcher=Searcher.open(Collection.open(settings.collection)),
+            query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls()),
+            picture_fetcher=Fetcher(),
+        )
+
+    return compose
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
+    location = tmp_path_factory.mktemp("served") / "collection"
+    make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    return str(location)
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    yield
+    serve.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.ray
+def test_keys_and_bounds_on_ray_serve(
+    collection: str, cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    search, admin = (add_key("keys.json", f"{scope}er", KeyScope(scope)) for scope in ("search", "admin"))
+    settings = ServeSettings(collection=collection, port=free_port(), keys_file="keys.json", max_ongoing_requests=2)
+    url = run(settings, blocking=False, compose=composed())
+    with httpx.Client(base_url=url, timeout=30) as client:
+        assert client.get("/healthz").status_code == 200
+        assert told(client.get("/index")) == (401, "unauthorized")
+        refused = client.post("/index/promote", headers={"X-API-Key": search})
+        assert told(refused) == (403, "forbidden")
+        assert refused.headers["x-content-type-options"] == "nosniff"
+        assert client.get("/index", headers={"X-API-Key": admin}).status_code == 200
+
+        client.headers["Authorization"] = f"Bearer {search}"
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda n: client.post("/search", json={"text": f"star {n}"}), range(8)))
+        statuses = [response.status_code for response in found]
+        assert statuses.count(200) >= 2
+        assert statuses.count(200) + statuses.count(429) == 8
+        busy = next(response for response in found if response.status_code == 429)
+        assert told(busy) == (429, "overloaded")
+        assert busy.headers["retry-after"] == "1"
+        assert client.post("/search", json={"text": "star"}).status_code == 200
+
+
+@pytest.mark.ray
+def test_without_keys_admin_is_for_this_machine_on_ray_serve(collection: str, cluster: None) -> None:
+    url = run(ServeSettings(collection=collection, port=free_port()), blocking=False, compose=composed())
+    with httpx.Client(base_url=url, timeout=30) as client:
+        # Followed by nothing, the app has no such page; what matters is that the gate lets pass, or not.
+        assert told(client.post("/index/promote")) == (404, "not-found")
+        assert told(client.post("/index/promote", headers={"Origin": "https://evil.example"})) == (403, "forbidden")
+
+
+def test_wrong_keys_are_said_before_a_cluster_is_started(collection: str, tmp_path: Path) -> None:
+    with pytest.raises(KeysError, match="no key file"):
+        run(ServeSettings(collection=collection, keys_file=str(tmp_path / "none.json")), compose=composed())
+    assert not ray.is_initialized()
