@@ -8,13 +8,10 @@ from typing import Protocol
 
 import faiss
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from usearch.index import Index
 
 from benchmarks.clustered import DIM, Rows, Vectors, exact
-from index.nearest import nearest
-from index.segment import Segment
+from index.segments import Segments
 
 Dials = Mapping[str, float]
 
@@ -48,30 +45,29 @@ class Ours:
     name = "Likeness"
     most_queries = 10_000
 
-    def __init__(self, segments: Sequence[Segment], memory: int) -> None:
+    def __init__(self, segments: Segments, memory: int) -> None:
         self._segments = segments
         self.bytes = memory
-        self.tuned: Dials | None = segments[0].parameters
-        ids = [segment.ids(np.arange(segment.ntotal)) for segment in segments]
-        self._row_of = np.concatenate([pc.cast(part, pa.int64()).to_numpy(zero_copy_only=False) for part in ids])
+        self.tuned: Dials | None = segments.parts[0].parameters
+        self._row_of = segments.ids(np.arange(segments.ntotal)).astype(np.int64)
 
     @property
     def ramps(self) -> list[list[Dials]]:
         """Lists to probe, for several depths of ranking."""
         lists = [round(2 ** (step / 2)) for step in range(2, 20)]
-        nprobe = [{"nprobe": float(count)} for count in lists if count <= self._segments[0].nlist]
+        nprobe = [{"nprobe": float(count)} for count in lists if count <= self._segments.parts[0].nlist]
         depths: list[Dials] = [{"rescore": factor} for factor in (4.0, 8.0, 16.0, 32.0)]
-        if "k_factor" in self._segments[0].parameters:
+        if "k_factor" in self._segments.parts[0].parameters:
             depths = [{"k_factor": factor, "rescore": 2.0} for factor in (2.0, 4.0, 8.0, 16.0)]
         return [[{**depth, **width} for width in nprobe] for depth in depths]
 
     def set(self, dials: Dials) -> None:
-        for segment in self._segments:
+        for segment in self._segments.parts:
             segment.tune(dials)
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows:
         faiss.omp_set_num_threads(threads)
-        rows: Rows = self._row_of[nearest(self._segments, queries, k)[1]]
+        rows: Rows = self._row_of[self._segments.search(queries, k)[1]]
         return rows
 
 

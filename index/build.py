@@ -28,8 +28,8 @@ from index.records import (
     SegmentRecord,
     VersionManifest,
 )
-from index.segment import Segment
 from index.segment_job import RowSource, SegmentJob
+from index.segments import Segments
 from index.update import QUERIES, change_of, read_held_out, touched_ids, write_tombstones
 from index.verify import TOMBSTONES, check_version, open_segments
 
@@ -138,7 +138,7 @@ class _Build:
             check_version(self.collection, base.model_copy(update={"segments": []}))
             old = open_segments(self.collection, base, Path(cache), verify=False)
             touched = touched_ids(self.storage, new, changed)
-            change = change_of(changed, touched, base.segments, old, self.settings)
+            change = change_of(changed, touched, base.segments, old.parts, self.settings)
             kept = {record.name for record in change.kept}
             merged = [record for record in base.segments if record.name not in kept]
             check_version(self.collection, base.model_copy(update={"segments": merged}))
@@ -197,7 +197,7 @@ class _Build:
             seconds=0.0,
         )
 
-    def _finish(self, draft: VersionManifest, segments: Sequence[Segment], held_out: HeldOut) -> VersionManifest:
+    def _finish(self, draft: VersionManifest, segments: Segments, held_out: HeldOut) -> VersionManifest:
         """Measure, and write what makes the version complete: its manifest, last."""
         # An update is to cost what the change costs, and all of its queries have judged most of it before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)

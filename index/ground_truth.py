@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.exact import Positions, Scores, exact_neighbours
-from index.nearest import nearest
-from index.segment import Segment
+from index.exact import Positions, Scores, Vectors, exact_neighbours
+from index.segments import Segments
 
-QUERIES = 1_000
+QUERY_COUNT = 1_000
 DEEPEST = 100  # recall is measured at 1, 10 and 100
 _DEPTH = 130  # so many neighbours are kept, so that deleting some does not call for another pass over all rows
 _EQUAL = 1e-6  # one sum in another order
@@ -32,27 +30,21 @@ class HeldOut:
     """
 
     ids: pa.Array[Any]
-    vectors: npt.NDArray[np.float32]
+    vectors: Vectors
     neighbours: npt.NDArray[np.object_]
     scores: Scores
     sampled_from: int
 
     @classmethod
-    def sample(cls, segments: Sequence[Segment], count: int = QUERIES) -> HeldOut:
+    def sample(cls, segments: Segments, count: int = QUERY_COUNT) -> HeldOut:
         """Take every so many of the live rows, and find their neighbours in one pass over all."""
-        total = sum(segment.live_count for segment in segments)
-        wanted = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
-        ids, vectors, start = [], [], 0
-        for segment in segments:
-            here = wanted[(wanted >= start) & (wanted < start + segment.live_count)] - start
-            positions = segment.live_positions()[here]
-            ids.append(segment.ids(positions))
-            vectors.append(segment.vectors(positions))
-            start += segment.live_count
+        total = segments.live_count
+        numbers = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
+        positions = segments.live_positions(numbers)
         nothing = np.empty((0, 0))
         queries = cls(
-            ids=pa.concat_arrays(ids),
-            vectors=np.concatenate(vectors),
+            ids=pa.array(segments.ids(positions), pa.string()),
+            vectors=segments.vectors(positions),
             neighbours=nothing.astype(object),
             scores=nothing.astype(np.float32),
             sampled_from=total,
@@ -63,30 +55,20 @@ class HeldOut:
         """Whether the queries still stand for the live rows: they are not twice as many, nor half, as when sampled."""
         return self.sampled_from <= 2 * rows and rows <= 2 * self.sampled_from
 
-    def exact(self, segments: Sequence[Segment]) -> HeldOut:
+    def exact(self, segments: Segments) -> HeldOut:
         """The same queries, with neighbours computed block by block from all live rows."""
-        starts = _starts(segments)
-        blocks = (
-            (positions + start, block)
-            for segment, start in zip(segments, starts, strict=True)
-            for positions, block in segment.live_blocks()
-        )
-        return self._among(segments, blocks)
+        return self._among(segments, segments.live_blocks())
 
-    def _among(
-        self, segments: Sequence[Segment], blocks: Iterable[tuple[Positions, npt.NDArray[np.float32]]]
-    ) -> HeldOut:
-        """Neighbours among the rows of some blocks, whose positions count through the segments."""
+    def _among(self, segments: Segments, blocks: Iterable[tuple[Positions, Vectors]]) -> HeldOut:
+        """Neighbours among the rows of some blocks."""
         # One more than is kept: the image itself may be among them.
         scores, positions = exact_neighbours(self.vectors, blocks, _DEPTH + 1)
-        scores, positions = drop_own(scores, positions, locate(segments, self.ids))
+        scores, positions = drop_own(scores, positions, segments.positions(self.ids))
         neighbours = np.full(positions.shape, None, object)
-        for segment, start in zip(segments, _starts(segments), strict=True):
-            here = (positions >= start) & (positions < start + segment.ntotal)
-            neighbours[here] = segment.ids(positions[here] - start).to_numpy(zero_copy_only=False)
+        neighbours[positions >= 0] = segments.ids(positions[positions >= 0])
         return replace(self, neighbours=neighbours, scores=scores)
 
-    def updated(self, touched: pa.Array[Any], segments: Sequence[Segment]) -> HeldOut:
+    def updated(self, touched: pa.Array[Any], segments: Segments) -> HeldOut:
         """The same queries over what there is after the rows of `touched` ids have been replaced or deleted.
 
         Costs what the change costs: all rows are read only where too few neighbours would be left.
@@ -98,7 +80,7 @@ class HeldOut:
         neighbours = np.concatenate([self.neighbours, new.neighbours], axis=1)
         # Beyond the end of a list lie rows that nobody looked at: what scores below it need not be the next.
         scores[scores < np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)] = -np.inf
-        others = sum(segment.live_count for segment in segments) - (locate(segments, self.ids) >= 0)
+        others = segments.live_count - (segments.positions(self.ids) >= 0)
         needed = np.minimum(DEEPEST, others)
         if (np.isfinite(scores).sum(axis=1) < needed).any():
             return self.exact(segments)
@@ -151,15 +133,6 @@ def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scor
     return np.take_along_axis(scores, kept, axis=1), np.take_along_axis(positions, kept, axis=1)
 
 
-def locate(segments: Sequence[Segment], ids: pa.Array[Any]) -> Positions:
-    """Positions of ids, counted through all segments; -1 for an id that is not live."""
-    found = np.full(len(ids), -1, np.int64)
-    for segment, start in zip(segments, _starts(segments), strict=True):
-        positions = segment.positions(ids)
-        found = np.where(positions >= 0, positions + start, found)
-    return found
-
-
 def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     """For each query the share of its k nearest that were found, `(n,)`.
 
@@ -175,29 +148,13 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
 
 
-def search_held_out(
-    segments: Sequence[Segment], ids: pa.Array[Any], vectors: npt.NDArray[np.float32], k: int
-) -> Scores:
-    """What the index finds for held-out queries, themselves left out: scores `(n, k)`."""
-    scores, positions = nearest(segments, vectors, k + 1)
-    return drop_own(scores, positions, locate(segments, ids))[0]
-
-
-def _starts(segments: Sequence[Segment]) -> list[int]:
-    """Where each segment's positions start when they count through all."""
-    return [0, *itertools.accumulate(segment.ntotal for segment in segments)][:-1]
-
-
-def _blocks_of(
-    segments: Sequence[Segment], ids: pa.Array[Any], rows: int = 16_384
-) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+def _blocks_of(segments: Segments, ids: pa.Array[Any], rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
     """Positions and vectors of the live rows of these ids."""
-    for segment, start in zip(segments, _starts(segments), strict=True):
-        positions = segment.positions(ids)
-        positions = np.sort(positions[positions >= 0])
-        for first in range(0, len(positions), rows):
-            block = positions[first : first + rows]
-            yield block + start, segment.vectors(block)
+    positions = segments.positions(ids)
+    positions = np.sort(positions[positions >= 0])
+    for start in range(0, len(positions), rows):
+        block = positions[start : start + rows]
+        yield block, segments.vectors(block)
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:

@@ -21,7 +21,6 @@ from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, u
 from index.ranking import Hit, hits_of, rank, rounded
 from index.records import ModelRecord, VersionManifest
 from index.rows import metadata_columns
-from index.segment import Segment
 from index.segments import Segments
 from index.verify import open_segments
 
@@ -31,9 +30,9 @@ _OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # n
 class Searcher:
     """The nearest neighbours in one index version. Safe to use from several threads."""
 
-    def __init__(self, manifest: VersionManifest, segments: Sequence[Segment]) -> None:
+    def __init__(self, manifest: VersionManifest, segments: Segments) -> None:
         self.manifest = manifest
-        self.segments = Segments(segments)
+        self.segments = segments
         schema = self.segments.schema
         self._filterable = pa.schema([field for field in schema if field.name not in _OF_REJECTS])
         self._filters = FilterCache(self.segments, self._filterable)
@@ -49,7 +48,7 @@ class Searcher:
             raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
         manifest = collection.read_version(version)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
-            # A mapped file stays readable after its name is gone, and its room is freed with the process.
+            # A mapped file stays readable after its name is gone, and its space is freed with the process.
             return cls(manifest, open_segments(collection, manifest, Path(cache)))
 
     @property
@@ -153,7 +152,7 @@ class Searcher:
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None when the index does not hold it."""
-        positions = self.segments.positions([image_id])
+        positions = self.segments.positions(pa.array([image_id], pa.string()))
         return self.segments.rows(positions, self.segments.schema.names)[0] if positions[0] >= 0 else None
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
@@ -177,7 +176,7 @@ class Searcher:
         return unit
 
     def _vectors(self, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        positions = self.segments.positions(ids)
+        positions = self.segments.positions(pa.array(ids, pa.string()))
         for image_id, position in zip(ids, positions, strict=True):
             if position < 0:
                 raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")

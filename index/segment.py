@@ -236,12 +236,12 @@ class Segment:
                 found[slot] = row
         return found
 
-    def ids(self, positions: Positions) -> pa.Array[Any]:
-        """The ids at these positions."""
+    def ids(self, positions: Positions) -> npt.NDArray[np.object_]:
+        """The ids at these positions, strings."""
         found = np.empty(len(positions), object)
         for batch, slots, local in self._split(positions):
             found[slots] = batch.column("image_id").take(local).to_numpy(zero_copy_only=False)
-        return pa.array(found, pa.string())
+        return found
 
     def _split(self, positions: Positions) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.intp], pa.Array[Any]]]:
         """The batches that hold these rows, each with the slots of its rows in `positions` and their places in it.

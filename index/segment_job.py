@@ -168,10 +168,10 @@ def check_rows_found(segment: Segment, sample: pa.Table) -> None:
 
     DamagedVersionError otherwise: what was written is not what was given.
     """
-    positions, ids = sample.column("position").to_numpy(), sample.column("image_id").combine_chunks()
+    positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
     given = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
     scores = np.einsum("nd,nd->n", given, segment.vectors(positions)) / np.linalg.norm(given, axis=1)
-    if scores.min() < _MIN_SELF_SCORE or not segment.ids(positions).equals(ids):
+    if scores.min() < _MIN_SELF_SCORE or not np.array_equal(segment.ids(positions), ids):
         worst = ids[int(scores.argmin())]
         raise DamagedVersionError(
             f"{segment.folder} failed its self-check and was not published: {worst} has a score of {scores.min():.6f} "

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index.exact import Positions, Scores
+from index.exact import Positions, Scores, Vectors
 from index.filters import Filter
-from index.ground_truth import locate
-from index.nearest import nearest
 from index.rows import EMBEDDING, unify
 from index.segment import Eligible, Segment
 
@@ -31,9 +30,14 @@ class Segments:
         """Number of positions, those of rows under tombstones too."""
         return int(self._starts[-1])
 
+    @property
+    def live_count(self) -> int:
+        """Number of rows that no tombstone hides."""
+        return sum(segment.live_count for segment in self.parts)
+
     def count(self, eligible: Sequence[Eligible] | None) -> int:
         """How many rows a search may find. None: all that live."""
-        return sum(each.count for each in eligible) if eligible else sum(each.live_count for each in self.parts)
+        return sum(each.count for each in eligible) if eligible else self.live_count
 
     def eligible(self, wanted: Filter) -> list[Eligible]:
         """The live rows that pass a filter, for each segment."""
@@ -42,46 +46,73 @@ class Segments:
             for segment in self.parts
         ]
 
-    def search(
-        self, queries: npt.NDArray[np.float32], k: int, eligible: Sequence[Eligible] | None = None
-    ) -> tuple[Scores, Positions]:
-        """See `index.nearest.nearest`."""
-        return nearest(self.parts, queries, k, eligible)
+    def search(self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None) -> tuple[Scores, Positions]:
+        """Scores and positions of the k nearest, `(n, k)`, best first; -1 where there are fewer.
+
+        `eligible` has one entry for each segment.
+        """
+        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
+        found = [segment.search(queries, k, rows) for segment, rows in zip(self.parts, allowed, strict=True)]
+        if len(found) == 1:
+            return found[0]
+        scores = np.concatenate([scores for scores, _ in found], axis=1)
+        counted = [
+            np.where(positions < 0, -1, positions + start)
+            for (_, positions), start in zip(found, self._starts, strict=False)
+        ]
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, best, axis=1), np.take_along_axis(
+            np.concatenate(counted, axis=1), best, axis=1
+        )
 
     def within(
-        self, query: npt.NDArray[np.float32], min_score: float, eligible: Sequence[Eligible] | None = None
+        self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None
     ) -> Iterator[tuple[Scores, Positions]]:
         """All rows that score `min_score` or more, segment by segment, in no order."""
         for number, (segment, start) in enumerate(zip(self.parts, self._starts, strict=False)):
             scores, positions = segment.within(query, min_score, eligible[number] if eligible else None)
             yield scores, positions + start
 
-    def live_blocks(self, rows: int) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of all live rows, a block at a time."""
         for segment, start in zip(self.parts, self._starts, strict=False):
             for positions, vectors in segment.live_blocks(rows):
                 yield positions + start, vectors
 
-    def positions(self, ids: Sequence[str]) -> Positions:
-        """Where the live rows of these ids are; -1 for an id that has none."""
-        once = list(dict.fromkeys(ids))
-        found = dict(zip(once, locate(self.parts, pa.array(once, pa.string())).tolist(), strict=True))
-        return np.array([found[image_id] for image_id in ids], np.int64)
+    def live_positions(self, numbers: npt.NDArray[np.int64]) -> Positions:
+        """Positions of the live rows with these numbers, which ascend and count through the live rows alone."""
+        firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
+        cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
+        return np.concatenate(
+            [
+                segment.live_positions()[numbers[low:high] - first] + start
+                for segment, (low, high), first, start in zip(self.parts, cuts, firsts, self._starts, strict=False)
+            ]
+        )
 
-    def vectors(self, positions: Positions) -> npt.NDArray[np.float32]:
+    def positions(self, ids: pa.Array[Any]) -> Positions:
+        """Where the live rows of these ids are; -1 for an id that has none."""
+        once = ids.dictionary_encode()
+        found = np.full(len(once.dictionary), -1, np.int64)
+        for segment, start in zip(self.parts, self._starts, strict=False):
+            positions = segment.positions(once.dictionary)
+            found = np.where(positions >= 0, positions + start, found)
+        every: Positions = found[once.indices.to_numpy()]
+        return every
+
+    def vectors(self, positions: Positions) -> Vectors:
         """The vectors at these positions, `(n, dim)` float32."""
         found = np.empty((len(positions), self.parts[0].dim), np.float32)
         for number, slots in self._split(positions):
             found[slots] = self.parts[number].vectors(positions[slots] - self._starts[number])
         return found
 
-    def ids(self, positions: Positions) -> list[str]:
-        """The ids at these positions."""
+    def ids(self, positions: Positions) -> npt.NDArray[np.object_]:
+        """The ids at these positions, strings."""
         found = np.empty(len(positions), object)
         for number, slots in self._split(positions):
-            ids = self.parts[number].ids(positions[slots] - self._starts[number])
-            found[slots] = ids.to_numpy(zero_copy_only=False)
-        return found.tolist()
+            found[slots] = self.parts[number].ids(positions[slots] - self._starts[number])
+        return found
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The rows at these positions; a value is None where its segment lacks the column."""

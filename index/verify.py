@@ -19,15 +19,14 @@ from index.exact import Positions
 from index.files import SEGMENTS, first_damage, version_files
 from index.records import SegmentRecord, VersionManifest
 from index.segment import ANN, Segment
+from index.segments import Segments
 from index.storage import Storage
 
 TOMBSTONES = "tombstones.arrow"
 """Rows of older segments that no longer count: `segment` (string) and `position` in it (int64)."""
 
 
-def open_segments(
-    collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True
-) -> list[Segment]:
+def open_segments(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True) -> Segments:
     """Check every file of a version, then map its segments, in the manifest's order.
 
     Files of an object store are copied into `cache` first. DamagedVersionError names a file that is missing,
@@ -36,10 +35,12 @@ def open_segments(
     """
     storage = collection.storage if collection.storage.is_local else _copied(collection.storage, manifest, cache)
     _check(collection, manifest, storage, verify=verify)
-    return [
-        _open_segment(storage, manifest, record, tombstones)
-        for record, tombstones in zip(manifest.segments, _tombstones(storage, manifest), strict=True)
-    ]
+    return Segments(
+        [
+            _open_segment(storage, manifest, record, tombstones)
+            for record, tombstones in zip(manifest.segments, _tombstones(storage, manifest), strict=True)
+        ]
+    )
 
 
 def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:

@@ -1,6 +1,5 @@
 """Held-out queries and their exact neighbours; the recall that is measured with them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from index.ground_truth import HeldOut, drop_own, recall
 from index.records import IndexSettings
 from index.segment import Segment
 from index.segment_job import write_rows
+from index.segments import Segments
 from index.verify import open_segments
 from tests.hand_made import add_run, rows, unit_vectors
 
@@ -24,8 +24,8 @@ from tests.hand_made import add_run, rows, unit_vectors
 def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: Path) -> None:
     vectors = unit_vectors(500)
     vectors[7] = vectors[3]  # a duplicate is a neighbour
-    segments = [segment_of(tmp_path / "a", vectors[:200], 0), segment_of(tmp_path / "b", vectors[200:], 200)]
-    segments[0].bury(np.array([5, 6]))
+    segments = Segments([segment_of(tmp_path / "a", vectors[:200], 0), segment_of(tmp_path / "b", vectors[200:], 200)])
+    segments.parts[0].bury(np.array([5, 6]))
     held_out = HeldOut.sample(segments, 50)
     assert len(held_out.ids) == 50
     live = [number for number in range(500) if number not in (5, 6)]
@@ -49,7 +49,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_few_rows_have_few_neighbours(tmp_path: Path, count: int) -> None:
-    held_out = HeldOut.sample([segment_of(tmp_path, unit_vectors(count), 0)])
+    held_out = HeldOut.sample(Segments([segment_of(tmp_path, unit_vectors(count), 0)]))
     assert np.isfinite(held_out.scores).sum(axis=1).tolist() == [count - 1] * count
     assert (held_out.neighbours[:, count - 1 :] == None).all()  # noqa: E711
 
@@ -72,20 +72,21 @@ def test_updated_is_what_is_computed_from_scratch(
 ) -> None:
     random = np.random.default_rng(seed)
     folder = tmp_path_factory.mktemp("changes")
-    segments = [segment_of(folder / "first", unit_vectors(first, seed=seed), 0)]
+    segments = Segments([segment_of(folder / "first", unit_vectors(first, seed=seed), 0)])
     held_out = HeldOut.sample(segments, 10)
     for step, (added, start, share) in enumerate(changes):
-        live = sorted(int(str(n)) for segment in segments for n in segment.ids(segment.live_positions()).to_pylist())
+        live = sorted(map(int, segments.ids(segments.live_positions(np.arange(segments.live_count)))))
         deleted = [number for number in live if random.random() < share]
         new = range(start, start + added)
         if not set(live) - set(deleted) and not added:
             continue
         touched = pa.array([str(number) for number in {*deleted, *new}], pa.string())
-        for segment in segments:
+        for segment in segments.parts:
             positions = segment.positions(touched)
             segment.bury(positions[positions >= 0])
         if added:
-            segments.append(segment_of(folder / str(step), unit_vectors(added, seed=seed + step + 1), start))
+            new_segment = segment_of(folder / str(step), unit_vectors(added, seed=seed + step + 1), start)
+            segments = Segments([*segments.parts, new_segment])
         held_out = held_out.updated(touched, segments)
         scratch = held_out.exact(segments)
         assert np.allclose(
@@ -101,12 +102,12 @@ def test_updated_is_what_is_computed_from_scratch(
 def test_all_rows_are_read_again_only_where_neighbours_run_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segments = [segment_of(tmp_path, unit_vectors(600), 0)]
+    segments = Segments([segment_of(tmp_path, unit_vectors(600), 0)])
     held_out = HeldOut.sample(segments, 20)
     passes = []
     real = HeldOut.exact
 
-    def counted(held_out: HeldOut, given: Sequence[Segment]) -> HeldOut:
+    def counted(held_out: HeldOut, given: Segments) -> HeldOut:
         passes.append(given)
         return real(held_out, given)
 
@@ -114,7 +115,7 @@ def test_all_rows_are_read_again_only_where_neighbours_run_short(
     for image_id in held_out.neighbours[0, :31].tolist():
         assert not passes
         touched = pa.array([image_id])
-        segments[0].bury(segments[0].positions(touched))
+        segments.parts[0].bury(segments.positions(touched))
         held_out = held_out.updated(touched, segments)
     assert len(passes) == 1
     assert np.isfinite(held_out.scores[0]).all()
@@ -174,7 +175,7 @@ def test_the_recall_of_a_version_is_what_brute_force_says(tmp_path: Path) -> Non
     for k in (1, 10, 100):
         asked = own[::10] if k == 100 else own
         # k + 1 for the image itself; recall@1 comes of the search for ten.
-        _, found = segments[0].search(vectors[asked], (100 if k == 100 else 10) + 1)
+        _, found = segments.search(vectors[asked], (100 if k == 100 else 10) + 1)
         shares = []
         for query, positions in enumerate(found):
             others = [position for position in positions if position != asked[query]][:k]

@@ -153,7 +153,7 @@ class TestOnCluster:
         assert collection.current() == there.version
         queries = unit_vectors(20, seed=1)
         for one, two in zip(
-            open_segments(collection, there, tmp_path), open_segments(other, here, tmp_path), strict=True
+            open_segments(collection, there, tmp_path).parts, open_segments(other, here, tmp_path).parts, strict=True
         ):
             for found, expected in zip(one.search(queries, 10), two.search(queries, 10), strict=True):
                 np.testing.assert_array_equal(found, expected)

@@ -207,7 +207,7 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
         1400,
     ]
     assert segment.rows(np.array([1400, 2])) == [{"image_id": "1400", "parity": 0}, {"image_id": "2", "parity": 0}]
-    assert segment.ids(np.array([1999, 0, 700])).to_pylist() == ["1999", "0", "700"]
+    assert segment.ids(np.array([1999, 0, 700])).tolist() == ["1999", "0", "700"]
     assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
     assert (len(segment), segment.ntotal, segment.dead_positions().tolist()) == (ROWS - 2, ROWS, [3, 1500])
     segment.bury(np.array([4, 3]))
@@ -238,10 +238,10 @@ def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
     assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # of 700 each
     somewhere = np.random.default_rng(1).permutation(50_000)[:1_000]
     ids = segment.ids(somewhere)
-    assert ids.to_pylist() == [str(position) for position in somewhere]
-    assert np.array_equal(segment.positions(ids), somewhere)
-    assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.to_pylist()
-    assert segment.ids(np.empty(0, np.int64)).to_pylist() == segment.rows(np.empty(0, np.int64)) == []
+    assert ids.tolist() == [str(position) for position in somewhere]
+    assert np.array_equal(segment.positions(pa.array(ids)), somewhere)
+    assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.tolist()
+    assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
 
 
 def test_an_index_that_no_record_names_is_not_searched(tmp_path: Path) -> None:

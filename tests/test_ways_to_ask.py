@@ -350,10 +350,10 @@ def test_what_can_be_filtered(searcher: Searcher) -> None:
 
 def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
     scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random=[-0.2, 0.1, 0.5, 0.9], nearest=[])
-    judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments.parts)
+    judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
     assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
     none = ScoreDistribution(levels=[0.0, 1.0], random=[], nearest=[])
-    assert Searcher(searcher.manifest.model_copy(update={"scores": none}), []).percentile(0.5) is None
+    assert Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments).percentile(0.5) is None
     pairs = [
         score for image_id, vector in ROWS.vectors.items() for other, score in ROWS.scores(vector).items()
         if other != image_id
