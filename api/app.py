@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from api.access import install_access
 from api.api_version import install_api_version
+from api.metrics import Metrics
 from api.openapi import add_schemas
 from api.problems import install_problems, problem_table
 from api.routes_images import image_routes
@@ -18,6 +19,7 @@ from api.routes_state import state_routes
 from api.routes_versions import version_routes
 from api.service import SearchService
 from api.settings import Access, RequestLimits
+from api.telemetry import follow, install_telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -56,4 +58,7 @@ def create_app(
     add_schemas(app)
     install_api_version(app)
     install_access(app, access or Access())
+    metrics = Metrics()
+    follow(service, metrics)
+    install_telemetry(app, metrics)
     return app
