@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from api.embedding_cache import EmbeddingCache
 from api.service import SearchService
 from api.settings import ServeSettings
 from api.swap import IndexSource
@@ -45,5 +46,6 @@ def build_service(settings: ServeSettings, *, query_policy: FetchPolicy | None =
         source=IndexSource(collection=collection, load_model=load_recorded, interval_s=settings.swap_interval_s),
         query_fetcher=Fetcher(query_policy or untrusted),
         picture_fetcher=Fetcher(FetchPolicy()),
+        cache=EmbeddingCache(settings.embedding_cache_bytes),
         query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),
     )

@@ -49,9 +49,10 @@ class SearchService:
         query_fetcher: Fetcher,
         picture_fetcher: Fetcher,
         query_limits: ImageLimits | None = None,
+        cache: EmbeddingCache | None = None,
         source: IndexSource | None = None,
     ) -> None:
-        self.cache = EmbeddingCache()
+        self.cache = cache or EmbeddingCache()
         self.on_batch: list[Callable[[int], None]] = []
         self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
         # A decoded picture may take half a gigabyte: only as many at once as there are cores for them.

@@ -82,6 +82,9 @@ class ServeSettings(BaseSettings):
     )
     max_k: int = Field(default=RequestLimits.max_k, ge=1, le=MAX_K)
     max_upload_bytes: int = Field(default=RequestLimits.max_upload_bytes, ge=1)
+    embedding_cache_bytes: int = Field(
+        default=32 * 2**20, ge=0, description="for vectors of pictures and texts that were asked for lately"
+    )
     swap_interval_s: float = Field(default=2.0, gt=0, description="how often the live index version is looked up")
 
     log_format: LogFormat = Field(default="text", description="of the log on stderr: text, or JSON lines")

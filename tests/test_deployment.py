@@ -26,12 +26,13 @@ from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.model import ClipEmbedder
+from index.build import build_index
 from index.collection import Collection
 from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
-from tests.small_collection import COLOURS, make_collection, png
+from tests.small_collection import COLOURS, add_pictures, make_collection, png
 
 Compose = Callable[[ServeSettings], SearchService]
 
@@ -198,6 +199,32 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
         build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=other))
     assert embedder.identity.fingerprint in str(caught.value)
     assert repr(other) in str(caught.value)
+
+
+def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None:
+    first, second = save_model(tmp_path / "first", 1), save_model(tmp_path / "second", 2)
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    make_collection(tmp_path / "c", pictures, ClipEmbedder.load(first, device="cpu"))
+    moved = tmp_path / "moved"
+    (tmp_path / "first").rename(moved)
+    service = build_service(
+        ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
+    )
+    before, collection = service.model, Collection.open(str(tmp_path / "c"))
+
+    embedder = ClipEmbedder.load(second, device="cpu")
+    add_pictures(collection, pictures, embedder)
+    build_index(collection)
+    service.live.look()
+    answer = service.search_by_bytes(pictures["blue.png"], 1)
+    assert (answer.version, answer.model) == ("000002", embedder.identity)
+    assert answer.matches[0].image_id == "blue.png"
+    assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
+
+    # The settings say where the first one is now.
+    collection.promote("000001")
+    service.live.look()
+    assert (service.version, service.model) == ("000001", before)
 
 
 # On Ray Serve

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -360,6 +361,42 @@ def test_vectors_of_pictures_and_texts(client: TestClient) -> None:
     first, second = client.post("/embed", json={"urls": [URL, "http://example.com/none"]}).json()["results"]
     np.testing.assert_allclose(first["ok"], vector_of("red-1.png"), atol=1e-6)
     assert second["problem"]["type"] == "urn:likeness:problem:url-not-usable"
+
+
+def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
+    """More fetches than there are threads for them, and a text is answered all the same."""
+
+    class SlowHost(RecordingFetcher):
+        def fetch(self, uri: str) -> bytes:
+            assert go.wait(20)
+            return super().fetch(uri)
+
+    go, asked = threading.Event(), threading.Barrier(11)
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=searcher,
+        query_fetcher=SlowHost({URL: png(COLOURS["red-1.png"])}),
+        picture_fetcher=RecordingFetcher({}),
+    )
+    few = replace(LIMITS, max_url_fetches=3, max_searches=1)
+    answers: list[Any] = []
+
+    def ask(client: TestClient) -> None:
+        asked.wait()
+        answers.append(client.post("/search", json={"url": URL, "k": 1}))
+
+    with TestClient(create_app(service, limits=few)) as client:
+        threads = [threading.Thread(target=ask, args=(client,)) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        asked.wait()
+        for text in ("a star", "a ring"):
+            assert len(search(client, text=text)["matches"]) == len(COLOURS)
+        assert answers == []
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert [ids(answer.json()) for answer in answers] == [["red-1.png"]] * 10
 
 
 # What is shown
