@@ -114,7 +114,7 @@ def test_under_ten_times_the_load_the_accepted_stay_fast() -> None:
         accepted = sorted(seconds for status, seconds in answers if status == 200)
         assert {status for status, _ in answers} == {200, 429}
         assert len(accepted) > 50
-        assert accepted[len(accepted) // 2] < 0.2
+        assert accepted[len(accepted) // 2] < 0.3
         assert client.post("/search").status_code == 200
 
 
