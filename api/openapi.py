@@ -34,6 +34,64 @@ _SEARCHES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
+_MODEL: Final = {"id": "openai/clip-vit-base-patch32", "revision": "3d74acf", "fingerprint": "9f2c…", "dim": 512}
+_FOUND: Final[dict[str, Any]] = {
+    "matches": [
+        {
+            "image_id": "cats/0001.jpg",
+            "score": 0.91342,
+            "uri": "s3://pictures/cats/0001.jpg",
+            "metadata": {"label": "cat"},
+            "picture": "/images/cats/0001.jpg/picture",
+            "duplicates": ["cats/0001-copy.jpg"],
+            "percentile": 99.98,
+        }
+    ],
+    "index": {"version": "000012", "ntotal": 100_000},
+    "model": _MODEL,
+    "timing_ms": {"fetch": 84.2, "decode": 3.1, "embed": 41.5, "search": 0.6, "total": 129.7},
+}
+_FAILED: Final[dict[str, Any]] = {
+    "problem": {
+        "type": "urn:likeness:problem:unusable-image",
+        "title": "Not an image that can be used",
+        "status": 422,
+        "detail": "expected a picture, but this looks like plain text",
+        "reason": "not_an_image",
+        "stage": "decode",
+        "retryable": False,
+    }
+}
+SEARCH_ANSWER: Final = _FOUND
+BATCH_ANSWER: Final[dict[str, Any]] = {"results": [{"ok": _FOUND}, _FAILED]}
+EMBED_ANSWER: Final[dict[str, Any]] = {"model": _MODEL, "results": [{"ok": [0.6, -0.8]}, _FAILED]}
+VERSIONS_ANSWER: Final[dict[str, Any]] = {
+    "versions": [
+        {
+            "version": "000012",
+            "live": True,
+            "serving": True,
+            "ntotal": 100_000,
+            "model": _MODEL,
+            "recall": {"1": 0.997, "10": 0.993, "100": 0.991},
+            "created_at": "2026-11-21T08:00:00Z",
+            "damage": None,
+        }
+    ]
+}
+SWITCHED_ANSWER: Final[dict[str, Any]] = {
+    "live": "000011",
+    "before": "000012",
+    "serving": "000011",
+    "failure": None,
+    "skipped": {},
+}
+
+
+def answers_like(example: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that answers like this."""
+    return {200: {"content": {"application/json": {"example": example}}}}
+
 
 def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The request body that is this model as JSON."""

@@ -12,7 +12,15 @@ from api.answering import Answering, settled
 from api.asked import BatchRequest, EmbedRequest, SearchRequest
 from api.body import problem_of_invalid, read_json, read_search
 from api.errors import Problem
-from api.openapi import BATCH_BODY, EMBED_BODY, search_body
+from api.openapi import (
+    BATCH_ANSWER,
+    BATCH_BODY,
+    EMBED_ANSWER,
+    EMBED_BODY,
+    SEARCH_ANSWER,
+    answers_like,
+    search_body,
+)
 from api.problems import failed, problem_docs
 from api.query import Part
 from api.reading import check_count, parts_of, query_of
@@ -39,7 +47,7 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
         "/search",
         summary="The nearest images to a picture, a text, an image of the index, a vector, or a mix of them",
         response_model=SearchResponse,
-        responses=problem_docs(*_SEARCH_PROBLEMS),
+        responses={**answers_like(SEARCH_ANSWER), **problem_docs(*_SEARCH_PROBLEMS)},
         openapi_extra={"requestBody": search_body(limits)},
     )
     async def search(request: Request) -> Response:
@@ -50,7 +58,7 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
         "/search/batch",
         summary="Many searches, each with its own result or problem",
         response_model=BatchResponse,
-        responses=problem_docs(*_BODY_PROBLEMS),
+        responses={**answers_like(BATCH_ANSWER), **problem_docs(*_BODY_PROBLEMS)},
         openapi_extra={"requestBody": BATCH_BODY},
     )
     async def batch(request: Request) -> Response:
@@ -68,7 +76,7 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
         "/embed",
         summary="Vectors of pictures or texts",
         response_model=EmbedResponse,
-        responses=problem_docs(*_BODY_PROBLEMS),
+        responses={**answers_like(EMBED_ANSWER), **problem_docs(*_BODY_PROBLEMS)},
         openapi_extra={"requestBody": EMBED_BODY},
     )
     async def embed(request: Request) -> Response:

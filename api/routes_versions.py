@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from api.asked import PromoteRequest
 from api.body import read_json
 from api.errors import Problem, invalid
-from api.openapi import PROMOTE_BODY
+from api.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
 from api.problems import problem_docs
 from api.schemas import SwitchedOut, VersionOut, VersionsOut
 from api.settings import RequestLimits
@@ -24,7 +24,11 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
     router = APIRouter(prefix="/index", tags=["index versions"])
 
-    @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
+    @router.get(
+        "/versions",
+        summary="Every complete index version",
+        responses={**answers_like(VERSIONS_ANSWER), **problem_docs("internal")},
+    )
     async def versions() -> VersionsOut:
         found = await to_thread.run_sync(list_versions, collection)
         return VersionsOut(versions=[VersionOut.of(version, live.engine.version) for version in found])
@@ -32,10 +36,13 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     @router.post(
         "/promote",
         summary="Let a version answer, once every byte of it has been verified",
-        responses=problem_docs(
-            *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request"),
-            *_PROBLEMS,
-        ),
+        responses={
+            **answers_like(SWITCHED_ANSWER),
+            **problem_docs(
+                *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request"),
+                *_PROBLEMS,
+            ),
+        },
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
@@ -45,7 +52,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     @router.post(
         "/rollback",
         summary="Let the newest good version before the live one answer",
-        responses=problem_docs(*_PROBLEMS),
+        responses={**answers_like(SWITCHED_ANSWER), **problem_docs(*_PROBLEMS)},
     )
     async def roll_back() -> SwitchedOut:
         return await to_thread.run_sync(_roll_back, live, collection)

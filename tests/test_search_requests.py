@@ -12,6 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.openapi import BATCH_ANSWER, EMBED_ANSWER, SEARCH_ANSWER, SWITCHED_ANSWER, VERSIONS_ANSWER
+from api.schemas import BatchResponse, EmbedResponse, SearchResponse, SwitchedOut, VersionsOut
 from api.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import ModelError
@@ -412,6 +414,17 @@ def test_openapi_has_an_example_of_every_body(client: TestClient) -> None:
             wrong = body.get("errors", [])
             # What the examples name is in nobody's index; how they are written has to be right.
             assert all(error["field"].endswith(("id", "filter")) for error in wrong), body
+
+
+def test_the_examples_of_answers_are_answers() -> None:
+    for model, example in (
+        (SearchResponse, SEARCH_ANSWER),
+        (BatchResponse, BATCH_ANSWER),
+        (EmbedResponse, EMBED_ANSWER),
+        (VersionsOut, VERSIONS_ANSWER),
+        (SwitchedOut, SWITCHED_ANSWER),
+    ):
+        assert model.model_validate(example).model_dump(mode="json") == example
 
 
 def test_every_answer_of_a_burst_is_its_own(service: SearchService) -> None:
