@@ -25,7 +25,8 @@ def state_routes(service: SearchService) -> APIRouter:
 
     @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
     async def index() -> IndexDetailsOut:
-        return IndexDetailsOut.of(service.manifest, service.filterable)
+        searcher = service.engine.searcher
+        return IndexDetailsOut.of(searcher.manifest, searcher.filterable)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:
