@@ -287,6 +287,8 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None,
     url = run(settings, blocking=False, compose=composed())
     assert url == f"http://127.0.0.1:{free_port}"
     assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"X-Request-ID": "mine"}), timeout=20) as response:
+        assert response.headers.get_all("X-Request-ID") == ["mine"]
     status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
     assert (status, len(answer["matches"])) == (200, 2)
     with running(create_app(composed()(settings), limits=settings.limits())) as local:
