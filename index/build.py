@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from index.choose import choose
 from index.collection import Collection
 from index.errors import DamagedVersionError, EmptyCollectionError, FactoryError, RecallTooLowError
-from index.exact import Positions
 from index.files import SEGMENTS, file_record
 from index.ground_truth import HeldOut
 from index.live import LiveRows
@@ -32,6 +32,7 @@ from index.segment_job import RowSource, SegmentJob
 from index.segments import Segments
 from index.update import QUERIES, change_of, read_held_out, touched_ids, write_tombstones
 from index.verify import TOMBSTONES, check_version, open_segments
+from index.versions import live_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def build_index(
     version stays as it is.
     """
     runs = collection.runs()
-    live = _live(collection)
+    live = live_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
     base = live if live and _covers_first(live, runs) else None
     if base and not rebuild and settings == base.settings:
@@ -148,7 +149,9 @@ class _Build:
             if not records:
                 raise _empty(self.collection, self.runs)
             _check_memory(records, self.settings)
-            files = self._put_tombstones(change.tombstones)
+            files = {}
+            if any(map(len, change.tombstones.values())):
+                files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
             draft = self._draft(records, options).model_copy(
                 update={"base": base.version, "files": files, "scores": base.scores}
             )
@@ -201,30 +204,25 @@ class _Build:
         """Measure, and write what makes the version complete: its manifest, last."""
         # An update is to cost what the change costs, and all of its queries have judged most of it before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
-        home = f"index/{self.version}"
-        with self.storage.scratch(home) as scratch:
-            held_out.write(scratch / QUERIES)
-            record = file_record(scratch / QUERIES)
-            self.storage.put_file(scratch / QUERIES, f"{home}/{QUERIES}")
+        queries = self._put(QUERIES, held_out.write)
         manifest = draft.model_copy(
             update={
                 **asdict(measured),
-                "files": {**draft.files, QUERIES: record},
+                "files": {**draft.files, QUERIES: queries},
                 "seconds": round(time.monotonic() - self.started, 3),
             }
         )
-        self.storage.write_atomic(f"{home}/manifest.json", manifest.to_bytes())
+        self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
         return manifest
 
-    def _put_tombstones(self, tombstones: Mapping[str, Positions]) -> dict[str, FileRecord]:
-        if not any(len(positions) for positions in tombstones.values()):
-            return {}
+    def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
+        """One of the version's own files, written to a path that it is given."""
         home = f"index/{self.version}"
         with self.storage.scratch(home) as scratch:
-            write_tombstones(scratch / TOMBSTONES, tombstones)
-            record = file_record(scratch / TOMBSTONES)
-            self.storage.put_file(scratch / TOMBSTONES, f"{home}/{TOMBSTONES}")
-        return {TOMBSTONES: record}
+            write(scratch / name)
+            record = file_record(scratch / name)
+            self.storage.put_file(scratch / name, f"{home}/{name}")
+        return record
 
     def discard(self) -> None:
         """Remove all that was written."""
@@ -235,21 +233,12 @@ class _Build:
 
     @contextmanager
     def _discarded_on_failure(self) -> Iterator[None]:
-        """The room of a version that failed is worth more than its remains."""
+        """The space of a version that failed is worth more than its remains."""
         try:
             yield
         except BaseException:
             self.discard()
             raise
-
-
-def _live(collection: Collection) -> VersionManifest | None:
-    try:
-        current = collection.current()
-        return collection.read_version(current) if current else None
-    except DamagedVersionError as error:
-        logger.warning("%s", error)
-        return None
 
 
 def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:

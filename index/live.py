@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,7 +102,8 @@ class LiveRows:
 
     def split(self, rows: int) -> list[LiveRows]:
         """The same rows in equal shares of at most so many."""
-        rows = -(-len(self) // -(-len(self) // rows)) if len(self) else rows
+        parts = max(1, math.ceil(len(self) / rows))
+        rows = math.ceil(len(self) / parts)
         shares: list[list[_Part]] = []
         room = 0
         for part in self._parts:

@@ -21,14 +21,23 @@ class Size:
     live: int
 
 
-def to_merge(sizes: Sequence[Size], limit: int) -> list[int]:
-    """Which of the segments to replace by one; none when nothing needs to be done.
+def to_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int], bool]:
+    """Which of the segments to replace by one, and whether `new` rows go into it too; else they become another.
 
     The logarithmic merge of log-structured indexes (Lucene's LogMergePolicy): once `MERGE_FACTOR` segments are of one
     level, a power of that factor apart in size, they become one of the next. A segment that is mostly tombstones
-    is written anew. The new segment has at most `limit` rows: of more the smallest are taken, and those of more than
-    half of it are full.
+    is written anew. The one that replaces them has at most `limit` rows: of more the smallest are taken, and those of
+    more than half of it are full.
     """
+    # What is new counts as one more segment, and comes along wherever it fits.
+    every = [*sizes, Size(ntotal=new, live=new)] if new else sizes
+    chosen = _chosen(every, limit)
+    merged = [number for number in chosen if number < len(sizes)]
+    rows = new + sum(sizes[number].live for number in merged)
+    return merged, bool(new and chosen and rows <= limit)
+
+
+def _chosen(sizes: Sequence[Size], limit: int) -> list[int]:
     chosen = {number for number, size in enumerate(sizes) if size.ntotal - size.live > _MOST_DEAD * size.ntotal}
     levels = {number: _level(size.live) for number, size in enumerate(sizes) if 2 * size.live <= limit}
     for level, count in Counter(levels.values()).items():

@@ -92,9 +92,9 @@ class Segment:
             self._exact_rows = min(exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
         self._live_mask = np.ones(self.ntotal, bool)
-        self.bury(np.empty(0, np.int64) if tombstones is None else tombstones)
+        self.add_tombstones(np.empty(0, np.int64) if tombstones is None else tombstones)
 
-    def bury(self, positions: Positions) -> None:
+    def add_tombstones(self, positions: Positions) -> None:
         """Put tombstones on rows, which are no longer found. Not while others search."""
         self._live_mask[positions] = False
         everything = Eligible.of(self._live_mask)

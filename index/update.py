@@ -54,20 +54,13 @@ def change_of(
     """The change that the rows of newer runs make. `touched` are all ids of these runs, deleted ones too."""
     for segment in segments:
         gone = segment.positions(touched)
-        segment.bury(gone[gone >= 0])
+        segment.add_tombstones(gone[gone >= 0])
     sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
-    if len(changed):
-        sizes.append(Size(ntotal=len(changed), live=len(changed)))
-    merged = set(to_merge(sizes, settings.segment_rows))
-    if (
-        merged
-        and len(changed) + sum(sizes[number].live for number in merged - {len(segments)}) <= settings.segment_rows
-    ):
-        merged.add(len(segments))  # what is new comes along
-    together: list[RowSource] = [segments[n] for n in sorted(merged) if n < len(segments) and sizes[n].live]
-    if len(changed) and len(segments) in merged:
-        together.append(changed)
-    apart = [] if len(segments) in merged else changed.split(settings.segment_rows)
+    merged, along = to_merge(sizes, len(changed), settings.segment_rows)
+    together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
+    apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
+    if along and together:
+        together, apart = [*together, changed], []
     staying = [
         (record, segment)
         for number, (record, segment) in enumerate(zip(records, segments, strict=True))
@@ -76,12 +69,12 @@ def change_of(
     return Change(
         kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
         tombstones={record.name: segment.dead_positions() for record, segment in staying},
-        sources=[*([Together(together)] if together else []), *apart],
+        sources=[*([Concatenated(together)] if together else []), *apart],
     )
 
 
 @dataclass(frozen=True)
-class Together:
+class Concatenated:
     """The rows of several sources, with the columns of all."""
 
     sources: Sequence[RowSource]

@@ -25,7 +25,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
     vectors = unit_vectors(500)
     vectors[7] = vectors[3]  # a duplicate is a neighbour
     segments = Segments([segment_of(tmp_path / "a", vectors[:200], 0), segment_of(tmp_path / "b", vectors[200:], 200)])
-    segments.parts[0].bury(np.array([5, 6]))
+    segments.parts[0].add_tombstones(np.array([5, 6]))
     held_out = HeldOut.sample(segments, 50)
     assert len(held_out.ids) == 50
     live = [number for number in range(500) if number not in (5, 6)]
@@ -83,7 +83,7 @@ def test_updated_is_what_is_computed_from_scratch(
         touched = pa.array([str(number) for number in {*deleted, *new}], pa.string())
         for segment in segments.parts:
             positions = segment.positions(touched)
-            segment.bury(positions[positions >= 0])
+            segment.add_tombstones(positions[positions >= 0])
         if added:
             new_segment = segment_of(folder / str(step), unit_vectors(added, seed=seed + step + 1), start)
             segments = Segments([*segments.parts, new_segment])
@@ -115,7 +115,7 @@ def test_all_rows_are_read_again_only_where_neighbours_run_short(
     for image_id in held_out.neighbours[0, :31].tolist():
         assert not passes
         touched = pa.array([image_id])
-        segments.parts[0].bury(segments.positions(touched))
+        segments.parts[0].add_tombstones(segments.positions(touched))
         held_out = held_out.updated(touched, segments)
     assert len(passes) == 1
     assert np.isfinite(held_out.scores[0]).all()

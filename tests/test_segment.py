@@ -210,7 +210,7 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
     assert segment.ids(np.array([1999, 0, 700])).tolist() == ["1999", "0", "700"]
     assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
     assert (len(segment), segment.ntotal, segment.dead_positions().tolist()) == (ROWS - 2, ROWS, [3, 1500])
-    segment.bury(np.array([4, 3]))
+    segment.add_tombstones(np.array([4, 3]))
     assert segment.dead_positions().tolist() == [3, 4, 1500]
     assert segment.eligible(np.arange(ROWS) < 6).count == 4
     ids = [image_id for batch in segment.embedded() for image_id in batch.column("image_id").to_pylist()]
