@@ -1,7 +1,7 @@
-"""Who may ask, how often, and how much at once; and the headers that keep browsers from mischief.
+"""Who may ask, how often, and how much at once.
 
 Plain ASGI middleware, so that it is the same under uvicorn and on Ray Serve. A request passes, from the outside in:
-headers, CORS, key and rate, then the bound on what is worked on at once, with the time limit.
+CORS, key and rate, then the bound on what is worked on at once, with the time limit.
 """
 
 import math
@@ -12,10 +12,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.browser_headers import DOCS
 from api.errors import Problem
 from api.keys import KeyRing, KeyScope
 from api.notes import notes
@@ -24,19 +25,12 @@ from api.problems import problem_docs, problem_response
 from api.rate_limit import RateLimit
 from api.settings import Access, is_loopback
 
-_DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
-_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", *_DOCS})
+_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", *DOCS})
 _OPEN_FOLDER: Final = "/web/"
 
 _READING: Final = frozenset({"GET", "HEAD"})
 # A page of results is one search and dozens of thumbnails.
 _COST_OF_READING: Final = 0.1
-
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-# Answers are data, and not pages; the web page brings a policy of its own.
-_DATA_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
-# FastAPI's own pages load their scripts from elsewhere.
-_DOCS_POLICY: Final = "frame-ancestors 'none'"
 
 _CHARGE: Final = "likeness.charge"
 
@@ -53,7 +47,6 @@ def install_access(app: FastAPI, access: Access) -> None:
             allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
             expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
         )
-    app.add_middleware(_Headers)
     _describe(app, keyed=access.keys is not None)
 
 
@@ -62,23 +55,6 @@ def charge(request: Request, searches: int) -> None:
     next ones wait for it."""
     if (more := request.scope.get(_CHARGE)) is not None:
         more(searches)
-
-
-class _Headers:
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                policy = _DOCS_POLICY if route_path(scope) in _DOCS else _DATA_POLICY
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("Content-Security-Policy", policy)
-            await send(message)
-
-        await self._app(scope, receive, sending)
 
 
 class _Gate:

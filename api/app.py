@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from api.access import install_access
 from api.api_version import install_api_version
+from api.browser_headers import install_browser_headers
 from api.metrics import Metrics
 from api.openapi import add_schemas
 from api.problems import install_problems, problem_table
@@ -31,9 +32,7 @@ Every error is an `application/problem+json` document (RFC 9457). Its `type` nev
 """
 
 
-def create_app(
-    service: SearchService, *, limits: RequestLimits | None = None, access: Access | None = None
-) -> FastAPI:
+def create_app(service: SearchService, *, limits: RequestLimits | None = None, access: Access | None = None) -> FastAPI:
     """The app that answers from `service`; when it starts, it warms that up and follows the live index version."""
 
     @asynccontextmanager
@@ -56,8 +55,9 @@ def create_app(
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service))
     add_schemas(app)
-    install_api_version(app)
     install_access(app, access or Access())
+    install_api_version(app)
+    install_browser_headers(app)
     metrics = Metrics()
     follow(service, metrics)
     install_telemetry(app, metrics)

@@ -1,4 +1,4 @@
-"""A small app with routes of each kind behind `install_access`."""
+"""A small app with routes of each kind behind `install_access` and `install_browser_headers`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 
 from api.access import charge, install_access
+from api.browser_headers import install_browser_headers
 from api.problems import install_problems
 from api.settings import Access
 
@@ -41,6 +42,7 @@ def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAP
         return PlainTextResponse("", headers={"Content-Security-Policy": "sandbox", "Referrer-Policy": "origin"})
 
     install_access(app, access)
+    install_browser_headers(app)
     return app
 
 

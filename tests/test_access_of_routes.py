@@ -66,3 +66,18 @@ def test_the_apps_document_says_how_a_key_is_given(service: SearchService, tmp_p
     assert document["paths"]["/search"]["post"]["security"] == [{"bearer": []}, {"header": []}]
     assert {"401", "403", "413", "429", "503"} <= document["paths"]["/search"]["post"]["responses"].keys()
     assert "ProblemOut" in document["components"]["schemas"]
+
+
+@pytest.mark.parametrize(("asked", "status"), [({}, 401), ({"API-Version": "2"}, 400), ({"X-Request-ID": "mine"}, 401)])
+def test_refusals_have_every_header_too(
+    service: SearchService, tmp_path: Path, asked: dict[str, str], status: int
+) -> None:
+    add_key(tmp_path / "keys.json", "reader", KeyScope.search)
+    refused = on_this_machine(create_app(service, access=Access(keys=KeyRing(tmp_path / "keys.json")))).get(
+        "/index", headers=asked
+    )
+    assert refused.status_code == status
+    assert refused.headers["api-version"] == "1"
+    assert refused.headers["x-content-type-options"] == "nosniff"
+    assert refused.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert refused.headers["x-request-id"] == asked.get("X-Request-ID", refused.headers["x-request-id"])
