@@ -63,7 +63,7 @@ class IndexDetailsOut(IndexOut):
             version=manifest.version,
             ntotal=manifest.ntotal,
             model=ModelOut(**manifest.model.model_dump()),
-            kind=", ".join(sorted({segment.factory for segment in manifest.segments})),
+            kind=manifest.kind,
             created_at=manifest.created_at,
             recall=manifest.recall,
             latency_ms=manifest.latency_ms,

@@ -22,6 +22,7 @@ from index.ann import new_index, training_rows
 from index.build import build_index
 from index.choose import factory_of
 from index.collection import Collection
+from index.files import SEGMENTS
 from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from index.segment import ANN, ROWS, VECTORS
@@ -67,7 +68,7 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
         if ANN not in record.files:
             continue
         with tempfile.TemporaryDirectory() as name:
-            home = collection.storage.local_path(f"index/segments/{record.name}")
+            home = collection.storage.local_path(f"{SEGMENTS}/{record.name}")
             (Path(name) / VECTORS).symlink_to(Path(str(home)) / VECTORS)
             started = time.perf_counter()
             size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))

@@ -30,7 +30,7 @@ from index.records import (
 )
 from index.segment_job import RowSource, SegmentJob
 from index.segments import Segments
-from index.update import QUERIES, change_of, read_held_out, touched_ids, write_tombstones
+from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids, write_tombstones
 from index.verify import TOMBSTONES, check_version, open_segments
 from index.versions import live_manifest
 
@@ -204,11 +204,11 @@ class _Build:
         """Measure, and write what makes the version complete: its manifest, last."""
         # An update is to cost what the change costs, and all of its queries have judged most of it before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
-        queries = self._put(QUERIES, held_out.write)
+        queries = self._put(QUERIES_FILE, held_out.write)
         manifest = draft.model_copy(
             update={
                 **asdict(measured),
-                "files": {**draft.files, QUERIES: queries},
+                "files": {**draft.files, QUERIES_FILE: queries},
                 "seconds": round(time.monotonic() - self.started, 3),
             }
         )

@@ -175,9 +175,9 @@ class VersionManifest(Record):
         return self.model.dim
 
     @property
-    def exact(self) -> bool:
-        """Whether every answer is exact by construction."""
-        return all(segment.factory == FLAT for segment in self.segments)
+    def kind(self) -> str:
+        """The kinds of index that its segments have."""
+        return ", ".join(sorted({segment.factory for segment in self.segments}))
 
     @property
     def memory(self) -> int:

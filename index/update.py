@@ -22,7 +22,7 @@ from index.segment import Segment
 from index.segment_job import RowSource
 from index.storage import Storage
 
-QUERIES = "queries.arrow"
+QUERIES_FILE = "queries.arrow"
 """Held-out queries with their exact neighbours; see `HeldOut`."""
 
 
@@ -103,7 +103,7 @@ def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows
 
 def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
     """The queries that a version was measured with."""
-    path = f"index/{manifest.version}/{QUERIES}"
+    path = f"index/{manifest.version}/{QUERIES_FILE}"
     local = collection.storage.local_path(path) or cache / path
     return HeldOut.read(local)
 

@@ -146,7 +146,7 @@ def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
         "base": manifest.base,
         "settings": manifest.settings.model_dump(),
         "ntotal": manifest.ntotal,
-        "kind": ", ".join(sorted({segment.factory for segment in manifest.segments})),
+        "kind": manifest.kind,
         "memory": manifest.memory,
         "tombstones": sum(segment.ntotal - segment.live for segment in manifest.segments),
         "segments": {

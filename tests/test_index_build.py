@@ -60,7 +60,7 @@ def test_a_version_says_what_it_holds(collection: Collection) -> None:
     assert collection.read_version("000001") == manifest
     assert (manifest.ntotal, manifest.dim, manifest.model) == (250, DIM, MODEL)
     assert manifest.runs == [run.run_id for run in collection.runs()]
-    assert (manifest.recall, manifest.exact) == ({"1": 1.0, "10": 1.0, "100": 1.0}, True)
+    assert (manifest.recall, manifest.kind) == ({"1": 1.0, "10": 1.0, "100": 1.0}, "Flat")
     assert (manifest.base, manifest.queries) == (None, 250)
     (segment,) = manifest.segments
     assert (segment.name, segment.ntotal, segment.live, segment.factory) == ("000001-00", 250, 250, "Flat")

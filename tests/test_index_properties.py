@@ -107,7 +107,7 @@ def test_exact_search_after_any_sequence(steps: list[Any], segment_rows: int) ->
 
 def check_manifest(manifest: VersionManifest, live: dict[str, Vectors], segment_rows: int) -> None:
     assert manifest.recall == {"1": 1.0, "10": 1.0, "100": 1.0}
-    assert manifest.exact
+    assert manifest.kind == "Flat"
     assert manifest.ntotal == len(live) == sum(segment.live for segment in manifest.segments)
     assert all(0 < segment.live <= segment.ntotal <= segment_rows for segment in manifest.segments)
     if segment_rows == 1_000_000:
@@ -153,7 +153,7 @@ def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_facto
         model.run(change, set(bad), set(left))
         gone |= {*bad, *left}
         manifest = build_index(model.collection)
-        assert not manifest.exact
+        assert manifest.kind != "Flat"
         assert manifest.settings == wanted
         assert manifest.recall["10"] >= target
         check_approximate(Searcher.open(model.collection), model.live, gone, target)

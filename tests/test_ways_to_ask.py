@@ -404,7 +404,7 @@ def test_an_approximate_index_keeps_to_the_same_rules(tmp_path: Path) -> None:
     add_run(collection, rows(ids, vectors, metadata={"year": [number % 5 for number in range(3_000)]}))
     build_index(collection, IndexSettings(factory="IVF40,PQ4x4fs", latency_ms=1e-6))
     searcher = Searcher.open(collection)
-    assert not searcher.manifest.exact
+    assert searcher.manifest.kind == "IVF40,PQ4x4fs"
     hits = 0
     for number in range(0, 3_000, 100):
         matches = searcher.more_like([Example(ids[number])], k=10, where={"year": {"$gte": 3}}, distinct=0.9)
