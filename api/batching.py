@@ -145,7 +145,7 @@ class _Work:
         if not jobs:
             return
         try:
-            vectors = embed([job.item for job in jobs])
+            done = list(zip(jobs, embed([job.item for job in jobs]), strict=True))
         except Exception as error:
             if len(jobs) == 1:
                 self.running.fail(jobs[0], error)
@@ -156,5 +156,5 @@ class _Work:
             return
         for hear in self.on_batch:
             hear(len(jobs))
-        for job, vector in zip(jobs, vectors, strict=True):
+        for job, vector in done:
             self.running.finish(job, vector)

@@ -30,8 +30,8 @@ class Part:
 
     @property
     def is_picture(self) -> bool:
-        """Whether it stands for a picture, so that scores are those of pictures."""
-        return self.text is None and self.vector is None
+        """Whether likeness to a picture is asked for, so that scores are those of pictures."""
+        return self.text is None and self.vector is None and self.weight > 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

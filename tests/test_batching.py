@@ -101,6 +101,17 @@ def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
         ask(batcher, "bad").result(10)
 
 
+def test_an_embedder_that_loses_a_vector_holds_nobody_up() -> None:
+    class Forgetful(FakeEmbedder):
+        def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            return super().embed_texts(texts)[1:]
+
+    batcher = QueryBatcher(Forgetful(), EmbeddingCache())
+    with pytest.raises(ValueError, match="shorter"):
+        ask(batcher, "star").result(10)
+    np.testing.assert_array_equal(ask(batcher, picture(1)).result(10), FakeEmbedder().embed_images(picture(1)[None])[0])
+
+
 def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: SlowEmbedder) -> None:
     cache = EmbeddingCache()
     batcher = QueryBatcher(slow, cache)

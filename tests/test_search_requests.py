@@ -167,10 +167,16 @@ def test_near_duplicates_are_folded(client: TestClient) -> None:
 
 
 def test_scores_of_one_picture_have_percentiles(client: TestClient, searcher: Searcher) -> None:
-    for what in ({"url": URL}, {"id": "grey.png"}, {"queries": [{"id": "blue.png"}]}):
+    pictures: list[dict[str, Any]] = [{"url": URL}, {"id": "grey.png"}, {"queries": [{"id": "blue.png"}]}]
+    others: list[dict[str, Any]] = [
+        {"text": "red"},
+        {"queries": [{"id": "blue.png"}, {"id": "grey.png"}]},
+        {"queries": [{"id": "blue.png", "weight": -1}]},
+    ]
+    for what in pictures:
         for match in search(client, **what)["matches"]:
             assert match["percentile"] == searcher.percentile(match["score"]) is not None
-    for what in ({"text": "red"}, {"queries": [{"id": "blue.png"}, {"id": "grey.png"}]}):
+    for what in others:
         assert {match["percentile"] for match in search(client, **what)["matches"]} == {None}
 
 
