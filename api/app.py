@@ -21,6 +21,7 @@ from api.routes_versions import version_routes
 from api.service import SearchService
 from api.settings import Access, RequestLimits
 from api.telemetry import follow, install_telemetry
+from api.web_page import install_web
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None, a
     if service.live.source is not None:
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service))
+    install_web(app)
     add_schemas(app)
     install_access(app, access or Access())
     install_api_version(app)

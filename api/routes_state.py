@@ -1,7 +1,5 @@
 """Routes that say what this server is, and how it is."""
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from api.errors import Problem
@@ -11,17 +9,8 @@ from api.service import SearchService
 
 
 def state_routes(service: SearchService) -> APIRouter:
-    """`/`, `/index`, `/healthz` and `/readyz`."""
+    """`/index`, `/healthz` and `/readyz`."""
     router = APIRouter(tags=["state"])
-
-    @router.get("/", summary="What this server is")
-    async def root() -> dict[str, Any]:
-        return {
-            "name": "likeness",
-            "index": {"version": service.version, "ntotal": service.ntotal},
-            "model": service.model.model_id,
-            "docs": "/docs",
-        }
 
     @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
     async def index() -> IndexDetailsOut:

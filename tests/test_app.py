@@ -495,7 +495,7 @@ def test_health_and_readiness(searcher: Searcher) -> None:
     assert_problem(before.get("/readyz"), "not-ready", detail="warm-up")
     with TestClient(app) as started:
         assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
-        assert started.get("/").json()["index"]["ntotal"] == service.ntotal
+        assert started.get("/index").json()["ntotal"] == service.ntotal
 
 
 def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchService) -> None:

@@ -1,0 +1,96 @@
+// The fields that narrow a search down by the columns of the collection.
+
+import { blank, filterable, toConditions, toFilter } from "./conditions.js";
+import { element } from "./elements.js";
+
+/** Fields for the columns of `types`, in `root`. `onRemove` is called when a condition has been taken away. */
+export class Filters {
+  #columns;
+  #rows = element("div", { class: "conditions" });
+  #choice = element("select", { id: "filter-column" });
+  #conditions = [];
+
+  constructor(root, types, onRemove) {
+    this.#columns = filterable(types);
+    this.onRemove = onRemove;
+    this.#choice.append(...this.#columns.map(([name]) => element("option", { value: name }, name)));
+    const add = element("button", { type: "button", class: "quiet" }, "Add filter");
+    add.addEventListener("click", () => this.#add(this.#choice.value));
+    const apply = element("button", { type: "submit", class: "quiet" }, "Apply");
+    const label = element("label", { htmlFor: "filter-column" }, "Column");
+    root.replaceChildren(this.#rows, element("div", { class: "condition-add" }, label, this.#choice, add, apply));
+  }
+
+  /** What the fields say now: the server's filter, or null. */
+  get filter() {
+    return toFilter(this.#conditions);
+  }
+
+  set filter(filter) {
+    if (JSON.stringify(filter) === JSON.stringify(this.filter)) return; // whoever types here goes on typing
+    this.#conditions = toConditions(filter, Object.fromEntries(this.#columns));
+    this.#rows.replaceChildren(...this.#conditions.map((condition) => this.#row(condition)));
+  }
+
+  #add(column) {
+    let at = this.#conditions.findIndex((condition) => condition.column === column);
+    if (at < 0) {
+      const [, kind] = this.#columns.find(([name]) => name === column);
+      at = this.#conditions.push(blank(column, kind)) - 1;
+      this.#rows.append(this.#row(this.#conditions[at]));
+    }
+    this.#rows.children[at].querySelector("select, input, button").focus();
+  }
+
+  #row(condition) {
+    const { column } = condition;
+    const remove = element("button", { type: "button", class: "remove", ariaLabel: `Remove the filter on ${column}` });
+    remove.append("×");
+    const name = element("span", { class: "condition-name", ariaHidden: "true" }, column);
+    const row = element("div", { class: "condition", role: "group", ariaLabel: column });
+    row.append(name, element("div", { class: "condition-fields" }, ...fields(condition)), remove);
+    remove.addEventListener("click", () => {
+      this.#conditions.splice(this.#conditions.indexOf(condition), 1);
+      row.remove();
+      this.#choice.focus();
+      this.onRemove();
+    });
+    return row;
+  }
+}
+
+function fields(condition) {
+  switch (condition.kind) {
+    case "text":
+      return [
+        choice(condition, "operator", "how", { is: "is", prefix: "starts with" }),
+        input(condition, "value", "value", { type: "text", autocapitalize: "none", spellcheck: false }),
+      ];
+    case "boolean":
+      return [choice(condition, "value", "value", { "": "either", true: "yes", false: "no" })];
+    case "number":
+      return span(condition, { type: "number", step: "any" });
+    case "time":
+      return span(condition, { type: "date" });
+    default:
+      return [element("code", {}, JSON.stringify(condition.operand))];
+  }
+}
+
+function span(condition, properties) {
+  return ["from", "to"].map((end) => element("label", {}, end, input(condition, end, end, properties)));
+}
+
+function input(condition, field, name, properties) {
+  const made = element("input", { ...properties, value: condition[field], ariaLabel: `${condition.column}, ${name}` });
+  made.addEventListener("input", () => (condition[field] = made.value));
+  return made;
+}
+
+function choice(condition, field, name, options) {
+  const items = Object.entries(options).map(([value, text]) => element("option", { value }, text));
+  const made = element("select", { ariaLabel: `${condition.column}, ${name}` }, ...items);
+  made.value = condition[field];
+  made.addEventListener("change", () => (condition[field] = made.value));
+  return made;
+}

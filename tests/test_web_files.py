@@ -1,0 +1,83 @@
+"""The files of the web page, as they go over the wire; what they do is tested in a browser."""
+
+import re
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from api.problems import install_problems
+from api.web_page import FOLDER, install_web
+
+POLICY = {
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self' blob: data:",
+    "connect-src 'self'",
+    "form-action 'none'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    app = FastAPI()
+    install_problems(app)
+    install_web(app)
+    return TestClient(app)
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/web/main.js", "text/javascript; charset=utf-8"),
+        ("/web/style.css", "text/css; charset=utf-8"),
+        ("/web/icon.svg", "image/svg+xml"),
+    ],
+)
+def test_a_file_has_its_type_and_a_strict_policy(client: TestClient, path: str, media_type: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 200
+    assert response.content == (FOLDER / (path.removeprefix("/web/").strip("/") or "index.html")).read_bytes()
+    assert response.headers["content-type"] == media_type
+    assert set(response.headers["content-security-policy"].split("; ")) == POLICY
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["cache-control"] == "no-cache"
+
+
+def test_what_a_browser_has_is_not_sent_again(client: TestClient) -> None:
+    etag = client.get("/web/main.js").headers["etag"]
+    again = client.get("/web/main.js", headers={"if-none-match": f'"other", W/{etag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    assert client.get("/", headers={"if-none-match": etag}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/web/", "/web/none.js", "/web/../app.py", "/web/%2e%2e/app.py", "/web/..%2fapp.py"])
+def test_nothing_else_is_below_web(client: TestClient, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 404
+    assert response.json()["type"] == "urn:likeness:problem:not-found"
+
+
+def test_a_head_has_the_headers_alone(client: TestClient) -> None:
+    response = client.head("/")
+    assert (response.status_code, response.content) == (200, b"")
+    assert response.headers["etag"] == client.get("/").headers["etag"]
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    """Neither outside addresses nor inline scripts and styles, which the policy would stop."""
+    page = (FOLDER / "index.html").read_text()
+    named = re.findall(r'(?:src|href)="([^"#]*)"', page)
+    assert {name for name in named if name.startswith("web/")} <= {f"web/{path.name}" for path in FOLDER.iterdir()}
+    assert not [name for name in named if "//" in name]
+    assert not re.search(r"<style|<script(?![^>]*src=)|style=|\son\w+=", page)
+
+
+def test_every_module_that_is_imported_is_served(client: TestClient) -> None:
+    for path in FOLDER.glob("*.js"):
+        for name in re.findall(r'from "\./([^"]+)"', path.read_text()):
+            assert client.get(f"/web/{name}").status_code == 200, f"{path.name} imports {name}"
