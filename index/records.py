@@ -146,9 +146,9 @@ class VersionManifest(Record):
 
     `files` lie in the version's own folder, segments beside it, shared between versions. `ntotal` counts live
     rows. `recall` maps k to recall@k against exact search, over `queries` images held out, those for k = 100 over a
-    hundred of them. `latency_ms` maps percentiles to milliseconds, over a hundred searched one by one, half of them in updates;
-    `queries_per_second` is that of a batch. `base` is the version that this one updates; None: it was built from all
-    rows.
+    hundred of them. `latency_ms` maps percentiles to milliseconds, over a hundred searched one by one (half of them
+    by an update); `queries_per_second` is that of a batch. `base` is the version that this one updates; None: it was
+    built from all rows.
     """
 
     format: Literal[2] = 2
