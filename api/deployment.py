@@ -37,7 +37,9 @@ def serve_app(
     # A function, and not an app: Serve pickles what it is given, and a loaded model must not travel.
     def build() -> FastAPI:
         configure_logs(settings.log_format)
-        app = create_app(compose(settings), limits=settings.limits(), access=settings.access())
+        # Ray gives OpenMP as many threads as it reserves CPUs, one by default: the model would leave cores idle.
+        placed = settings.model_copy(update={"threads": settings.threads or os.cpu_count()})
+        app = create_app(compose(placed), limits=settings.limits(), access=settings.access())
         app.add_middleware(_ProxyTellsRequestIds)
         return app
 

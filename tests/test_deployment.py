@@ -1,6 +1,7 @@
 """How the server is set up and started: settings, uvicorn, Ray Serve."""
 
 import json
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -237,6 +238,21 @@ def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     deployment = application._bound_deployment
     assert deployment.max_ongoing_requests == 128  # twice the app's own bound
     assert deployment.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0}
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, os.cpu_count()), (1, 1)])
+def test_the_model_has_every_core_of_a_replica_unless_told_otherwise(
+    collection: str, threads: int | None, expected: int
+) -> None:
+    seen: list[int | None] = []
+
+    def compose(settings: ServeSettings) -> SearchService:
+        seen.append(settings.threads)
+        return composed()(settings)
+
+    application = serve_app(ServeSettings(collection=collection, threads=threads), compose=compose)
+    serve.run(application, _local_testing_mode=True)
+    assert seen == [expected]
 
 
 def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
