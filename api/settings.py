@@ -58,7 +58,7 @@ class ServeSettings(BaseSettings):
     model: str | None = Field(default=None, description="a hub id or folder; none: the model of the index")
     revision: str | None = None
     device: str | None = None
-    threads: int | None = Field(default=None, ge=1, description="CPU threads of the model; none: as many as there are cores")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads of the model; none: all cores")
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
