@@ -148,7 +148,7 @@ class TestOnCluster:
         there = build_index(collection, SETTINGS, run_jobs=on_cluster)
         other = filled(tmp_path / "other")
         here = build_index(other, SETTINGS)
-        assert [segment.ntotal for segment in there.segments] == [700, 700, 700, 400]
+        assert [segment.ntotal for segment in there.segments] == [625] * 4
         assert there.segments == here.segments
         assert collection.current() == there.version
         queries = unit_vectors(20, seed=1)
@@ -202,7 +202,7 @@ class TestOnCluster:
         vast = Vast(storage=job.storage, name=job.name, source=job.source, options=job.options, settings=job.settings)
         with pytest.raises(
             JobError,
-            match=r"segment 000001-00 of 700 rows takes 1,073,741,824 MiB to build, the largest node has [\d,]+ MiB "
+            match=r"segment 000001-00 of 625 rows takes 1,073,741,824 MiB to build, the largest node has [\d,]+ MiB "
             r"for Ray: build smaller ones with --segment-rows \(now 700\), or free some memory",
         ):
             on_cluster([job, vast])
@@ -224,7 +224,7 @@ class TestOnCluster:
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = replace(job, source=Deadly(job.source, tmp_path / "notes", times=ATTEMPTS))
-        with pytest.raises(JobError, match=r"segment 000001-00 of 700 rows was not built, 3 times its worker was lost"):
+        with pytest.raises(JobError, match=r"segment 000001-00 of 625 rows was not built, 3 times its worker was lost"):
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
 
