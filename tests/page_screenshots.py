@@ -20,7 +20,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     with (
         tempfile.TemporaryDirectory() as work,
-        gallery_site(Path(work), count=600) as site,
+        gallery_site(Path(work), count=400) as site,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
@@ -32,7 +32,11 @@ def main() -> None:
         for name, viewport, scheme, address in shots:
             scale = 2 if viewport is _PHONE else 1.5
             context = browser.new_context(
-                base_url=site.url, viewport=viewport, color_scheme=scheme, device_scale_factor=scale
+                base_url=site.url,
+                viewport=viewport,
+                color_scheme=scheme,
+                device_scale_factor=scale,
+                is_mobile=viewport is _PHONE,
             )
             page = context.new_page()
             page.goto(address)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from api.app import create_app
 from api.compose import build_service
 from api.local import running
-from api.settings import ServeSettings
+from api.settings import Access, ServeSettings
 from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from embedder.protocol import Embedder
@@ -49,7 +49,7 @@ class Site:
 
 
 @contextmanager
-def gallery_site(folder: Path, *, count: int) -> Iterator[Site]:
+def gallery_site(folder: Path, *, count: int, access: Access | None = None) -> Iterator[Site]:
     """The demo's gallery of `count` pictures, embedded, indexed and served while the block lasts."""
     gallery = make_gallery(folder / "pictures", count=count, broken=0)
     embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
@@ -57,7 +57,8 @@ def gallery_site(folder: Path, *, count: int) -> Iterator[Site]:
     with _files(gallery.folder) as pictures_at:
         host = pictures_at.removeprefix("http://")
         settings = ServeSettings(collection=str(folder / "collection"), allowed_hosts=frozenset({host}))
-        with running(create_app(build_service(settings), limits=settings.limits())) as url:
+        app = create_app(build_service(settings), limits=settings.limits(), access=access)
+        with running(app) as url:
             yield Site(url=url, pictures_at=pictures_at, gallery=gallery, copied=gallery.exhibits[0].image_id)
 
 

@@ -15,6 +15,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Route, expect, sync_playwright
 
+from api.keys import KeyRing, KeyScope, add_key
+from api.settings import Access
 from jobs.demo.gallery import Exhibit
 from tests.page_server import MARKUP, Site, gallery_site
 
@@ -405,6 +407,33 @@ def test_a_server_that_is_gone(open_page: Callable[..., Page]) -> None:
     page.route("**/search", lambda route: route.abort())
     search(page, "heart")
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+
+
+def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
+    """Pictures too are asked for with the key, which an img element could not send."""
+    key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
+    with gallery_site(tmp_path, count=10, access=Access(keys=KeyRing(tmp_path / "keys.json"))) as site:
+        page = browser.new_page(base_url=site.url)
+        page.goto("/?text=star")
+        field = page.get_by_label("API key")
+        expect(field).to_be_focused()
+        field.fill("lk_wrong")
+        page.keyboard.press("Enter")
+        expect(field).to_be_empty()
+        expect(field).to_be_focused()
+        field.fill(key)
+        page.keyboard.press("Enter")
+        expect(tiles(page)).to_have_count(11)
+        expect(field).to_be_hidden()
+        expect(tiles(page).first.locator(".mat.here img")).to_be_visible()
+        tiles(page).first.locator("a").click()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Whole picture").click()
+        image_id = asked(page)["id"].removeprefix("copies/")
+        assert download.value.path().read_bytes() == (site.gallery.folder / image_id).read_bytes()
+        page.reload()
+        expect(tiles(page).first).to_be_visible()
+        page.close()
 
 
 def test_metadata_stays_text(open_page: Callable[..., Page], site: Site) -> None:
