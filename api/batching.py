@@ -37,7 +37,8 @@ class QueryBatcher:
         self._running = _Running(cache)
         work = _Work(embedder, self._queue, self._running, on_batch, max_batch)
         threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
-        weakref.finalize(self, self._queue.put, None)
+        # Not at the interpreter's exit: the thread would free the model's tensors while Python is being taken down.
+        weakref.finalize(self, self._queue.put, None).atexit = False
 
     @property
     def waiting(self) -> int:

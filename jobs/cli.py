@@ -172,7 +172,7 @@ def demo(
         example = gallery.exhibits[0]
         show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
         if not once:
-            console.print(f"\n{url}/docs is the place to try more; the pictures are in {pictures}")
+            console.print(f"\n{url} is the place to try more; the pictures are in {pictures}")
             console.print("Ctrl-C ends the server")
             threading.Event().wait()
 
