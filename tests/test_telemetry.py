@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -260,7 +261,8 @@ def test_batches_are_counted_by_size(metrics: Metrics) -> None:
 
 
 def test_the_index_that_answers_is_asked_for_when_the_metrics_are_read(metrics: Metrics) -> None:
-    metrics.follow(lambda: SERVING)
+    built = datetime.now(UTC) - timedelta(hours=2)
+    metrics.follow(lambda: replace(SERVING, built=built))
     assert samples(metrics)["likeness_index_info"] == [({"version": "000007", "model": "demo"}, 1)]
     assert value(metrics, "likeness_index_rows") == 2_000
     assert value(metrics, "likeness_index_age_seconds") == pytest.approx(7_200, abs=60)
