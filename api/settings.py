@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from api.errors import ListenError
 from api.keys import KeyRing
 from api.logs import LogFormat
-from index.search import MAX_K
+from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
 

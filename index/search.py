@@ -16,7 +16,6 @@ from index.collection import Collection
 from index.errors import EmptyCollectionError, QueryError
 from index.filter_cache import FilterCache
 from index.match import Match as Match
-from index.queries import MAX_K as MAX_K
 from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, unit_vectors
 from index.ranking import Hit, hits_of, rank, rounded
 from index.records import ModelRecord, VersionManifest

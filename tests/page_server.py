@@ -21,10 +21,11 @@ from embedder.model import ClipEmbedder
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
-from index.records import ModelRecord, RunManifest
+from index.records import ModelRecord
 from index.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.options import DEMO_MODEL
+from tests.hand_made import add_run
 
 # What a careless page would take for an element.
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -80,22 +81,10 @@ def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
     identity = embedder.identity
     model = ModelRecord(id=str(DEMO_MODEL), revision=None, fingerprint=identity.fingerprint, dim=identity.dim)
     collection = Collection.create_or_open(str(location))
-    start = collection.start_run(str(gallery.folder), model)
     rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
     rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
     schema = row_schema(identity.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
-    file = collection.write_rows(start.run_id, "rows", pa.Table.from_pylist(rows, schema=schema))
-    collection.commit_run(
-        RunManifest(
-            run_id=start.run_id,
-            source=start.source,
-            model=model,
-            started_at=start.started_at,
-            finished_at=start.started_at,
-            files=[file],
-            counts={"embedded": len(rows)},
-        )
-    )
+    add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
     build_index(collection)
 
 

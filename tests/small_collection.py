@@ -14,9 +14,10 @@ from embedder.images import decode_image
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
-from index.records import ModelRecord, RunManifest
+from index.records import ModelRecord
 from index.rows import row_schema
 from index.search import Searcher
+from tests.hand_made import add_run
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}
 
@@ -58,21 +59,9 @@ def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: E
         fingerprint=embedder.identity.fingerprint,
         dim=embedder.identity.dim,
     )
-    start = collection.start_run("memory:", model)
     rows = [_row(image_id, data, embedder) for image_id, data in pictures.items()]
     schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
-    file = collection.write_rows(start.run_id, "rows", pa.Table.from_pylist(rows, schema=schema))
-    collection.commit_run(
-        RunManifest(
-            run_id=start.run_id,
-            source=start.source,
-            model=model,
-            started_at=start.started_at,
-            finished_at=start.started_at,
-            files=[file],
-            counts={"embedded": len(rows)},
-        )
-    )
+    add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
 
 
 def _row(image_id: str, data: bytes, embedder: Embedder) -> dict[str, Any]:

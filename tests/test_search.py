@@ -10,7 +10,8 @@ import pytest
 from index.build import build_index
 from index.collection import Collection
 from index.errors import QueryError
-from index.search import MAX_K, Searcher
+from index.queries import MAX_K
+from index.search import Searcher
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 COUNT = 300
