@@ -7,7 +7,9 @@ import uuid
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
+from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics, Serving
@@ -130,8 +132,15 @@ def _route(scope: Scope, outside: str) -> str | None:
         return str(template)
     if (mounted := scope.get("root_path", "").removeprefix(outside)) != "":
         return f"{mounted}/{{path}}"
-    if "endpoint" in scope and not scope.get("path_params"):
-        return str(scope["path"])
+    return _would_be_route(scope)
+
+
+def _would_be_route(scope: Scope) -> str | None:
+    """The same for a request that was refused before it came to a route, and for routes of Starlette's own."""
+    for context in iter_route_contexts(scope["app"].routes):
+        match, _ = context.original_route.matches(scope)
+        if match is not Match.NONE:
+            return context.path_format
     return None
 
 

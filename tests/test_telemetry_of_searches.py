@@ -155,14 +155,21 @@ def test_whoever_is_sent_away_is_counted_and_keys_are_named(
     with TestClient(create_app(service, access=access)) as client:
         refused = client.post("/search", json={"text": "star"})
         assert (refused.status_code, len(refused.headers["x-request-id"])) == (401, 32)
+        for path in ("/images/a/b.png/picture", "/images/c.png/picture", "/no-such-page", "/nor-this"):
+            assert client.get(path).status_code == 401
         client.headers["X-API-Key"] = key
         client.post("/search", json={"text": "star"})
         counted = measured(client, "likeness_request_duration_seconds_count")
-        assert counted[("POST", "none", "401")] == counted[("POST", "/search", "200")] == 1
-        assert measured(client, "likeness_problems_total")[("unauthorized",)] == 1
-    first, second = (json.loads(line) for line in log.getvalue().splitlines())
-    assert (first["problems"], "key" in first) == (["unauthorized"], False)
-    assert second["key"] == "alice"
+        assert counted == {
+            ("POST", "/search", "401"): 1,
+            ("GET", "/images/{image_id}/picture", "401"): 2,
+            ("GET", "none", "401"): 2,
+            ("POST", "/search", "200"): 1,
+        }
+        assert measured(client, "likeness_problems_total")[("unauthorized",)] == 5
+    first, *_, last = (json.loads(line) for line in log.getvalue().splitlines())
+    assert (first["route"], first["problems"], "key" in first) == ("/search", ["unauthorized"], False)
+    assert last["key"] == "alice"
     assert key not in log.getvalue()
 
 
