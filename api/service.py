@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
-from api.errors import Problem, invalid, invalid_fields, shortened
+from api.errors import Problem, invalid
+from api.nearest import Vector, check_fields, nearest, vector_of_image
 from api.notes import notes, noting_outcome
 from api.pictures import Picture, Pictures
 from api.query import Part, Query, Stopwatch
@@ -21,14 +22,9 @@ from api.swap import IndexSource, LiveEngine
 from embedder.fetch import Fetcher
 from embedder.images import ImageLimits, decode_image
 from embedder.protocol import Embedder, ModelIdentity
-from index.errors import FilterError, QueryError
-from index.match import Match
-from index.queries import SearchOptions, mix
+from index.queries import SearchOptions
 from index.records import VersionManifest
-from index.rows import FIXED
 from index.search import Searcher
-
-Vector = NDArray[np.float32]
 
 
 class SearchService:
@@ -115,14 +111,10 @@ class SearchService:
         Raises FetchError and ImageError of its pictures, and Problem, which names the field, for all else.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
-        fields = _fields(engine, query.fields)
+        check_fields(engine.searcher, query.fields)
         vectors = self._vectors(engine, query.parts, watch)
         with watch.stage("search"):
-            matches = _nearest(engine, query, vectors)
-            if len(query.parts) == 1 and query.parts[0].is_picture:
-                matches = [replace(each, percentile=engine.searcher.percentile(each.score)) for each in matches]
-            if fields is not None:
-                matches = [replace(each, metadata=_chosen(each.metadata, fields)) for each in matches]
+            matches = nearest(engine.searcher, query, vectors)
         return SearchResult(
             matches=matches,
             version=engine.version,
@@ -169,7 +161,7 @@ class SearchService:
             text = _checked_text(engine, part.text, part.at)
             return engine.batcher.embed(ContentKey.of(text, engine.model.fingerprint), lambda: text)
         if part.image_id is not None:
-            return _vector_of_image(engine, part.image_id, part.at)
+            return vector_of_image(engine.searcher, part.image_id, part.at)
         if part.vector is None:
             raise ValueError("a part without anything to look for")
         if len(part.vector) != engine.model.dim:
@@ -188,46 +180,3 @@ def _checked_text(engine: Engine, text: str, at: str) -> str:
     if engine.text_refusal is not None:
         raise Problem("text-not-supported", engine.text_refusal)
     return text
-
-
-def _vector_of_image(engine: Engine, image_id: str, at: str) -> Vector:
-    try:
-        return engine.searcher.vector(image_id)
-    except QueryError as error:
-        raise invalid(at.format("id"), f"an image of index version {engine.version}", image_id) from error
-
-
-def _nearest(engine: Engine, query: Query, vectors: Sequence[Vector]) -> list[Match]:
-    ids = {part.image_id for part in query.parts if part.image_id is not None}
-    options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
-    try:
-        direction = mix(np.stack(vectors), [part.weight for part in query.parts])
-    except QueryError as error:
-        raise _refused("queries", error, [part.weight for part in query.parts]) from error
-    try:
-        return engine.searcher.search(direction[np.newaxis], query.k, **options)[0]
-    except FilterError as error:
-        raise _refused("filter", error, query.options.get("where")) from error
-    except QueryError as error:
-        raise _refused("body", error, {"k": query.k}) from error
-
-
-def _refused(field: str, error: Exception, got: object) -> Problem:
-    """The problem of what `index` refuses: its message says what was expected."""
-    errors = [{"field": field, "expected": str(error), "got": shortened(got)}]
-    return Problem("invalid-request", f"{field}: {error}", errors=errors)
-
-
-def _fields(engine: Engine, wanted: Sequence[str] | None) -> frozenset[str] | None:
-    if wanted is None:
-        return None
-    known = sorted(engine.searcher.filterable.keys() - FIXED)
-    wrong = [name for name in wanted if name not in known]
-    if wrong:
-        expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
-        raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
-    return frozenset(wanted)
-
-
-def _chosen(metadata: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name in fields}

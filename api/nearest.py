@@ -1,0 +1,70 @@
+"""From the vectors of a query to its matches: the part of a search that needs no model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.errors import Problem, invalid, invalid_fields, shortened
+from api.query import Query
+from index.errors import FilterError, QueryError
+from index.match import Match
+from index.queries import SearchOptions, mix
+from index.rows import FIXED
+from index.search import Searcher
+
+Vector = NDArray[np.float32]
+
+
+def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
+    """The nearest to the mix of `vectors`, one of each part. Images of the index that are parts are left out.
+
+    With the percentile where likeness to one picture is asked for. Problem names what is refused.
+    """
+    check_fields(searcher, query.fields)
+    ids = {part.image_id for part in query.parts if part.image_id is not None}
+    options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
+    try:
+        direction = mix(np.stack(vectors), [part.weight for part in query.parts])
+    except QueryError as error:
+        raise _refused("queries", error, [part.weight for part in query.parts]) from error
+    try:
+        matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
+    except FilterError as error:
+        raise _refused("filter", error, query.options.get("where")) from error
+    except QueryError as error:
+        raise _refused("body", error, {"k": query.k}) from error
+    if len(query.parts) == 1 and query.parts[0].is_picture:
+        matches = [replace(each, percentile=searcher.percentile(each.score)) for each in matches]
+    if query.fields is not None:
+        matches = [replace(each, metadata=_chosen(each.metadata, query.fields)) for each in matches]
+    return matches
+
+
+def vector_of_image(searcher: Searcher, image_id: str, at: str) -> Vector:
+    """The vector of an image of the index. Problem when it holds none of that id; `at` is as in `Part`."""
+    try:
+        return searcher.vector(image_id)
+    except QueryError as error:
+        raise invalid(at.format("id"), f"an image of index version {searcher.version}", image_id) from error
+
+
+def check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
+    """Problem names the `wanted` fields that are no metadata columns. None: all are wanted."""
+    known = sorted(searcher.filterable.keys() - FIXED)
+    wrong = [name for name in wanted or () if name not in known]
+    if wrong:
+        expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
+        raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
+
+
+def _refused(field: str, error: Exception, got: object) -> Problem:
+    """The problem of what `index` refuses: its message says what was expected."""
+    errors = [{"field": field, "expected": str(error), "got": shortened(got)}]
+    return Problem("invalid-request", f"{field}: {error}", errors=errors)
+
+
+def _chosen(metadata: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name in fields}
