@@ -212,6 +212,7 @@ class _Build:
                 "seconds": round(time.monotonic() - self.started, 3),
             }
         )
+        self.collection.check_lease()
         self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
         return manifest
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,9 @@ from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.rows import EMBEDDING, check_rows
 from index.storage import Storage
+
+if TYPE_CHECKING:
+    from index.lease import Lease
 
 R = TypeVar("R", RunStart, RunManifest)
 
@@ -40,9 +43,11 @@ class Summary:
 
 @dataclass(frozen=True)
 class Collection:
-    """Runs of rows and versions of an index below one location. Stateless: cheap to pickle."""
+    """Runs of rows and versions of an index below one location. Without a lease stateless: cheap to pickle."""
 
     storage: Storage
+    lease: Lease | None = field(default=None, compare=False)
+    """Held while `index.lease.writing`: it is checked before each commit."""
 
     @classmethod
     def create_or_open(cls, location: str) -> Collection:
@@ -76,6 +81,11 @@ class Collection:
     def location(self) -> str:
         """An absolute path or a URI; `open` takes it."""
         return self.storage.location
+
+    def check_lease(self) -> None:
+        """LeaseLostError when the lease that is held has gone to another job."""
+        if self.lease:
+            self.lease.check()
 
     # Runs
 
@@ -133,6 +143,7 @@ class Collection:
         for file in [*manifest.files, *([manifest.deletes] if manifest.deletes else [])]:
             if not self.storage.is_file(file.path) or self.storage.size(file.path) != file.size:
                 raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
+        self.check_lease()
         self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
 
     def model(self) -> ModelRecord | None:
@@ -198,6 +209,7 @@ class Collection:
     def promote(self, version: str) -> None:
         """Make a version the live one, at once. DamagedVersionError when it has no readable manifest."""
         self.read_version(version)
+        self.check_lease()
         self.storage.write_atomic("CURRENT", f"{version}\n".encode())
 
     def read_version(self, version: str) -> VersionManifest:

@@ -8,6 +8,9 @@ CollectionError
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
 ├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
 ├── RolledBackError          a version that was rolled back: nothing goes back to it
+├── LeaseError               another job writes to the collection
+│   ├── LeaseHeldError       it was there first: nothing was done
+│   └── LeaseLostError       it has taken over: nothing more is committed
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 └── QueryError               a query that cannot be answered: its shape, its values or its k
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
@@ -53,6 +56,18 @@ class RecallTooLowError(CollectionError):
 
 class RolledBackError(CollectionError):
     """A version that was rolled back: it is complete, and nothing goes back to it unless it is promoted again."""
+
+
+class LeaseError(CollectionError):
+    """Another job writes to the collection: to be tried again later."""
+
+
+class LeaseHeldError(LeaseError):
+    """Another job was there first: nothing was done."""
+
+
+class LeaseLostError(LeaseError):
+    """Another job has taken over, since this one was silent for too long: nothing more is committed."""
 
 
 class FactoryError(CollectionError):

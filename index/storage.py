@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +46,8 @@ class Storage:
     root: str
     location: str
     """As it was given, an absolute path or a URI without a password: `open` takes it again."""
+    uri: str = field(repr=False)
+    """The address with all that it may hold, pyarrow's way; a local path where `location` is one."""
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> "Storage":
@@ -58,14 +60,15 @@ class Storage:
         if not scheme:
             # Not resolved: a link that is moved to another folder later is followed.
             root = str(Path(text).expanduser().absolute())
-            return cls(pafs.LocalFileSystem(), root, root)
+            return cls(pafs.LocalFileSystem(), root, root, root)
+        uri = _azure_uri(text) if scheme == "az" else text
         try:
-            filesystem, root = pafs.FileSystem.from_uri(_azure_uri(text) if scheme == "az" else text)
+            filesystem, root = pafs.FileSystem.from_uri(uri)
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise CollectionError(
                 f"{location}: expected a folder or a file:// s3:// gs:// az:// address ({error})"
             ) from error
-        return cls(filesystem, root.rstrip("/") or "/", re.sub(r"://[^/@]*:[^/@]*@", "://", text))
+        return cls(filesystem, root.rstrip("/") or "/", re.sub(r"://[^/@]*:[^/@]*@", "://", text), uri)
 
     @property
     def is_local(self) -> bool:

@@ -21,7 +21,7 @@ from rich.markup import escape
 from api.errors import ApiError
 from embedder.errors import EmbedderError
 from index.collection import Collection
-from index.errors import CollectionError, RecallTooLowError
+from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
 from jobs.commands import embed, info, rejects
@@ -44,7 +44,11 @@ errors = Console(stderr=True)
 
 
 def main() -> None:
-    """Run the command line. A mistake is one line on stderr and exit code 2; a failed job exits with 1."""
+    """Run the command line.
+
+    A mistake is one line on stderr and exit code 2; a failed job exits with 1; while another job writes to the
+    collection, one exits with 75, which is sysexits' "try again later".
+    """
     # Read when faiss and torch are loaded. By default OpenMP's idle threads spin: beside anything else that is busy a
     # query of a tenth of a millisecond then takes ten.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -55,6 +59,8 @@ def main() -> None:
         sys.exit(130)
     except (TooManyRejectsError, RecallTooLowError) as error:
         _fail(error, 1)
+    except LeaseError as error:
+        _fail(error, os.EX_TEMPFAIL)
     # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
         _fail(error, 2)

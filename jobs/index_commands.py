@@ -76,15 +76,17 @@ def build_and_show(
     Large segments are built on the Ray cluster at `address`, or on one that is started here.
     """
     from index import build
+    from index.lease import writing
     from index.versions import live_manifest
     from jobs.index import run_on_ray
 
     before = live_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
-        with console.status("building the index"):
+        # A collection that its caller has for writing already stays so.
+        with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
             run_jobs = run_on_ray(address, console)
-            manifest = build.build_index(collection, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
+            manifest = build.build_index(held, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
     except RecallTooLowError:
         _show_measured(collection.read_version(collection.versions()[-1]))  # the newest is the one that was refused
         raise

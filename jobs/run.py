@@ -11,6 +11,7 @@ from rich.markup import escape
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
 from index.collection import Collection
+from index.lease import writing
 from index.records import ModelRecord
 from index.storage import Storage
 from jobs.plan import Plan, make_plan
@@ -25,7 +26,13 @@ def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
         listing = list_images(request.source, extensions=request.extensions)
     # Absolute, without the credentials that a URI may hold, and the same however the folder's slash is written.
     source = Storage.open(request.source).location.rstrip("/")
-    collection = Collection.create_or_open(request.collection)
+    with writing(Collection.create_or_open(request.collection), "embed") as collection:
+        return _run(request, listing, source, collection, console)
+
+
+def _run(
+    request: EmbedRequest, listing: pa.Table, source: str, collection: Collection, console: Console
+) -> EmbedReport:
     with console.status(f"reading the model {request.load.model}"):
         # Loaded here as well as in the actors: what it is decides what there is to do, and a mistake shows at once.
         loaded = replace(request.load, device="cpu")()

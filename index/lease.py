@@ -1,0 +1,204 @@
+"""One writer at a time: a lease on a collection, which ends by itself when its owner does."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from index.collection import Collection
+from index.conditional import update_file
+from index.errors import CollectionError, LeaseHeldError, LeaseLostError
+from index.records import Record
+from index.storage import Storage
+
+LEASE = ".lease"
+"""Hidden, because readers have nothing to do with it. Empty when nobody writes."""
+
+TTL = timedelta(minutes=2)
+"""How long a lease lasts after its last renewal: what the job after a crash of a machine has to wait."""
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseRecord(Record):
+    """Who writes. `process` tells a process from a later one with its number; "" where the system does not say.
+
+    `token` is drawn at random for each lease.
+    """
+
+    token: str
+    command: str
+    user: str
+    host: str
+    pid: int
+    process: str
+    since: datetime
+    expires_at: datetime
+
+    def __str__(self) -> str:
+        return (
+            f"`likeness {self.command}` of {self.user} on {self.host} (process {self.pid}) since "
+            f"{_time(self.since)}, with a lease until {_time(self.expires_at)}, renewed while it works"
+        )
+
+
+@dataclass
+class Lease:
+    """A lease that is held, and renewed by a thread of its own until it is released or lost."""
+
+    storage: Storage
+    record: LeaseRecord
+    ttl: timedelta
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def acquire(cls, storage: Storage, command: str, ttl: timedelta = TTL) -> Lease:
+        """Take the lease if nobody has it, or its owner has not renewed it or has died.
+
+        LeaseHeldError says who holds it.
+        """
+        wanted = _record_of_this_process(command, ttl)
+
+        def take(content: bytes) -> bytes:
+            held = _read(content)
+            # It is this one's own where the answer to an earlier try was lost on its way.
+            if held and held.token != wanted.token and held.expires_at > datetime.now(UTC) and not _has_died(held):
+                raise LeaseHeldError(
+                    f"{storage.location} is being written by {held}; nothing was changed. "
+                    "Run this again when that has ended"
+                )
+            if held and held.token != wanted.token:
+                logger.warning("%s was being written by %s, which did not end it: taken over", storage.location, held)
+            return wanted.to_bytes()
+
+        update_file(storage, LEASE, take)
+        lease = cls(storage, wanted, ttl)
+        threading.Thread(target=lease._keep, name="lease", daemon=True).start()
+        return lease
+
+    def check(self) -> None:
+        """Renew the lease, which has to be done before each commit. LeaseLostError when another has taken it.
+
+        One that has expired and that nobody has taken, because this machine slept, is renewed as well.
+        """
+
+        def renew(content: bytes) -> bytes:
+            held = _read(content)
+            if held is None or held.token != self.record.token:
+                raise LeaseLostError(
+                    f"the lease on {self.storage.location} was lost: this process was silent for longer than "
+                    f"{self.ttl}, or somebody removed it; now it is with {held or 'nobody'}. What was not committed is "
+                    "kept: run the same command again to go on with it"
+                )
+            return held.model_copy(update={"expires_at": datetime.now(UTC) + self.ttl}).to_bytes()
+
+        update_file(self.storage, LEASE, renew)
+
+    def release(self) -> None:
+        """Give the lease back, unless it has been lost."""
+        self._done.set()
+
+        def clear(content: bytes) -> bytes:
+            held = _read(content)
+            return b"" if held and held.token == self.record.token else content
+
+        try:
+            update_file(self.storage, LEASE, clear)
+        except (CollectionError, OSError) as error:
+            logger.warning("the lease on %s ends by itself within %s: %s", self.storage.location, self.ttl, error)
+
+    def _keep(self) -> None:
+        while not self._done.wait(self.ttl.total_seconds() / 4):
+            try:
+                self.check()
+            except LeaseLostError as error:
+                logger.warning("%s", error)
+                return
+            except (CollectionError, OSError) as error:
+                logger.warning("the lease on %s could not be renewed: %s", self.storage.location, error)
+
+
+@contextmanager
+def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
+    """The collection for the one who may write: its commits fail with LeaseLostError once the lease is another's.
+
+    `command` is shown to whoever comes meanwhile. LeaseHeldError when another holds the lease. A collection that has
+    its lease keeps it.
+    """
+    if collection.lease:
+        yield collection
+        return
+    lease = Lease.acquire(collection.storage, command, ttl)
+    try:
+        yield replace(collection, lease=lease)
+    finally:
+        lease.release()
+
+
+def _read(content: bytes) -> LeaseRecord | None:
+    """None where nobody holds it. Half a record is what a process that died while writing it has left."""
+    try:
+        return LeaseRecord.from_bytes(content)
+    except ValueError:
+        return None
+
+
+def _record_of_this_process(command: str, ttl: timedelta) -> LeaseRecord:
+    now = datetime.now(UTC)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user has no name
+        user = str(os.getuid())
+    return LeaseRecord(
+        token=secrets.token_hex(8),
+        command=command,
+        user=user,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process=_process(os.getpid()),
+        since=now,
+        expires_at=now + ttl,
+    )
+
+
+def _has_died(owner: LeaseRecord) -> bool:
+    """Whether the owner was a process that this one could see and that has ended. False when in doubt."""
+    here = _process(os.getpid())
+    if not here or owner.host != socket.gethostname() or owner.process.split("/")[:2] != here.split("/")[:2]:
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # another user's
+    now = _process(owner.pid)
+    return now != owner.process and bool(now)
+
+
+def _process(pid: int) -> str:
+    """The boot of the machine, the namespace of process ids and when the process started; "" where Linux is not.
+
+    A container has a namespace of its own. A process that has ended and that nobody has waited for started at "-".
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = Path("/proc/self/ns/pid").readlink()
+        # Its name, in brackets, may hold anything. After it come the state and, as the 20th, the start.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return f"{boot}/{namespace}/{'-' if fields[0] in 'ZX' else fields[19]}"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
