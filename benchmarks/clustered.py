@@ -57,21 +57,24 @@ class Clustered:
         """The column `bucket` of the first rows."""
         return np.concatenate([self._columns(number)[0] for number in range(-(-stop // BLOCK))])[:stop]
 
-    def table(self, start: int, stop: int) -> pa.Table:
+    def table(self, start: int, stop: int, dim: int = DIM) -> pa.Table:
         """Rows of a collection: `bucket` is uniform in 0 … 999, `label` names the cluster, `year` is one of 26.
 
-        All of one block.
+        All of one block. With fewer dimensions the vectors are their first ones, at unit length.
         """
         first = start - start % BLOCK
         vectors, labels = self._block(start // BLOCK)
         bucket, year = self._columns(start // BLOCK)
         here = slice(start - first, stop - first)
+        cut = vectors[here, :dim]
+        if dim < DIM:
+            cut = cut / np.linalg.norm(cut, axis=1, keepdims=True)
         ids = [str(row) for row in range(start, stop)]
         return pa.table(
             {
                 "image_id": pa.array(ids, pa.string()),
                 "uri": pa.array([f"memory:{row}" for row in ids], pa.string()),
-                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors[here].ravel()), DIM),
+                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(cut.ravel()), dim),
                 "bucket": pa.array(bucket[here], pa.int32()),
                 "label": pa.array([f"cluster {label}" for label in labels[here]], pa.string()),
                 "year": pa.array(year[here], pa.int16()),
@@ -124,13 +127,20 @@ def recall(found: Rows, truth: Rows) -> float:
     return float(np.sum(hits) / truth.size)
 
 
-def add_rows(collection: Collection, data: Clustered, rows: range, deletes: list[int] | None = None) -> None:
-    """Commit a run of some rows, in files of a block each."""
-    start = collection.start_run("memory:", _MODEL)
+def add_rows(
+    collection: Collection,
+    data: Clustered,
+    rows: range,
+    deletes: list[int] | None = None,
+    *,
+    model: ModelRecord = _MODEL,
+) -> None:
+    """Commit a run of some rows, in files of a block each. `model` is said to have made them, at its dim."""
+    start = collection.start_run("memory:", model)
     blocks = range(rows.start - rows.start % BLOCK, rows.stop, BLOCK)
     files = [
         collection.write_rows(
-            start.run_id, f"{first:09}", data.table(max(first, rows.start), min(first + BLOCK, rows.stop))
+            start.run_id, f"{first:09}", data.table(max(first, rows.start), min(first + BLOCK, rows.stop), model.dim)
         )
         for first in blocks
     ]

@@ -1,0 +1,91 @@
+"""What the service is judged against: its own parts called in a row, in a loop and behind a bare endpoint.
+
+`python -m benchmarks.serve_bare COLLECTION MODEL PORT` serves the endpoint, by uvicorn and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, File
+
+from benchmarks.clustered import Rows, Vectors
+from embedder.images import decode_image
+from embedder.model import ClipEmbedder
+from index.collection import Collection
+from index.verify import open_segments
+
+CORES = os.cpu_count() or 1
+_K = 10
+
+
+class Bare:
+    """Decodes, embeds on all cores, and searches the live version's own index: no cache, no ids, no metadata."""
+
+    def __init__(self, location: str, model: str) -> None:
+        collection = Collection.open(location)
+        version = collection.current()
+        if version is None:
+            raise ValueError(f"{location} has no index: build one first")
+        self._embedder = ClipEmbedder.load(model, threads=CORES)
+        self._decoders = ThreadPoolExecutor(CORES)
+        with tempfile.TemporaryDirectory() as cache:
+            self._segments = open_segments(collection, collection.read_version(version), Path(cache))
+
+    def search(self, pictures: Sequence[bytes]) -> tuple[Vectors, Rows]:
+        """Scores and positions of the 10 nearest, `(n, 10)`."""
+        return self._segments.search(self.embed(pictures), _K)
+
+    def embed(self, pictures: Sequence[bytes]) -> Vectors:
+        """`(n, dim)`, unit norm."""
+        crops = list(self._decoders.map(self._decode, pictures)) if len(pictures) > 1 else [self._decode(pictures[0])]
+        return self._embedder.embed_images(np.stack(crops))
+
+    def latencies(self, pictures: Sequence[bytes], seconds: float) -> list[float]:
+        """Seconds of queries one by one."""
+        found: list[float] = []
+        deadline = time.perf_counter() + seconds
+        for number in count():
+            started = time.perf_counter()
+            if started >= deadline:
+                break
+            self.search([pictures[number % len(pictures)]])
+            found.append(time.perf_counter() - started)
+        return found
+
+    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> int:
+        """How many queries were answered, a batch of them at a time."""
+        deadline, done = time.perf_counter() + seconds, 0
+        while time.perf_counter() < deadline:
+            self.search([pictures[number % len(pictures)] for number in range(done, done + size)])
+            done += size
+        return done
+
+    def _decode(self, picture: bytes) -> Any:
+        return decode_image(picture, self._embedder.crop).pixels
+
+
+def bare_app(bare: Bare) -> FastAPI:
+    """An endpoint that does what has to be done."""
+    app = FastAPI()
+
+    @app.post("/search")
+    def search(image: Annotated[bytes, File()]) -> dict[str, Any]:
+        scores, positions = bare.search([image])
+        return {"positions": positions[0].tolist(), "scores": scores[0].tolist()}
+
+    return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(bare_app(Bare(*sys.argv[1:3])), port=int(sys.argv[3]), log_level="warning", access_log=False)

@@ -1,0 +1,99 @@
+"""The servers that are compared, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.serve_report import ENDPOINT, LOCAL, SERVE
+
+_START_S = 180.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server on this machine."""
+
+    port: int
+    process: psutil.Process
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far of the process and of all that it started, Ray's included."""
+        seconds = 0.0
+        for each in (self.process, *self.process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = each.cpu_times()
+                seconds += times.user + times.system
+        return seconds
+
+
+@contextmanager
+def serving(location: str, model: str, folder: Path) -> Iterator[dict[str, Server]]:
+    """Servers of the collection while the block lasts, by name. Their logs go into `folder`."""
+    likeness = [sys.executable, "-m", "jobs.cli", "serve", location, "--model", model, "--port"]
+    commands = {
+        ENDPOINT: lambda port: [sys.executable, "-m", "benchmarks.serve_bare", location, model, port],
+        LOCAL: lambda port: [*likeness, port, "--local"],
+        SERVE: lambda port: [*likeness, port],
+    }
+    with ExitStack() as stack:
+        servers = {}
+        for name, command in commands.items():
+            port = _free_port()
+            process = stack.enter_context(_running(command(str(port)), folder / f"{port}.log"))
+            servers[name] = Server(port=port, process=psutil.Process(process.pid))
+            _wait_for(name, process, port)
+        yield servers
+
+
+@contextmanager
+def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {
+        **os.environ,
+        "LIKENESS_EMBEDDING_CACHE_BYTES": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's workers yield to every other process (nice 15); those that they are compared with do not.
+        "RAY_worker_niceness": "0",
+    }
+    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
+        try:
+            yield process
+        except BaseException:
+            print(log.read_text(errors="replace")[-4000:], file=sys.stderr)
+            raise
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _wait_for(name: str, process: subprocess.Popen[bytes], port: int) -> None:
+    """Until the server answers."""
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"expected {name} to answer within {_START_S:g} s; its exit status is {process.poll()}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
