@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +12,7 @@ import pyarrow.fs as pafs
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS
+from index.lease import writing
 from index.records import VersionManifest
 from index.versions import NOT_GOOD, require_good
 
@@ -20,6 +21,11 @@ ABANDONED = timedelta(days=1)
 
 An hour would not do: to fill one large graph index may take longer, and writes nothing meanwhile. Remains cost space; a
 segment that is pulled away costs the build.
+"""
+
+GRACE = timedelta(hours=1)
+"""A version stays for so long after another took its place: whoever looked it up may be opening it still, and a server
+that has it open over NFS loses what is deleted. Elsewhere mapped files and copies outlive their names.
 """
 
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
@@ -50,24 +56,45 @@ class _Folder:
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, and then the segments that no other names.
+    """Remove old versions, and then the segments that no other names. Runs, from which all is made, stay.
 
     What stays: the live version and those newer than it; of those before it the newest, until `keep` good ones are
-    there, the live one counted; a version whose manifest cannot be read, and every segment that it may name, which are
-    all made by it or before. Good is what one could go back to (`index.versions.rollback`), its files checked by their
-    sizes. What no version names is removed once its build has been idle for `ABANDONED`.
+    there, the live one counted; what was superseded within `GRACE`; a version whose manifest cannot be read, and every
+    segment that it may name, which are all made by it or before. Good is what one could go back to
+    (`index.versions.rollback`), its files checked by their sizes. What no version names is removed once its build has
+    been idle for `ABANDONED`.
 
-    CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read.
+    CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
+    job writes.
     """
     if keep < 1:
         raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
+    if dry_run:
+        return _plan(collection, keep)[0]
+    with writing(collection, "prune") as held:
+        live = held.current()
+        pruned, gone = _plan(held, keep)
+        for path in gone:
+            held.check_lease()
+            if held.current() != live:
+                raise CollectionError(
+                    f"another version than {live} was made live meanwhile, so pruning has stopped: run it again"
+                )
+            _delete(held, path)
+    return pruned
+
+
+def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
+    """What would be removed, and the paths of it in order."""
     manifests, unreadable = _manifests(collection)
     versions = _outdated(collection, sorted(manifests), keep)
+    recent = _recently_superseded(collection, manifests, versions)
+    versions = [name for name in versions if name not in recent]
     needed = _named(manifests[name] for name in manifests if name not in versions)
     dropped = _named(manifests[name] for name in versions)
     folders = _folders(collection)
     busy = {folder.maker for folder in folders.values() if folder.changed}
-    segments, remains, left = list[str](), list[str](), dict(unreadable)
+    segments, remains, left = list[str](), list[str](), unreadable | recent
     for path, folder in folders.items():
         is_segment = path.startswith(SEGMENTS)
         if path in needed or (not is_segment and folder.maker in manifests | unreadable):
@@ -79,15 +106,14 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
         else:
             (segments if path in dropped else remains).append(path)
     gone = [*(f"index/{name}" for name in versions), *segments, *remains]
-    if not dry_run:
-        _delete(collection, gone)
-    return Pruned(
+    pruned = Pruned(
         versions=versions,
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
         bytes_freed=sum(folders[path].size for path in gone),
         left=left,
     )
+    return pruned, gone
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
@@ -121,6 +147,23 @@ def _outdated(collection: Collection, names: Sequence[str], keep: int) -> list[s
     return outdated[::-1]
 
 
+def _recently_superseded(
+    collection: Collection, manifests: Mapping[str, VersionManifest], versions: Sequence[str]
+) -> dict[str, str]:
+    """Those versions that another took the place of within `GRACE`, with the reason to leave them."""
+    names = sorted(manifests)
+    live = collection.current()
+    recent = {}
+    for name in versions:
+        successor = names[names.index(name) + 1]  # the live one at the latest
+        since = manifests[successor].created_at
+        if successor == live:
+            since = max(since, collection.storage.modified("CURRENT"))
+        if since > datetime.now(UTC) - GRACE:
+            recent[name] = f"index version {successor} took its place within {GRACE}; it may be read still"
+    return recent
+
+
 def _named(manifests: Iterable[VersionManifest]) -> set[str]:
     """Paths of the segments that versions consist of."""
     return {f"{SEGMENTS}/{segment.name}" for manifest in manifests for segment in manifest.segments}
@@ -141,8 +184,7 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
     return dict(sorted(folders.items()))
 
 
-def _delete(collection: Collection, paths: Sequence[str]) -> None:
-    for path in paths:
-        # First, so that what is half removed does not look complete. Segments come last: no manifest names them now.
-        collection.storage.delete(f"{path}/manifest.json")
-        collection.storage.delete(path)
+def _delete(collection: Collection, path: str) -> None:
+    # First, so that what is half removed does not look complete. Segments come last: no manifest names them now.
+    collection.storage.delete(f"{path}/manifest.json")
+    collection.storage.delete(path)

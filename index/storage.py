@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -89,6 +90,13 @@ class Storage:
         if info.type != pafs.FileType.File:
             raise FileNotFoundError(f"{self.location}/{path}")
         return int(info.size)
+
+    def modified(self, path: str) -> datetime:
+        """When a file was written last, in UTC. FileNotFoundError when no file is there."""
+        info = self._info(path)
+        if info.mtime is None:
+            raise FileNotFoundError(f"{self.location}/{path}")
+        return info.mtime.astimezone(UTC)
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """What lies directly in a folder, by name; nothing when the folder is missing."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
+from index.lease import writing
 from index.measure import Measured
 from index.records import ModelRecord, RunManifest
 from index.rows import row_schema
@@ -255,6 +257,17 @@ def growing(collection: Path, tmp_path: Path) -> Path:
     return tmp_path / "growing"
 
 
+def test_while_another_job_writes_one_is_told_and_exits_with_75(run: Run, growing: Path) -> None:
+    with writing(Collection.open(str(growing)), "reembed"):
+        for command in (["index", growing], ["compact", growing], ["prune", growing]):
+            result = run(*command)
+            assert result.code == 75
+            assert "is being written by `likeness reembed`" in result.err
+        assert run("promote", growing, "000001").code == 0  # an operator does not wait for a job of hours
+        assert run("info", growing).code == 0
+    assert run("index", growing).code == 0
+
+
 def test_index_says_what_was_considered_and_measured(run: Run, growing: Path) -> None:
     result = run("index", growing, "--target-recall", "0.9", "--max-memory", "2 GiB", "--segment-rows", "1000")
     assert result.code == 0
@@ -274,7 +287,7 @@ def test_index_says_what_was_considered_and_measured(run: Run, growing: Path) ->
     assert (settings["target_recall"], settings["max_memory"], settings["latency_ms"]) == (0.9, None, 7.5)
 
 
-def test_a_version_goes_live_back_and_away(run: Run, growing: Path) -> None:
+def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "index 000002 is built and not live" in run("index", growing, "--latency", "4", "--no-promote").out
     assert Collection.open(str(growing)).current() == "000001"
     assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "000002").out
@@ -288,6 +301,10 @@ def test_a_version_goes_live_back_and_away(run: Run, growing: Path) -> None:
     ]
     table = [line.split()[:3] for line in run("versions", growing).out.splitlines()]
     assert [line[:2] for line in table[1:]] == [["000001", table[1][1]], ["000002", "live"], ["000003", "rolled"]]
+    assert (
+        "000001  left: index version 000002 took its place within 1:00:00" in run("prune", growing, "--keep", "1").out
+    )
+    monkeypatch.setattr("index.prune.GRACE", timedelta(0))
     plan = json.loads(run("prune", growing, "--keep", "1", "--dry-run", "--format", "json").out)
     assert (plan["versions"], plan["segments"], plan["dry_run"]) == (["000001"], ["000001-00"], True)
     assert "would be freed" in run("prune", growing, "--keep", "1", "--dry-run").out

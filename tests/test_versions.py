@@ -3,15 +3,18 @@
 import logging
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from index.build import build_index
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError
+from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError
+from index.lease import writing
 from index.prune import ABANDONED, prune
 from index.search import Searcher
+from index.storage import Storage
 from index.versions import list_versions, open_last_good, promote, rollback
 from tests.hand_made import add_run, rows, unit_vectors
 
@@ -188,7 +191,56 @@ def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection,
 # Prune
 
 
-def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collection) -> None:
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions made a moment ago may be removed."""
+    monkeypatch.setattr("index.prune.GRACE", timedelta(0))
+
+
+def test_what_was_superseded_of_late_may_be_read_still(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = prune(collection, keep=1)
+    assert (done.versions, done.bytes_freed) == ([], 0)
+    assert done.left["000004"] == "index version 000005 took its place within 1:00:00; it may be read still"
+    manifests = {name: collection.read_version(name) for name in collection.versions()}
+    for name, hours in (("000002", 30), ("000003", 20), ("000004", 0.5), ("000005", 0.2)):
+        old = manifests[name].model_copy(update={"created_at": datetime.now(UTC) - timedelta(hours=hours)})
+        collection.storage.write_atomic(f"index/{name}/manifest.json", old.to_bytes())
+    assert prune(collection, keep=1).versions == ["000001", "000002"]
+    assert collection.versions() == ["000003", "000004", "000005"]
+    # Built long ago, and made live just now.
+    old = manifests["000005"].model_copy(update={"created_at": datetime.now(UTC) - timedelta(hours=2)})
+    collection.storage.write_atomic("index/000005/manifest.json", old.to_bytes())
+    assert list(prune(collection, keep=1).left) == ["000003", "000004"]
+    age(Path(collection.location) / "CURRENT", 2 * 3600)
+    assert prune(collection, keep=1).versions == ["000004"]
+
+
+def test_nothing_is_pruned_while_another_job_writes(collection: Collection, no_grace: None) -> None:
+    with writing(collection, "reembed"):
+        with pytest.raises(LeaseHeldError, match="`likeness reembed`"):
+            prune(collection, keep=1)
+        assert prune(collection, keep=1, dry_run=True).versions == ["000001", "000002", "000003", "000004"]
+    assert len(collection.versions()) == 5
+
+
+def test_going_back_meanwhile_stops_the_pruning(
+    collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = Storage.delete
+
+    def roll_back_first(storage: Storage, path: str) -> None:
+        monkeypatch.undo()
+        rollback(collection)
+        remove(storage, path)
+
+    monkeypatch.setattr(Storage, "delete", roll_back_first)
+    with pytest.raises(CollectionError, match="another version than 000005 was made live meanwhile"):
+        prune(collection, keep=1)
+    assert collection.current() == "000004"
+    assert Searcher.open(collection).version == "000004"
+
+
+def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collection, no_grace: None) -> None:
     build_index(collection, rebuild=True)  # one segment: nothing of it is shared
     before = bytes_of(collection)
     plan = prune(collection, keep=2, dry_run=True)
@@ -205,7 +257,7 @@ def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collect
     assert prune(collection).versions == []
 
 
-def test_a_build_after_pruning_leaves_shared_segments_alone(collection: Collection) -> None:
+def test_a_build_after_pruning_leaves_shared_segments_alone(collection: Collection, no_grace: None) -> None:
     assert prune(collection, keep=1).segments == []
     add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
     assert build_index(collection).version == "000006"
@@ -213,7 +265,7 @@ def test_a_build_after_pruning_leaves_shared_segments_alone(collection: Collecti
     assert Searcher.open(collection).ntotal == 55
 
 
-def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection) -> None:
+def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection, no_grace: None) -> None:
     promote(collection, "000003")
     assert prune(collection, keep=1).versions == ["000001", "000002"]
     assert collection.versions() == ["000003", "000004", "000005"]
@@ -224,19 +276,19 @@ def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection
         prune(collection)
 
 
-def test_without_a_live_version_nothing_is_pruned(collection: Collection) -> None:
+def test_without_a_live_version_nothing_is_pruned(collection: Collection, no_grace: None) -> None:
     (Path(collection.location) / "CURRENT").unlink()
     assert prune(collection, keep=1).versions == []
 
 
-def test_versions_that_one_could_not_go_back_to_do_not_count(collection: Collection) -> None:
+def test_versions_that_one_could_not_go_back_to_do_not_count(collection: Collection, no_grace: None) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
     assert prune(collection, keep=2).versions == ["000001"]
     assert rollback(collection).manifest.version == "000002"
 
 
-def test_versions_that_were_rolled_back_do_not_count_either(collection: Collection) -> None:
+def test_versions_that_were_rolled_back_do_not_count_either(collection: Collection, no_grace: None) -> None:
     rollback(collection)
     assert prune(collection, keep=1).versions == ["000001", "000002", "000003"]  # 5 is newer than the live one
     add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
@@ -246,7 +298,7 @@ def test_versions_that_were_rolled_back_do_not_count_either(collection: Collecti
     assert collection.versions() == ["000006"]
 
 
-def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collection) -> None:
+def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collection, no_grace: None) -> None:
     build_index(collection, rebuild=True)
     file_of(collection, "000003/manifest.json").write_text("{}")
     done = prune(collection, keep=1)
@@ -258,7 +310,9 @@ def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collecti
     assert segments(collection) == ["000001-00", "000002-00", "000003-00", "000006-00"]
 
 
-def test_a_build_under_way_is_left_alone_until_it_has_been_idle_for_long(collection: Collection) -> None:
+def test_a_build_under_way_is_left_alone_until_it_has_been_idle_for_long(
+    collection: Collection, no_grace: None
+) -> None:
     old, new = file_of(collection, "segments/000006-00"), file_of(collection, "segments/000006-01-1/.scratch-x")
     version = file_of(collection, "000006")
     for folder in (old, new, version):
