@@ -1,0 +1,75 @@
+"""Pictures side by side as HTML that needs nothing else: for notebooks, their static exports, and mail.
+
+No scripts and no outside resources. Colours derive from the text's own, so that light and dark themes both fit.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One picture of a grid, as a JPEG; without one `problem` says why, or `words` stand in its place.
+
+    `heading` and `detail` are the lines below, `tooltip` is shown on hovering. All are plain text.
+    """
+
+    heading: str
+    detail: str = ""
+    tooltip: str = ""
+    jpeg: bytes | None = None
+    problem: str = ""
+    words: str = ""
+
+
+def grid_html(query: Sequence[Card], matches: Sequence[Card], *, caption: str, note: str = "") -> str:
+    """The query's cards beside those of its matches. `caption` stands above, `note`, where there is one, below."""
+    return (
+        f'<div class="likeness"><style>{_CSS}</style><div class="lk-caption">{escape(caption)}</div>'
+        f'<div class="lk-row"><div class="lk-query">{"".join(map(card_html, query))}</div>'
+        f'<div class="lk-grid">{"".join(map(card_html, matches))}</div></div>'
+        + (f'<div class="lk-note">{escape(note)}</div>' if note else "")
+        + "</div>"
+    )
+
+
+def card_html(card: Card) -> str:
+    """One card."""
+    if card.jpeg is not None:
+        inside = f'<img src="{data_uri(card.jpeg)}" alt="{escape(card.heading)}">'
+    elif card.words:
+        inside = f'<span class="lk-words">{escape(card.words)}</span>'
+    else:
+        inside = f'<span class="lk-gone">{escape(card.problem)}</span>'
+    return (
+        f'<figure class="lk-card" title="{escape(card.tooltip or card.heading)}"><div class="lk-mat">{inside}</div>'
+        f'<figcaption><b>{escape(card.heading)}</b><span class="lk-detail">{escape(card.detail)}</span>'
+        "</figcaption></figure>"
+    )
+
+
+def data_uri(jpeg: bytes) -> str:
+    """A JPEG as a URL that holds it."""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
+
+
+# JupyterLab styles figures and images in its outputs: what it sets is set here as well.
+_CSS = """
+.likeness { font: 13px/1.4 system-ui, sans-serif; max-width: 1100px; }
+.likeness .lk-caption, .likeness .lk-note { margin: 4px 0 10px; opacity: .75; }
+.likeness .lk-row { display: flex; gap: 18px; align-items: flex-start; }
+.likeness .lk-query { flex: 0 0 136px; display: grid; gap: 10px; padding-right: 18px;
+  border-right: 1px solid color-mix(in srgb, currentColor 22%, transparent); }
+.likeness .lk-grid { flex: 1; display: grid; grid-template-columns: repeat(auto-fill, minmax(116px, 1fr)); gap: 14px; }
+.likeness .lk-card { margin: 0; min-width: 0; }
+.likeness .lk-mat { aspect-ratio: 1; display: grid; place-items: center; padding: 6px; border-radius: 8px;
+  overflow: hidden; background: color-mix(in srgb, currentColor 7%, transparent); box-sizing: border-box; }
+.likeness .lk-mat img { max-width: 100%; max-height: 100%; min-width: 0; min-height: 0; margin: 0; border-radius: 3px; }
+.likeness .lk-words { font-size: 15px; font-style: italic; text-align: center; overflow-wrap: anywhere; }
+.likeness .lk-gone { font-size: 12px; opacity: .7; text-align: center; overflow-wrap: anywhere; }
+.likeness figcaption { display: block; margin: 5px 2px 0; text-align: left; font-style: normal; }
+.likeness figcaption b { font-variant-numeric: tabular-nums; }
+.likeness .lk-detail { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; opacity: .75; }
+""".replace("\n", " ")

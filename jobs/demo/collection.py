@@ -1,0 +1,73 @@
+"""Make a small demo collection in seconds: `python -m jobs.demo.collection [FOLDER]`.
+
+The first pictures of the gallery that `likeness demo` draws, embedded in this process: starting Ray takes longer than
+embedding so few. It lies where `likeness demo` looks, which adds the others.
+"""
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from embedder.model import ClipEmbedder
+from embedder.protocol import Embedder
+from index.build import build_index
+from index.collection import Collection
+from index.records import RowFile, RunManifest
+from index.storage import Storage
+from jobs.demo.gallery import make_gallery
+from jobs.options import DEMO_MODEL
+from jobs.run import model_record
+from jobs.sources import list_images
+from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
+
+COUNT = 600
+
+
+def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
+    """`folder`/collection with an index, of `count` pictures drawn into `folder`/pictures; as it is if it is there."""
+    collection = Collection.create_or_open(str(folder / "collection"))
+    if collection.current() is None:
+        if not collection.runs():
+            make_gallery(folder / "pictures", count=count)
+            _embed(folder / "pictures", collection)
+        build_index(collection)
+    return collection
+
+
+def _embed(pictures: Path, collection: Collection) -> None:
+    """One run of every picture, as `likeness embed` would write it."""
+
+    def load() -> Embedder:
+        return embedder
+
+    embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
+    model = model_record(embedder.identity)
+    run = collection.start_run(Storage.open(str(pictures)).location.rstrip("/"), model)
+    embed = EmbedBlock(
+        load=load, fingerprint=model.fingerprint, location=collection.location, run_id=run.run_id, attempt=0
+    )
+    listing = list_images(str(pictures))
+    decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True, threads=2))
+    block = BlockSummary.of(embed(decoded).to_pylist()[0])
+    counts = {"listed": listing.num_rows, "already_there": 0, "embedded": block.embedded, "rejected": block.rejected}
+    collection.commit_run(
+        RunManifest(
+            **run.model_dump(exclude={"model"}),
+            model=model,
+            finished_at=datetime.now(UTC),
+            files=[RowFile(path=block.path, rows=block.rows, size=block.size)],
+            counts=counts,
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make a small demo collection, unless one is there.")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("demo-data"))
+    parser.add_argument("--count", type=int, default=COUNT)
+    options = parser.parse_args()
+    print(make_demo_collection(options.folder, count=options.count).location)
+
+
+if __name__ == "__main__":
+    main()
