@@ -13,6 +13,7 @@ from PIL import Image
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.hub import fetch_checkpoint
 from embedder.images import CropSpec
+from embedder.vision_config import vision_config
 
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
 
@@ -76,15 +77,18 @@ class Checkpoint:
             weights=tuple(_weight_files(folder)),
         )
 
-    def fingerprint(self, vision_config: dict[str, Any]) -> str:
+    def fingerprint(self, vision: dict[str, Any] | None = None) -> str:
         """SHA-256 of all that decides a picture's vector: weights, arithmetic and preprocessing.
 
-        `vision_config` is the vision model's configuration as transformers reads it, defaults filled in.
+        `vision` is the vision model's configuration as transformers reads it, defaults filled in; without it
+        config.json is read here, with no need of torch: equal to that of a model that is known, it is that model.
         Equal for every copy of a checkpoint, wherever it lies and however its safetensors are split. The
         tokenizer is left out: the vectors in an index do not depend on it.
         """
         digest = hashlib.sha256()
-        arithmetic = {key: vision_config.get(key) for key in _ARITHMETIC}
+        if vision is None:
+            vision = vision_config(self.model_type, _read_json(self.folder / "config.json"))
+        arithmetic = {key: vision.get(key) for key in _ARITHMETIC}
         settings = self.preprocessing
         crop = [settings.crop.side, settings.crop.shortest_edge, int(settings.crop.resample)]
         applied = [f"{number:.9g}" for number in (settings.rescale, *settings.mean, *settings.std)]

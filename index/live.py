@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,17 +16,28 @@ import pyarrow.parquet as pq
 
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
-from index.rows import EMBEDDING, conform, newest, row_schema, unify
+from index.rows import EMBEDDING, conform, metadata_columns, newest, row_schema, unify
 from index.storage import Storage
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A row file with the ascending positions of the rows in it that count; None: all of them."""
+    """A row file with the ascending positions of the rows in it that count; None: all of them.
+
+    `source` and `model` are those of its run.
+    """
 
     file: RowFile
+    source: str = ""
     model: ModelRecord | None = None
     positions: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return self.file.rows if self.positions is None else len(self.positions)
+
+    def only(self, positions: npt.NDArray[np.int64]) -> _Part:
+        """Some of its rows, by their ascending positions in the file."""
+        return replace(self, positions=positions if len(positions) < self.file.rows else None)
 
 
 class LiveRows:
@@ -56,18 +67,46 @@ class LiveRows:
                 parts.append(None)
                 ids.append(_read_ids(storage, run.deletes))
             for file in run.files:
-                parts.append(_Part(file, run.model))
+                parts.append(_Part(file, run.source, run.model))
                 ids.append(_read_ids(storage, file))
         live = [
-            _Part(part.file, part.model, positions)
-            for part, positions in zip(parts, newest(ids), strict=True)
-            if part and len(positions)
+            part.only(positions) for part, positions in zip(parts, newest(ids), strict=True) if part and len(positions)
         ]
         return cls(storage, live, runs[-1].model if runs else None)
 
     def __len__(self) -> int:
         """Number of rows, embedded or rejected."""
-        return sum(part.file.rows if part.positions is None else len(part.positions) for part in self._parts)
+        return sum(map(len, self._parts))
+
+    @property
+    def sources(self) -> list[str]:
+        """Where the rows come from, as their runs were told."""
+        return sorted({part.source for part in self._parts})
+
+    def of_source(self, source: str) -> LiveRows:
+        """The rows that a source's runs wrote."""
+        return LiveRows(self._storage, [part for part in self._parts if part.source == source], self._model)
+
+    def of_model(self, model: ModelRecord) -> LiveRows:
+        """The rows that one model's runs wrote, rejects too, whichever copy of the model it was."""
+        parts = [part for part in self._parts if _agree(part.model, model)]
+        return LiveRows(self._storage, parts, model)
+
+    def take(self, positions: npt.NDArray[np.int64]) -> LiveRows:
+        """Some of these rows, by their ascending positions; files that have none of them are not read."""
+        ends = np.cumsum([len(part) for part in self._parts])
+        cuts = np.searchsorted(positions, ends)
+        parts = []
+        for part, low, high, end in zip(self._parts, [0, *cuts], cuts, ends, strict=False):
+            if low < high:
+                here = positions[low:high] - (end - len(part))
+                parts.append(part.only(here if part.positions is None else part.positions[here]))
+        return LiveRows(self._storage, parts, self._model)
+
+    @property
+    def metadata(self) -> list[str]:
+        """Names of the columns that came from the sources."""
+        return list(dict.fromkeys(name for schema in self._schemas for name in metadata_columns(schema)))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -92,7 +131,7 @@ class LiveRows:
         for part in self._parts:
             for table in self._batches(part, batch_rows):
                 rows = table.filter(table.column(EMBEDDING).is_valid())
-                if rows.num_rows and part.model != self._model:
+                if rows.num_rows and not _agree(part.model, self._model):
                     raise ModelMismatchError(
                         f"{part.file.path} holds live vectors of {part.model}, "
                         f"the newest run those of {self._model}: "
@@ -113,7 +152,7 @@ class LiveRows:
                     shares.append([])
                     room = rows
                 here, positions = positions[:room], positions[room:]
-                shares[-1].append(_Part(part.file, part.model, here if len(here) < part.file.rows else None))
+                shares[-1].append(part.only(here))
                 room -= len(here)
         return [LiveRows(self._storage, share, self._model) for share in shares]
 
@@ -147,6 +186,10 @@ class LiveRows:
                     low, high = np.searchsorted(part.positions, [start, start + len(batch)])
                     yield pa.Table.from_batches([batch]).take(part.positions[low:high] - start)
                 start += len(batch)
+
+
+def _agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
+    return one == other or (one is not None and other is not None and one.agrees_with(other))
 
 
 _NO_EMBEDDING = row_schema(0).field(EMBEDDING)

@@ -42,6 +42,10 @@ class ModelRecord(Record):
     fingerprint: str
     dim: int
 
+    def agrees_with(self, other: "ModelRecord") -> bool:
+        """Whether vectors of both can be compared, wherever the copies of the model lie."""
+        return self.fingerprint == other.fingerprint
+
     def __str__(self) -> str:
         return f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]})"
 

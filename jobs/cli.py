@@ -25,7 +25,7 @@ from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
 from jobs.commands import embed, info, rejects
-from jobs.errors import JobError, TooManyRejectsError, UsageError
+from jobs.errors import JobError, TooManyMissingError, TooManyRejectsError, UsageError
 from jobs.index_commands import build_and_show, build_index, compact, duplicates, promote, prune, rollback, versions
 from jobs.options import (
     DEMO_MODEL,
@@ -38,6 +38,8 @@ from jobs.options import (
     model_named,
     parse_where,
 )
+from jobs.reembed_command import reembed
+from jobs.schedule_commands import runs, schedule
 from jobs.serve_commands import keys, serve
 
 errors = Console(stderr=True)
@@ -46,8 +48,8 @@ errors = Console(stderr=True)
 def main() -> None:
     """Run the command line.
 
-    A mistake is one line on stderr and exit code 2; a failed job exits with 1; while another job writes to the
-    collection, one exits with 75, which is sysexits' "try again later".
+    A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found too much gone from its
+    source with 3; while another job writes to the collection, one exits with 75, which is sysexits' "try again later".
     """
     # Read when faiss and torch are loaded. By default OpenMP's idle threads spin: beside anything else that is busy a
     # query of a tenth of a millisecond then takes ten.
@@ -59,6 +61,8 @@ def main() -> None:
         sys.exit(130)
     except (TooManyRejectsError, RecallTooLowError) as error:
         _fail(error, 1)
+    except TooManyMissingError as error:
+        _fail(error, 3)
     except LeaseError as error:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
@@ -203,6 +207,9 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed,
+    "reembed": reembed,
+    "schedule": schedule,
+    "runs": runs,
     "index": build_index,
     "search": search,
     "serve": serve,

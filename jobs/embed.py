@@ -6,22 +6,20 @@ the commit. Only summaries of blocks come back to the driver, so its memory does
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 import ray.data
 
 from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.records import RowFile, RunManifest, RunStart
-from index.rows import newest
+from index.records import RowFile
 from jobs.cluster import DECODE_MEMORY, Pool
-from jobs.errors import JobError, TooManyRejectsError
-from jobs.plan import Plan, fold, rejects_of
-from jobs.report import EmbedReport, Progress, count_reasons
+from jobs.commit import Written, commit
+from jobs.errors import JobError
+from jobs.plan import Plan
+from jobs.report import EmbedReport, Progress
 from jobs.request import EmbedOptions
 from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
 
@@ -44,9 +42,25 @@ def embed(
     `load` is called in each actor. Raises `JobError`, or `TooManyRejectsError`, with the run left
     unfinished: planned anew, the job goes on where this one stopped, as it does after a crash.
     """
-    report = EmbedReport.of(plan)
     if plan.done:
-        return report
+        return EmbedReport.of(plan)
+    written = write(plan, collection, load=load, crop=crop, options=options, pool=pool, progress=progress)
+    commit(collection, written, options.max_reject_rate)
+    return written.report
+
+
+def write(
+    plan: Plan,
+    collection: Collection,
+    *,
+    load: Callable[[], Embedder],
+    crop: CropSpec,
+    options: EmbedOptions,
+    pool: Pool,
+    progress: Progress,
+) -> Written:
+    """Write the rows of what is to do; nothing counts before `commit`."""
+    report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
     files = list(plan.files)
     if plan.todo.num_rows:
@@ -61,8 +75,7 @@ def embed(
             files.append(RowFile(path=block.path, rows=block.rows, size=block.size))
             report.add(block)
             progress.advance(report)
-    _commit(collection, run, files, plan, report, options.max_reject_rate)
-    return report
+    return Written(plan=plan, run=run, files=files, report=report)
 
 
 def _blocks(
@@ -114,53 +127,3 @@ def _innermost(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
     return (named or lines)[-1]
-
-
-def _commit(
-    collection: Collection,
-    run: RunStart,
-    files: list[RowFile],
-    plan: Plan,
-    report: EmbedReport,
-    max_reject_rate: float,
-) -> None:
-    """Check that every listed image is accounted for once, and publish the run."""
-    rows = fold(collection, files)
-    missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
-    if missing or report.embedded + report.rejected != plan.todo.num_rows:
-        raise JobError(
-            f"of {plan.todo.num_rows} images {report.embedded} came back embedded and {report.rejected} rejected, and "
-            f"{missing} are in no file. The run stays unfinished; the same command goes on with it. Please report this"
-        )
-    both = pa.concat_tables([plan.live, rows])
-    live = both.take(newest([both["image_id"]])[0])
-    rejects = rejects_of(plan.listing, live)
-    report.reject_reasons = count_reasons(rejects)
-    if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
-        raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
-    collection.commit_run(
-        RunManifest(
-            run_id=run.run_id,
-            source=run.source,
-            model=run.model,
-            started_at=run.started_at,
-            finished_at=datetime.now(UTC),
-            files=files,
-            counts={
-                "listed": report.listed,
-                "already_there": report.already_there,
-                "embedded": rows["error_reason"].null_count,
-                "rejected": rows.num_rows - rows["error_reason"].null_count,
-            },
-        )
-    )
-
-
-def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:
-    reasons = count_reasons(rejects).most_common(3)
-    return (
-        f"{rejects.num_rows} of {listed} images were rejected ({rejects.num_rows / listed:.1%}; mostly "
-        f"{', '.join(f'{reason}: {count}' for reason, count in reasons)}), more than the {allowed:.1%} allowed, so "
-        "nothing was published. What was embedded is kept: mend the source, or raise --max-reject-rate, and run the "
-        "same command again. `likeness rejects` lists them"
-    )

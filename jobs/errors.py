@@ -2,7 +2,10 @@
 
 JobError
 ├── UsageError            options that contradict each other or make no sense
+├── SpecError             a job's file that cannot be read, or is not one
 ├── SourceError           the source of images is missing, empty or unreadable
+│   └── EmptySourceError  it is there and holds no images
+├── TooManyMissingError   more images are gone from the source than allowed; nothing was changed
 ├── TooManyRejectsError   more images rejected than allowed; the run stays unpublished
 └── OtherModelError       the collection holds another model's vectors
 """
@@ -16,8 +19,20 @@ class UsageError(JobError):
     """Options contradict each other, or one has a value that makes no sense."""
 
 
+class SpecError(JobError):
+    """A job's file cannot be read, or says something else than a job's file may."""
+
+
 class SourceError(JobError):
     """The source of images is missing, empty or cannot be read."""
+
+
+class EmptySourceError(SourceError):
+    """The source is there and holds no images."""
+
+
+class TooManyMissingError(JobError):
+    """More images are gone from the source than `max_missing` allows. Nothing was changed."""
 
 
 class TooManyRejectsError(JobError):

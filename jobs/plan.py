@@ -3,8 +3,11 @@
 Resuming after a crash and embedding what is new are the same subtraction.
 """
 
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,16 +16,20 @@ from index.collection import Collection
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
 from index.rows import newest
+from jobs.content import content_hashes
 from jobs.errors import OtherModelError
 from jobs.listing import Column
 
-STATE_COLUMNS = ("image_id", "uri", "size", "modified", "etag", "error_reason", "retryable")
+STATE_COLUMNS = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason", "retryable")
 _EVIDENCE = ("size", "modified", "etag")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written."""
+    """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
+
+    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids to record as gone with the run.
+    """
 
     source: str
     model: ModelRecord
@@ -31,11 +38,12 @@ class Plan:
     live: pa.Table
     run: RunStart | None
     files: list[RowFile]
+    deletes: pa.Array[Any] = field(default_factory=lambda: pa.array([], pa.string()))
 
     @property
     def done(self) -> bool:
         """Whether there is nothing to embed and nothing to commit."""
-        return self.todo.num_rows == 0 and self.run is None
+        return self.todo.num_rows == 0 and self.run is None and len(self.deletes) == 0
 
     @property
     def already_there(self) -> int:
@@ -62,25 +70,46 @@ def make_plan(listing: pa.Table, collection: Collection, source: str, model: Mod
     Raises `OtherModelError` where the collection holds another model's vectors.
     """
     _check_model(collection, model)
-    live = collection.live_rows(STATE_COLUMNS)
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    run = unfinished_run(collection, source, model)
+    return plan_run(listing, collection, source, model, live, run, written_files(collection, run) if run else [])
+
+
+def plan_run(
+    listing: pa.Table,
+    collection: Collection,
+    source: str,
+    model: ModelRecord,
+    live: LiveRows,
+    run: RunStart | None,
+    files: list[RowFile],
+    *,
+    verify_hash: bool = False,
+) -> Plan:
+    """The plan that goes on with `run`, of which `files` are kept, or that begins one.
+
+    Rows of other models count for nothing. With `verify_hash` the bytes of what seems unchanged are read.
+    """
+    state = live.of_model(model).read(STATE_COLUMNS)
+    # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
+    newest_rows = _fold([state, fold(collection, files)]) if files else state
+    there = covered(listing, newest_rows)
+    if verify_hash:
+        there = _unaltered(listing, newest_rows, there)
+    todo = listing.filter(pc.invert(there))
+    return Plan(source=source, model=model, listing=listing, todo=todo, live=state, run=run, files=files)
+
+
+def unfinished_run(collection: Collection, source: str, model: ModelRecord) -> RunStart | None:
+    """The newest run of a source and a model that was begun and not committed."""
     # One that is older than a committed run would be hidden by it where they overlap: it is left alone.
     last = max((run.run_id for run in collection.runs()), default="")
     started = [
         run
         for run in collection.run_starts()
-        if run.source == source and same_model(run.model, model) and run.run_id > last
+        if run.source == source and run.model.agrees_with(model) and run.run_id > last
     ]
-    run = started[-1] if started else None
-    files = written_files(collection, run) if run else []
-    # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-    newest_rows = _fold([live, fold(collection, files)]) if files else live
-    todo = listing.filter(pc.invert(_covered(listing, newest_rows)))
-    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
-
-
-def same_model(one: ModelRecord, other: ModelRecord) -> bool:
-    """Vectors can be compared when fingerprints agree, wherever the copies of the model lie."""
-    return one.fingerprint == other.fingerprint
+    return started[-1] if started else None
 
 
 def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
@@ -114,14 +143,14 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
 
 def _check_model(collection: Collection, model: ModelRecord) -> None:
     there = collection.model()
-    if there is not None and not same_model(there, model):
+    if there is not None and not there.agrees_with(model):
         raise OtherModelError(
             f"{collection.location} was embedded with {there}, not with {model}: their vectors cannot be compared. "
-            "Use that model, or name another folder for a new collection"
+            "Use that model, or name another folder for a new collection; `likeness reembed --model` changes the model"
         )
 
 
-def _covered(listing: pa.Table, rows: pa.Table) -> Column:
+def covered(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: a row of that id is there, nothing says that the image changed, and it need not be
     tried again. What one side does not know (a list has no sizes) is no evidence of a change.
     """
@@ -135,6 +164,14 @@ def _covered(listing: pa.Table, rows: pa.Table) -> Column:
     for name in _EVIDENCE:
         covered = pc.and_(covered, _fill(pc.equal(listing[name], found[name]), True))
     return covered
+
+
+def _unaltered(listing: pa.Table, rows: pa.Table, there: Column) -> Column:
+    """`there` without those images whose bytes are others than the rows say; what cannot be read now stays."""
+    same = listing.filter(there)
+    recorded = rows["content_hash"].take(pc.index_in(same["image_id"], rows["image_id"]))
+    altered = same["image_id"].filter(pc.not_equal(recorded, content_hashes(same["uri"].to_pylist())))
+    return pc.and_(there, pc.invert(pc.is_in(listing["image_id"], altered)))
 
 
 def _fill(mask: Column, value: bool) -> Column:

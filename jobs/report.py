@@ -19,7 +19,8 @@ from jobs.stages import BlockSummary
 class EmbedReport:
     """Counts and seconds of a job.
 
-    `reject_reasons` counts all rejects of the source, old ones too. `*_seconds` add up over workers and may exceed
+    `reject_reasons` counts all rejects of the source, old ones too; `retryable` are those of `rejected` that the next
+    job tries again, known once the run is committed. `*_seconds` add up over workers and may exceed
     `seconds`, which is the clock's.
     """
 
@@ -28,6 +29,7 @@ class EmbedReport:
     actors: set[str] = field(default_factory=set)
     embedded: int = 0
     rejected: int = 0
+    retryable: int = 0
     reject_reasons: Counter[str] = field(default_factory=Counter)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.errors import SourceError
+from jobs.errors import EmptySourceError, SourceError
 from jobs.files import SourceFile, extension, source_files
 from jobs.listing import IMAGE_EXTENSIONS, listing_table
 from jobs.tables import list_table_files
@@ -24,8 +24,8 @@ TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
 def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> pa.Table:
     """List the images of a source: files by name, rows of tables and tars as they come.
 
-    Returns the columns of `LISTING`, then metadata. Raises `SourceError` where the source is missing, empty or
-    unreadable, or where one id stands for two images.
+    Returns the columns of `LISTING`, then metadata. Raises `EmptySourceError` where there are no images, and
+    `SourceError` where the source is missing or unreadable, or one id stands for two images.
     """
     files = source_files(location)
     of_kind = {
@@ -40,9 +40,9 @@ def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) 
     elif of_kind["table"]:
         listing = list_table_files(of_kind["table"])
     else:
-        raise SourceError(_nothing_found(location, files, extensions))
+        raise EmptySourceError(_nothing_found(location, files, extensions))
     if listing.num_rows == 0:
-        raise SourceError(f"{location} lists no images: its tables or tars have no rows")
+        raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
     return _unique(location, listing)
 
 
@@ -79,7 +79,8 @@ def _unique(location: str, listing: pa.Table) -> pa.Table:
             f"{location}: {clashes.num_rows} ids stand for more than one image, among them {first['image_id']!r} "
             f"({one} and {other}). Ids must be unique"
         )
-    numbered = pa.table({"image_id": listing["image_id"], "row": pa.array(range(listing.num_rows), pa.int64())})
+    rows = pa.array(range(listing.num_rows), pa.int64())
+    numbered = pa.Table.from_arrays([listing["image_id"], rows], names=["image_id", "row"])
     firsts = numbered.group_by("image_id").aggregate([("row", "min")])["row_min"]
     return listing.take(firsts.combine_chunks().sort())
 

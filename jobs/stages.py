@@ -178,7 +178,7 @@ class EmbedBlock:
         rows = self._embed(table.drop_columns(list(_SECONDS)))
         ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
-        file = self._collection.write_rows(self._run_id, self._file_name(ids), rows)
+        file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
         rejected = rows.num_rows - rows["error_reason"].null_count
         summary = BlockSummary(
             path=file.path,
@@ -195,6 +195,8 @@ class EmbedBlock:
         )
         return pa.Table.from_pylist([vars(summary)])
 
-    def _file_name(self, ids: list[str]) -> str:
-        digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()
-        return f"{self._attempt:04}-{digest[:20]}"
+
+def block_name(attempt: int, image_ids: list[str]) -> str:
+    """The name of a file of these rows, the same whenever it is written in an attempt; later attempts sort later."""
+    digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
+    return f"{attempt:04}-{digest[:20]}"

@@ -28,7 +28,7 @@ from jobs.options import DEMO_MODEL, console, parse_size
 from tests.small_collection import COLOURS, png
 
 COMMANDS = (
-    *("embed", "index", "search", "serve", "rejects", "info", "demo"),
+    *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
     *("duplicates", "versions", "promote", "rollback", "prune", "compact", "keys"),
 )
 
@@ -319,7 +319,7 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
     poor = Measured(
         queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
     )
-    monkeypatch.setattr("index.build.measure", lambda *_, **__: poor)
+    monkeypatch.setattr("index.version_build.measure", lambda *_, **__: poor)
     result = run("compact", growing)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused

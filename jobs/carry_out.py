@@ -1,0 +1,67 @@
+"""From plans to rows on disk: on Ray where something is to embed, without it where nothing is."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from embedder.images import CropSpec
+from index.collection import Collection
+from jobs.commit import Written
+from jobs.plan import Plan
+from jobs.report import EmbedReport, ProgressBar
+from jobs.request import EmbedRequest
+
+
+def carry_out(
+    request: EmbedRequest, plans: Sequence[Plan], collection: Collection, crop: CropSpec | None, console: Console
+) -> list[Written]:
+    """Write the rows of each plan, on one Ray; `jobs.commit` makes them count. `crop` None: nothing is to embed.
+
+    Raises what `jobs.embed.write` raises, and `JobError` for a cluster that cannot be had.
+    """
+    if crop is None:
+        # A run that was stopped between its last block and its commit has nothing left for Ray to do.
+        return [
+            Written(
+                plan=plan,
+                run=plan.run or collection.start_run(plan.source, plan.model),
+                files=plan.files,
+                report=EmbedReport.of(plan),
+            )
+            for plan in plans
+        ]
+    # Imported late: Ray takes seconds, which a mistake in the request should not cost.
+    from jobs.cluster import Pool, ray_cluster
+    from jobs.embed import write
+
+    written = []
+    with ray_cluster(request.address, verbose=request.verbose):
+        pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
+        for plan in plans:
+            options = replace(request.options, decode_threads=_decode_threads(plan.todo))
+            with ProgressBar(console, total=plan.todo.num_rows) as progress:
+                try:
+                    written.append(
+                        write(
+                            plan,
+                            collection,
+                            load=request.load,
+                            crop=crop,
+                            options=options,
+                            pool=pool,
+                            progress=progress,
+                        )
+                    )
+                except KeyboardInterrupt:
+                    console.print("what was embedded is kept: the same command goes on with it")
+                    raise
+    return written
+
+
+def _decode_threads(todo: pa.Table) -> int:
+    """Threads of a decode task: for local files one reads while the other decodes; the network has to be waited for."""
+    remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
+    return 16 if pc.any(remote).as_py() else 2

@@ -1,0 +1,76 @@
+"""The end of a run: every listed image is accounted for once, and its manifest is published."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection import Collection
+from index.records import RowFile, RunManifest, RunStart
+from index.rows import newest
+from jobs.errors import JobError, TooManyRejectsError
+from jobs.plan import Plan, fold, rejects_of
+from jobs.report import EmbedReport, count_reasons
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A run whose rows are all on disk, in `files`, oldest first, and not yet published."""
+
+    plan: Plan
+    run: RunStart
+    files: list[RowFile]
+    report: EmbedReport
+
+
+def commit(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest:
+    """Check that every listed image is accounted for once, and publish the run.
+
+    Raises `JobError`, or `TooManyRejectsError`, with the run left unfinished.
+    """
+    plan, run, report = written.plan, written.run, written.report
+    rows = fold(collection, written.files)
+    missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
+    if missing or report.embedded + report.rejected != plan.todo.num_rows:
+        raise JobError(
+            f"of {plan.todo.num_rows} images {report.embedded} came back embedded and {report.rejected} rejected, and "
+            f"{missing} are in no file. The run stays unfinished; the same command goes on with it. Please report this"
+        )
+    report.retryable = rows.filter(
+        pc.and_(rows["retryable"], pc.is_in(rows["image_id"], plan.todo["image_id"]))
+    ).num_rows
+    both = pa.concat_tables([plan.live, rows])
+    live = both.take(newest([both["image_id"]])[0])
+    rejects = rejects_of(plan.listing, live)
+    report.reject_reasons = count_reasons(rejects)
+    if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
+        raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
+    manifest = RunManifest(
+        run_id=run.run_id,
+        source=run.source,
+        model=run.model,
+        started_at=run.started_at,
+        finished_at=datetime.now(UTC),
+        files=written.files,
+        deletes=collection.write_deletes(run.run_id, plan.deletes) if len(plan.deletes) else None,
+        counts={
+            "listed": report.listed,
+            "already_there": report.already_there,
+            "embedded": rows["error_reason"].null_count,
+            "rejected": rows.num_rows - rows["error_reason"].null_count,
+            "deleted": len(plan.deletes),
+        },
+    )
+    collection.commit_run(manifest)
+    return manifest
+
+
+def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:
+    reasons = count_reasons(rejects).most_common(3)
+    return (
+        f"{rejects.num_rows} of {listed} images were rejected ({rejects.num_rows / listed:.1%}; mostly "
+        f"{', '.join(f'{reason}: {count}' for reason, count in reasons)}), more than the {allowed:.1%} allowed, so "
+        "nothing was published. What was embedded is kept: mend the source, or raise --max-reject-rate, and run the "
+        "same command again. `likeness rejects` lists them"
+    )

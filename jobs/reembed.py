@@ -1,0 +1,195 @@
+"""Brings a collection up to date with its source: what is new or changed is embedded, what moved keeps its vector, what
+is gone is recorded as deleted, and the index follows. It costs what the change costs, and may be run at any time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+from rich.console import Console
+
+from embedder.images import CropSpec
+from index.collection import Collection
+from index.lease import writing
+from index.live import LiveRows
+from index.records import ModelRecord
+from index.storage import Storage
+from jobs.carry_out import carry_out
+from jobs.commit import Written, commit
+from jobs.errors import EmptySourceError
+from jobs.listing import IMAGE_EXTENSIONS, LISTING
+from jobs.plan import Plan
+from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
+from jobs.reembed_model import crop_of, wanted_model
+from jobs.reembed_plan import Change, compare
+from jobs.reembed_report import ReembedReport, Stopwatch
+from jobs.request import EmbedOptions, EmbedRequest, ModelSource
+from jobs.reuse import write_known
+from jobs.sources import list_images
+
+CarryOut = Callable[[Sequence[Plan], Collection], list[Written]]
+"""Writes the rows of plans, with the model where something is to embed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReembedSettings:
+    """What to bring up to date, and how.
+
+    `model` None: that of the live index. `index` are the `IndexSettings` that are to change, by name. `missing` says
+    what becomes of rows whose images are not listed any more; if they are more than `max_missing` of the source's
+    rows, nothing is done. `verify_hash` reads the bytes of every image. The rest is as in `EmbedRequest`.
+    """
+
+    source: str
+    collection: str
+    model: str | None = None
+    revision: str | None = None
+    device: str | None = None
+    batch_size: int = 64
+    options: EmbedOptions = field(default_factory=EmbedOptions)
+    extensions: Sequence[str] = IMAGE_EXTENSIONS
+    actors: tuple[int, int] | None = None
+    num_gpus: float | None = None
+    accelerator_type: str | None = None
+    address: str | None = None
+    verbose: bool = False
+    index: Mapping[str, Any] = field(default_factory=dict)
+    missing: Literal["keep", "delete"] = "delete"
+    max_missing: float = 0.2
+    verify_hash: bool = False
+    dry_run: bool = False
+
+    def load(self, model: ModelRecord) -> ModelSource:
+        """How workers load the model, wherever it was found."""
+        return ModelSource(model=model.id, revision=model.revision, device=self.device, batch_size=self.batch_size)
+
+
+def reembed(settings: ReembedSettings, console: Console) -> ReembedReport:
+    """Bring the collection up to date and its index with it; only look with `dry_run`.
+
+    Raises `TooManyMissingError` with nothing changed, `TooManyRejectsError` and `RecallTooLowError` with nothing
+    published, `SourceError` where the source cannot be listed, and what loading, embedding and indexing raise. After
+    any of them, and after a crash, the same call goes on.
+    """
+    clock = Stopwatch()
+    with clock("list"), console.status(f"listing {settings.source}"):
+        listing = list_source(settings)
+    if settings.dry_run or settings.model is None:
+        collection = Collection.open(settings.collection)
+    else:
+        collection = Collection.create_or_open(settings.collection)
+    if settings.dry_run:
+        return _bring_up_to_date(settings, listing, collection, clock, console)
+    with writing(collection, "reembed") as held:
+        return _bring_up_to_date(settings, listing, held, clock, console)
+
+
+def _bring_up_to_date(
+    settings: ReembedSettings, listing: pa.Table, collection: Collection, clock: Stopwatch, console: Console
+) -> ReembedReport:
+    named = settings.model and ModelSource(
+        model=settings.model, revision=settings.revision, device=settings.device, batch_size=settings.batch_size
+    )
+    model = wanted_model(collection, named or None)
+    return bring_up_to_date(
+        settings, listing, collection, model, partial(_carry_out, settings, model, console), clock, console
+    )
+
+
+def bring_up_to_date(
+    settings: ReembedSettings,
+    listing: pa.Table,
+    collection: Collection,
+    model: ModelRecord,
+    write: CarryOut,
+    clock: Stopwatch,
+    console: Console,
+) -> ReembedReport:
+    """`reembed`, once the source is listed and the model is known."""
+    source, delete = _address(settings.source), settings.missing == "delete"
+    with clock("compare"), console.status("comparing"):
+        change = compare(listing, collection, source, model, delete=delete, verify_hash=settings.verify_hash)
+        change.require_few_missing(settings.source, settings.max_missing, delete=delete)
+    if settings.dry_run:
+        return _report(settings, model, change, [], IndexOutcome.untouched(collection), clock)
+    with clock("reuse"):
+        plans = [write_known(known, collection) for known in change.known]
+    with clock("embed"):
+        written = write([plan for plan in plans if not plan.done], collection)
+    with clock("commit"):
+        for each in written:
+            commit(collection, each, settings.options.max_reject_rate)
+    with clock("index"), console.status("bringing the index up to date"):
+        outcome = bring_index_up_to_date(collection, settings.index, settings.address, console)
+    return _report(settings, model, change, written, outcome, clock)
+
+
+def list_source(settings: ReembedSettings) -> pa.Table:
+    """The listing. An empty one is believed if it is about images that were there: the guard judges that."""
+    try:
+        return list_images(settings.source, extensions=settings.extensions)
+    except EmptySourceError:
+        collection = Collection.open(settings.collection)
+        live = LiveRows.of_runs(collection.storage, collection.runs())
+        if _address(settings.source) not in live.sources:
+            raise
+        return LISTING.empty_table()
+
+
+def _address(source: str) -> str:
+    """As runs record it: absolute, without the credentials that a URI may hold or a slash at its end."""
+    return Storage.open(source).location.rstrip("/")
+
+
+def _carry_out(
+    settings: ReembedSettings, model: ModelRecord, console: Console, plans: Sequence[Plan], collection: Collection
+) -> list[Written]:
+    request = EmbedRequest(
+        source=settings.source,
+        collection=settings.collection,
+        load=settings.load(model),
+        options=settings.options,
+        actors=settings.actors,
+        num_gpus=settings.num_gpus,
+        accelerator_type=settings.accelerator_type,
+        address=settings.address,
+        verbose=settings.verbose,
+    )
+    crop: CropSpec | None = None
+    if any(plan.todo.num_rows for plan in plans):
+        crop = crop_of(model, request.load)
+    return carry_out(request, plans, collection, crop, console)
+
+
+def _report(
+    settings: ReembedSettings,
+    model: ModelRecord,
+    change: Change,
+    written: Sequence[Written],
+    index: IndexOutcome,
+    clock: Stopwatch,
+) -> ReembedReport:
+    seconds = dict(clock.seconds)
+    if written:
+        embedding = sum(each.report.seconds for each in written)
+        seconds = {**seconds, "start": round(seconds["embed"] - embedding, 3), "embed": round(embedding, 3)}
+    failed = sum(each.report.retryable for each in written)
+    return ReembedReport(
+        source=settings.source,
+        collection=settings.collection,
+        model=str(model),
+        dry_run=settings.dry_run,
+        counts=change.counts,
+        embedded=sum(each.report.embedded for each in written),
+        rejected=sum(each.report.rejected for each in written) - failed,
+        failed=failed,
+        runs=[each.run.run_id for each in written],
+        index_before=index.before,
+        index_after=index.after,
+        recall=index.recall,
+        promoted=index.promoted,
+        note=index.note,
+        seconds=seconds,
+    )

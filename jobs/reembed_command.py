@@ -1,0 +1,150 @@
+"""The command `reembed`. `jobs.cli` registers it."""
+
+import signal
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from jobs.errors import UsageError
+from jobs.options import (
+    AddressOption,
+    FormatOption,
+    OutputFormat,
+    console,
+    model_named,
+    parse_actors,
+    parse_extensions,
+)
+
+if TYPE_CHECKING:
+    from jobs.reembed_report import ReembedReport
+
+
+class Missing(StrEnum):
+    keep = "keep"
+    delete = "delete"
+
+
+def reembed(
+    context: typer.Context,
+    source: Annotated[str | None, typer.Argument(help="What the collection was embedded from.")] = None,
+    collection: Annotated[str | None, typer.Argument(help="The collection: a folder or bucket prefix.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Take all this from a job's file instead: deploy/job.yaml.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Hub id or folder; another than before embeds everything. By default the same.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")] = None,
+    missing: Annotated[Missing, typer.Option(help="What becomes of images that are not there any more.")] = (
+        Missing.delete
+    ),
+    max_missing: Annotated[
+        float, typer.Option(min=0, max=1, help="Stop when more than this share of the source's images is gone.")
+    ] = 0.2,
+    verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Read the bytes of every image.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")] = None,
+    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")] = None,
+    accelerator_type: Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in a forward pass.")] = 64,
+    block_size: Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")] = 256,
+    max_reject_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
+    ] = 0.05,
+    extensions: Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")] = None,
+    draft: Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")] = True,
+    address: AddressOption = None,
+    output: FormatOption = OutputFormat.table,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
+) -> None:
+    """Bring a collection and its index up to date with a source: what is new, changed, moved or gone, or a model.
+
+    Exits with 0 when all is up to date, 1 when the outcome is not good enough to publish, 2 for a mistake or a source
+    that cannot be listed, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
+
+    With --spec old index versions are removed at the end, and whoever the file names is told.
+
+    Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
+    """
+    from jobs.reembed import ReembedSettings
+    from jobs.reembed import reembed as bring_up_to_date
+    from jobs.request import EmbedOptions
+
+    # Programs read stdout: what is for people goes to stderr then.
+    shown = console if output is OutputFormat.table else Console(stderr=True)
+    if spec is not None:
+        _require_none_of_the_specs(context)
+        _show(_run_spec(spec, dry_run=dry_run, verbose=verbose, shown=shown), report, output)
+        return
+    if source is None or collection is None:
+        raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
+    settings = ReembedSettings(
+        source=source,
+        collection=collection,
+        model=None if model is None else model_named(model),
+        revision=revision,
+        device=device,
+        batch_size=batch_size,
+        options=EmbedOptions(block_size=block_size, max_reject_rate=max_reject_rate, draft=draft),
+        extensions=parse_extensions(extensions),
+        actors=parse_actors(actors),
+        num_gpus=num_gpus,
+        accelerator_type=accelerator_type,
+        address=address,
+        verbose=verbose,
+        missing="delete" if missing is Missing.delete else "keep",
+        max_missing=max_missing,
+        verify_hash=verify_hash,
+        dry_run=dry_run,
+    )
+    _show(bring_up_to_date(settings, shown), report, output)
+
+
+def _require_none_of_the_specs(context: typer.Context) -> None:
+    """UsageError for an option whose place is in the file."""
+    beside = {"spec", "dry_run", "report", "output", "verbose"}
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    if wrong := sorted(given - beside):
+        names = ", ".join(
+            f"--{name.replace('_', '-')}" if name not in ("source", "collection") else name for name in wrong
+        )
+        raise UsageError(f"{names} beside --spec: expected it in the file, which says all of the job")
+
+
+def _run_spec(path: Path, *, dry_run: bool, verbose: bool, shown: Console) -> "ReembedReport":
+    from jobs.reembed import reembed as bring_up_to_date
+    from jobs.schedule_run import run_job
+    from jobs.spec import read_spec
+
+    job = read_spec(path)
+    if dry_run:
+        return bring_up_to_date(replace(job.settings(), dry_run=True, verbose=verbose), shown)
+    # systemd and Kubernetes stop a job so: it ends as with Ctrl-C, and is written down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run_job(job, shown, verbose=verbose)
+
+
+def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -> None:
+    from jobs.reembed_report import reembed_table
+
+    if report is not None:
+        report.write_text(outcome.to_json() + "\n")
+    if output is OutputFormat.json:
+        print(outcome.to_json())
+        return
+    console.print(reembed_table(outcome))
+    if outcome.note:
+        console.print(f"[yellow]{escape(outcome.note)}", soft_wrap=True)
+    if outcome.dry_run:
+        console.print("nothing was changed")
+    elif outcome.promoted:
+        console.print(f"index {outcome.index_after} is live, recall@10 {outcome.recall:.4f}, {outcome.model}")
+    else:
+        console.print(f"index {outcome.index_after} stays live")

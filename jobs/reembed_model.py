@@ -1,0 +1,49 @@
+"""Which model a collection is to be brought up to date with, found without loading it where it is known."""
+
+from dataclasses import replace
+
+from embedder.checkpoint import Checkpoint
+from embedder.images import CropSpec
+from index.collection import Collection
+from index.records import ModelRecord
+from index.versions import live_manifest
+from jobs.errors import OtherModelError, UsageError
+from jobs.request import ModelSource
+from jobs.run import model_record
+
+
+def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
+    """The model that was asked for, else that of the live index, else that of the newest run.
+
+    Raises `UsageError` where nothing says which, and what `Checkpoint.find` and loading raise.
+    """
+    known = _known_models(collection)
+    if load is None:
+        if not known:
+            raise UsageError(f"nothing is embedded yet in {collection.location}: name a model with --model")
+        return known[0]
+    checkpoint = Checkpoint.find(load.model, load.revision)
+    fingerprint = checkpoint.fingerprint()
+    for record in known:
+        if record.fingerprint == fingerprint:
+            return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
+    return model_record(replace(load, device="cpu")().identity)
+
+
+def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
+    """How the model's pictures are cut. `OtherModelError` where another model lies in its place now."""
+    checkpoint = Checkpoint.find(load.model, load.revision)
+    if checkpoint.fingerprint() != model.fingerprint:
+        found = model_record(replace(load, device="cpu")().identity)
+        if not found.agrees_with(model):
+            raise OtherModelError(
+                f"{load.model} holds {found} now, the collection was embedded with {model}. Put that back, or "
+                "embed everything with the one that is there by naming it with --model"
+            )
+    return checkpoint.preprocessing.crop
+
+
+def _known_models(collection: Collection) -> list[ModelRecord]:
+    """The live index's model first, then those of the runs, newest first."""
+    live = live_manifest(collection)
+    return [*([live.model] if live else []), *(run.model for run in reversed(collection.runs()))]

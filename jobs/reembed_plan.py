@@ -1,0 +1,144 @@
+"""What has happened to a source since its rows were written, and the plans that bring its collection up to date."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection import Collection
+from index.live import LiveRows
+from index.records import ModelRecord, RowFile
+from jobs.errors import TooManyMissingError
+from jobs.listing import LISTING
+from jobs.plan import Plan, covered, plan_run, unfinished_run, written_files
+from jobs.reembed_report import Counts
+from jobs.reuse import Known, find_known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is to be written, a run for each source, with what is known already.
+
+    `rows` counts the source's live rows. With other models' rows in the collection all sources are covered, the one
+    that was listed first.
+    """
+
+    known: list[Known]
+    rows: int
+    counts: Counts
+
+    def require_few_missing(self, source: str, max_missing: float, *, delete: bool) -> None:
+        """`TooManyMissingError` when too many would be deleted, or nothing is listed any more."""
+        gone = self.counts.missing - self.counts.moved
+        if not (delete or self.counts.listed == 0) or gone <= max_missing * self.rows:
+            return
+        share = gone / self.rows
+        raise TooManyMissingError(
+            f"{gone:,} of the {self.rows:,} images of {source} are not listed any more ({share:.1%}, over the "
+            f"{max_missing:.0%} of --max-missing), so nothing was changed. Is a disk not mounted, or the address "
+            f"wrong? If they are really gone, say so with --max-missing {min(1.0, share + 0.01):.2f}"
+        )
+
+
+def compare(
+    listing: pa.Table,
+    collection: Collection,
+    source: str,
+    model: ModelRecord,
+    *,
+    delete: bool,
+    verify_hash: bool,
+) -> Change:
+    """Compare a listing with the live rows. Nothing is written."""
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    own = live.of_source(source)
+    rows = own.read(["image_id", "content_hash"])
+    missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
+    listings = {source: listing}
+    for name in live.sources:
+        theirs = live.of_source(name)
+        if len(theirs) > len(theirs.of_model(model)):  # an index holds one model's vectors: all are embedded anew
+            listings[name] = _relisted(listing, theirs, missing, own=name == source, keep=not delete)
+    known, counts = [], Counts()
+    for name, listed in listings.items():
+        plan = _plan(listed, collection, name, model, live, verify_hash=verify_hash)
+        if name == source and delete:
+            plan = replace(plan, deletes=missing["image_id"].combine_chunks())
+        found = find_known(plan, collection, verify_hash=verify_hash)
+        known.append(found)
+        counts += _counts(found, live)
+    counts += Counts(
+        missing=missing.num_rows,
+        moved=_true(pc.is_in(missing["content_hash"], known[0].hashes, skip_nulls=True)),
+        deleted=missing.num_rows if delete else 0,
+    )
+    return Change(known=known, rows=len(own), counts=counts)
+
+
+def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bool, keep: bool) -> pa.Table:
+    """The listing of a source whose rows are another model's: its own, with what is kept though it is missing, or what
+    the rows of another source say.
+    """
+    if not own:
+        rows = theirs.read([*LISTING.names, *theirs.metadata])
+        return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
+    if not keep:
+        return listing
+    rows = theirs.read(LISTING.names)
+    kept = rows.filter(pc.is_in(rows["image_id"], missing["image_id"]))
+    return pa.concat_tables([listing, kept], promote_options="default")
+
+
+def _plan(
+    listing: pa.Table, collection: Collection, source: str, model: ModelRecord, live: LiveRows, *, verify_hash: bool
+) -> Plan:
+    run = unfinished_run(collection, source, model)
+    files = _still_listed(collection, written_files(collection, run), listing) if run else []
+    return plan_run(listing, collection, source, model, live, run, files, verify_hash=verify_hash)
+
+
+def _still_listed(collection: Collection, files: Sequence[RowFile], listing: pa.Table) -> list[RowFile]:
+    """The files of an unfinished run whose images are all still listed: a row would outlive its image. The other rows
+    of a file that is left out are found again by `jobs.reuse`.
+    """
+    kept = []
+    for file in files:
+        ids = LiveRows.of_files(collection.storage, [file]).read(["image_id"])["image_id"]
+        if pc.all(pc.is_in(ids, listing["image_id"])).as_py() is not False:
+            kept.append(file)
+    return kept
+
+
+def _counts(known: Known, live: LiveRows) -> Counts:
+    """Why each image is to do. `live` has the rows of all models."""
+    plan, before = known.plan, known.plan.live
+    as_it_was = covered(plan.listing, before)
+    done = pc.invert(pc.is_in(plan.listing["image_id"], plan.todo["image_id"]))
+    todo = plan.listing.filter(pc.invert(pc.and_(as_it_was, done)))
+    same_model = _true(pc.is_in(todo["image_id"], before["image_id"]))
+    there = same_model
+    if len(live) > before.num_rows:
+        there = _true(pc.is_in(todo["image_id"], live.read(["image_id"])["image_id"]))
+    column = before.column_names.index("retryable")
+    settled = before.set_column(column, "retryable", pa.nulls(before.num_rows, pa.bool_()))
+    failed = settled.filter(before["retryable"])
+    retried = _true(covered(todo, failed))
+    return Counts(
+        listed=plan.listing.num_rows,
+        unchanged=plan.listing.num_rows - todo.num_rows,
+        new=todo.num_rows - there,
+        changed=same_model - retried,
+        retried=retried,
+        other_model=there - same_model,
+        resumed=todo.num_rows - plan.todo.num_rows,
+        reused=len(known),
+        to_embed=plan.todo.num_rows - len(known),
+    )
+
+
+def _true(mask: Any) -> int:
+    return int(pc.sum(mask).as_py() or 0)

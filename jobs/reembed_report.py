@@ -1,0 +1,99 @@
+"""What re-embedding came to: for people a table, for programs JSON."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from time import perf_counter
+
+from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Images of the source, compared with their rows.
+
+    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`. Of those that are not unchanged `resumed`
+    were written by a run that did not end, `reused` take the vector of the same content (they were moved, copied or
+    touched), and `to_embed` need the model. `missing` have a row and are not listed; of them `moved` are listed
+    elsewhere, and `deleted` lose their row.
+    """
+
+    listed: int = 0
+    unchanged: int = 0
+    new: int = 0
+    changed: int = 0
+    retried: int = 0
+    other_model: int = 0
+    resumed: int = 0
+    reused: int = 0
+    to_embed: int = 0
+    missing: int = 0
+    moved: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        mine, others = asdict(self), asdict(other)
+        return Counts(**{name: mine[name] + others[name] for name in mine})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReembedReport:
+    """What was found and done; with `dry_run` what would be.
+
+    `embedded`, `rejected` and `failed` add up to what the model was needed for; what failed is tried again next time.
+    `runs` were committed. `recall` is recall@10 of the version that is live now, `promoted` whether it was made so.
+    `seconds` by stage; "start" is Ray's and the model's start-up, "embed" what followed it.
+    """
+
+    source: str
+    collection: str
+    model: str
+    dry_run: bool
+    counts: Counts
+    embedded: int
+    rejected: int
+    failed: int
+    runs: list[str]
+    index_before: str | None
+    index_after: str | None
+    recall: float | None
+    promoted: bool
+    note: str | None
+    seconds: dict[str, float]
+
+    def to_json(self) -> str:
+        """One object; the counts stand beside the rest."""
+        content = asdict(self)
+        return json.dumps({**content.pop("counts"), **content}, indent=2)
+
+
+class Stopwatch:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = round(self.seconds.get(stage, 0.0) + perf_counter() - started, 3)
+
+
+def reembed_table(report: ReembedReport) -> Table:
+    """The closing table; what is zero is left out."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    shown = asdict(report.counts)
+    if not report.dry_run:
+        shown |= {"embedded": report.embedded, "rejected": report.rejected, "failed": report.failed}
+    for name, count in shown.items():
+        if count or name in ("listed", "unchanged"):
+            table.add_row(name.replace("_", " "), f"{count:,}")
+    for stage, seconds in report.seconds.items():
+        table.add_row(f"  {stage}", f"{seconds:,.1f} s")
+    return table

@@ -1,0 +1,131 @@
+"""Rows that can be written without the model, because its vector of the same content is in the collection.
+
+A file that was moved, copied or touched has a known content hash. A row that another model's runs hide, or that a run
+wrote which was never finished, is taken as it is when nothing says that its image has changed.
+"""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection import Collection
+from index.live import LiveRows
+from index.rows import EMBEDDING, newest
+from jobs.content import content_hashes
+from jobs.plan import STATE_COLUMNS, Plan, covered, written_files
+from jobs.stages import block_name
+
+Positions = npt.NDArray[np.int64]
+
+_BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
+_OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
+_REJECT = ("error_stage", "error_reason", "error_message", "retryable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs."""
+
+    plan: Plan
+    pool: LiveRows
+    todo: Positions
+    rows: Positions
+    hashes: pa.ChunkedArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.todo)
+
+    @property
+    def unknown(self) -> pa.Table:
+        """What is left of `plan.todo` for the model."""
+        mask = np.ones(self.plan.todo.num_rows, bool)
+        mask[self.todo] = False
+        return self.plan.todo.filter(pa.array(mask))
+
+
+def find_known(plan: Plan, collection: Collection, *, verify_hash: bool) -> Known:
+    """Look for what is to do among all that the model has ever embedded in this collection.
+
+    Reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
+    """
+    none = np.empty(0, np.int64)
+    pool = _pool(plan, collection)
+    if not plan.todo.num_rows or not len(pool):
+        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], pa.string()))
+    state = pool.read(STATE_COLUMNS)
+    unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
+    moved = _same_content(plan.todo, state, skip=unchanged[0])
+    todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
+    return Known(plan=plan, pool=pool, todo=todo, rows=rows, hashes=state["content_hash"].take(rows))
+
+
+def write_known(known: Known, collection: Collection) -> Plan:
+    """Write the known rows into the plan's run; returns the plan of what is left."""
+    plan = known.plan
+    if not len(known):
+        return plan
+    run = plan.run or collection.start_run(plan.source, plan.model)
+    files = list(plan.files)
+    order = np.argsort(known.rows, kind="stable")  # rows of one file together
+    for start in range(0, len(order), _BLOCK):
+        here = order[start : start + _BLOCK]
+        table = _rows(plan.todo.take(known.todo[here]), known.pool, known.rows[here])
+        name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
+        files.append(collection.write_rows(run.run_id, name, table))
+    return replace(plan, run=run, files=files, todo=known.unknown)
+
+
+def _pool(plan: Plan, collection: Collection) -> LiveRows:
+    """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart."""
+    runs = [run for run in collection.runs() if run.model.agrees_with(plan.model)]
+    starts = [start for start in collection.run_starts() if start.model.agrees_with(plan.model)]
+    files = [file for run in runs for file in run.files]
+    files += [file for start in starts for file in written_files(collection, start)]
+    taken = {file.path for file in plan.files}
+    return LiveRows.of_files(
+        collection.storage, sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
+    )
+
+
+def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
+    """Positions of what the newest row of the same id covers, and of these rows."""
+    last = newest([state["image_id"]])[0]
+    rows = state.take(last)
+    found = _positions(covered(todo, rows))
+    at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
+    return found, last[at.to_numpy().astype(np.int64)]
+
+
+def _same_content(todo: pa.Table, state: pa.Table, *, skip: Positions) -> tuple[Positions, Positions]:
+    """Positions of what has the bytes of an embedded row, and of these rows."""
+    embedded = _positions(pc.and_(pc.is_null(state["error_reason"]), pc.is_valid(state["content_hash"])))
+    known = state.select(["size", "content_hash"]).take(embedded)
+    likely = np.setdiff1d(_positions(pc.is_in(todo["size"], known["size"], skip_nulls=True)), skip)
+    hashes = content_hashes(todo["uri"].take(likely).to_pylist())
+    at = pc.index_in(hashes, known["content_hash"], skip_nulls=True)
+    hits = _positions(pc.is_valid(at))
+    return likely[hits], embedded[at.take(hits).to_numpy().astype(np.int64)]
+
+
+def _positions(mask: Any) -> Positions:
+    """Where a mask is true; null is not."""
+    array = mask.combine_chunks() if isinstance(mask, pa.ChunkedArray) else mask
+    found: Positions = np.flatnonzero(array.fill_null(False).to_numpy(zero_copy_only=False))
+    return found
+
+
+def _rows(listed: pa.Table, pool: LiveRows, at: Positions) -> pa.Table:
+    """Rows of listed images with the outcome of other rows."""
+    positions, again = np.unique(at, return_inverse=True)
+    outcome = pool.take(positions).read([*_OUTCOME, *_REJECT, "size"]).take(again)
+    sizes = pc.coalesce(listed["size"], outcome["size"])  # a list of URLs knows none
+    table = listed.set_column(listed.column_names.index("size"), "size", sizes)
+    for name in (*_OUTCOME, *_REJECT):
+        table = table.append_column(name, outcome[name])
+    return table

@@ -1,0 +1,337 @@
+"""Re-embedding, night by night: what the model is needed for, what rows are left, and when it stops."""
+
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from index.errors import RecallTooLowError
+from index.search import Searcher
+from index.storage import Storage
+from index.versions import rollback
+from jobs.errors import SourceError, TooManyMissingError
+from jobs.request import EmbedOptions
+from tests.reembed_nights import Nights, assert_rows_are_what_is_there
+
+Other = partial(FakeEmbedder, dim=8)
+"""Another model, of another length."""
+LENIENT = EmbedOptions(max_reject_rate=0.5)
+
+
+class CrashedError(Exception):
+    pass
+
+
+def picture(seed: int) -> bytes:
+    """A small picture that is like no other seed's; all have as many bytes."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
+    target = io.BytesIO()
+    Image.fromarray(pixels).save(target, "BMP")
+    return target.getvalue()
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Ten pictures, embedded and indexed."""
+    pictures = tmp_path / "pictures"
+    (pictures / "a").mkdir(parents=True)
+    for seed in range(10):
+        (pictures / "a" / f"{seed}.bmp").write_bytes(picture(seed))
+    nights = Nights(pictures, tmp_path / "collection")
+    nights.night()
+    return nights
+
+
+def later(path: Path) -> None:
+    """As if it had been written a second later."""
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+
+
+def test_the_first_night_embeds_everything(nights: Nights) -> None:
+    assert nights.embedded == [[f"a/{seed}.bmp" for seed in range(10)]]
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_a_night_without_change_does_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Collection, "start_run", None)
+    monkeypatch.setitem(sys.modules, "index.build", None)
+    report = nights.night()
+    assert nights.embedded[1] == []
+    assert (report.counts.listed, report.counts.unchanged, report.runs, report.promoted) == (10, 10, [], False)
+    assert (report.index_before, report.index_after, report.recall) == ("000001", "000001", 1.0)
+
+
+def test_a_night_embeds_what_is_new_or_changed_and_forgets_what_is_gone(nights: Nights) -> None:
+    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    (nights.pictures / "a" / "3.bmp").write_bytes(picture(12))
+    later(nights.pictures / "a" / "3.bmp")
+    (nights.pictures / "a" / "7.bmp").unlink()
+    report = nights.night()
+    assert sorted(nights.embedded[1]) == ["a/3.bmp", "b.bmp"]
+    counts = report.counts
+    assert (counts.unchanged, counts.new, counts.changed, counts.to_embed) == (8, 1, 1, 2)
+    assert (counts.missing, counts.moved, counts.deleted) == (1, 0, 1)
+    assert (report.embedded, report.index_after, report.promoted) == (2, "000002", True)
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:
+    folder = nights.pictures / "a"
+    shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
+    shutil.copy(folder / "1.bmp", nights.pictures / "copied.bmp")
+    later(folder / "2.bmp")
+    report = nights.night()
+    assert nights.embedded[1] == []
+    counts = report.counts
+    assert (counts.new, counts.changed, counts.reused, counts.to_embed) == (2, 1, 3, 0)
+    assert (counts.missing, counts.moved, counts.deleted) == (1, 1, 1)
+    assert_rows_are_what_is_there(nights)
+    assert nights.night().counts.unchanged == 11
+
+
+def test_a_folder_that_was_renamed_is_not_missing(nights: Nights) -> None:
+    (nights.pictures / "a").rename(nights.pictures / "z")
+    report = nights.night()
+    assert (report.counts.reused, report.counts.moved, report.counts.deleted, nights.embedded[1]) == (10, 10, 10, [])
+    assert_rows_are_what_is_there(nights)
+
+
+def test_what_comes_back_has_its_vector_still(nights: Nights) -> None:
+    (nights.pictures / "a" / "5.bmp").rename(nights.pictures.parent / "aside.bmp")
+    nights.night()
+    (nights.pictures.parent / "aside.bmp").rename(nights.pictures / "a" / "5.bmp")
+    assert nights.night().counts.reused == 1
+    assert nights.embedded[1:] == [[], []]
+    assert_rows_are_what_is_there(nights)
+
+
+def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(nights: Nights) -> None:
+    path = nights.pictures / "a" / "3.bmp"
+    status = path.stat()
+    path.write_bytes(picture(30))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert nights.night().counts.unchanged == 10
+    report = nights.night(verify_hash=True)
+    assert (report.counts.changed, nights.embedded[-1]) == (1, ["a/3.bmp"])
+    assert_rows_are_what_is_there(nights)
+
+
+def test_kept_rows_stay_and_are_counted(nights: Nights) -> None:
+    for seed in range(5):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    report = nights.night(missing="keep")
+    assert (report.counts.missing, report.counts.deleted, report.runs) == (5, 0, [])
+    assert len(nights.collection.live_rows(["image_id"])) == 10
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_more_missing_than_allowed_stops_the_night(nights: Nights, dry_run: bool) -> None:
+    for seed in range(3):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    with pytest.raises(TooManyMissingError, match=r"3 of the 10 images .* \(30.0%, over the 20% .*--max-missing 0.31"):
+        nights.night(dry_run=dry_run)
+    assert len(nights.collection.live_rows(["image_id"])) == 10
+    assert nights.night(max_missing=0.31).counts.deleted == 3
+    assert_rows_are_what_is_there(nights)
+
+
+@pytest.mark.parametrize("missing", ["keep", "delete"])
+def test_an_empty_listing_is_not_believed(nights: Nights, missing: str) -> None:
+    nights.pictures.rename(nights.pictures.with_name("unmounted"))
+    with pytest.raises(SourceError, match="does not exist"):
+        nights.night(missing=missing)
+    nights.pictures.mkdir()
+    with pytest.raises(TooManyMissingError, match="10 of the 10 images"):
+        nights.night(missing=missing)
+    assert len(nights.collection.live_rows(["image_id"])) == 10
+
+
+def test_an_empty_source_that_nothing_came_from_is_an_error(nights: Nights, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="is empty"):
+        nights.night(source=tmp_path / "empty")
+
+
+def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for seed in range(20, 24):
+        (other / f"{seed}.bmp").write_bytes(picture(seed))
+    assert nights.night(source=other).counts.missing == 0
+    assert len(nights.collection.live_rows(["image_id"])) == 14
+    (nights.pictures / "a" / "1.bmp").unlink()
+    (other / "20.bmp").unlink()
+    assert nights.night().counts.deleted == 1
+    ids = nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
+    assert "20.bmp" in ids
+    assert "a/1.bmp" not in ids
+
+
+def test_a_dry_run_writes_nothing(nights: Nights) -> None:
+    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "c.bmp")
+    before = sorted(path for path in nights.location.rglob("*"))
+    report = nights.night(dry_run=True)
+    assert sorted(path for path in nights.location.rglob("*")) == before
+    counts = report.counts
+    assert (counts.new, counts.to_embed, counts.reused, counts.deleted) == (2, 1, 1, 1)
+    assert (report.runs, report.promoted, report.dry_run) == ([], False, True)
+
+
+def test_rejects_are_tried_again_when_that_may_help(nights: Nights) -> None:
+    broken = nights.pictures / "broken.png"
+    broken.write_bytes(b"no picture")
+    report = nights.night(options=LENIENT)
+    assert (report.rejected, report.failed) == (1, 0)
+    assert nights.night(options=LENIENT).counts.unchanged == 11
+    broken.write_bytes(picture(40))
+    report = nights.night(options=LENIENT)
+    assert (report.counts.changed, nights.embedded[-1]) == (1, ["broken.png"])
+
+
+# Another model
+
+
+def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights) -> None:
+    report = nights.night(Other)
+    assert (report.counts.other_model, report.counts.unchanged, len(nights.embedded[1])) == (10, 0, 10)
+    live = nights.collection.read_version("000002")
+    assert (report.promoted, live.dim, live.base) == (True, 8, None)
+    assert_rows_are_what_is_there(nights, Other)
+    assert rollback(nights.collection).manifest.dim == 16
+    assert Searcher.open(nights.collection).model.dim == 16
+
+
+def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.night(Other)
+    rollback(nights.collection)
+    monkeypatch.setattr("embedder.fetch.Fetcher.fetch", None)
+    report = nights.night()
+    assert (report.counts.reused, report.counts.to_embed, nights.embedded[2]) == (10, 0, [])
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).model.dim == 16
+
+
+def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights) -> None:
+    blocks = iter([None, None])
+
+    def crash() -> None:
+        next(blocks, None)
+        raise CrashedError
+
+    with pytest.raises(CrashedError):
+        nights.night(Other, after_block=crash)
+    assert Searcher.open(nights.collection).model.dim == 16
+    # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
+    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    assert nights.night().embedded == 1
+    report = nights.night(Other)
+    assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
+    assert_rows_are_what_is_there(nights, Other)
+
+
+def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "20.bmp").write_bytes(picture(20))
+    nights.night(source=other)
+    report = nights.night(Other)
+    assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
+    assert Searcher.open(nights.collection).ntotal == 11
+    (nights.pictures / "a" / "1.bmp").unlink()
+    assert nights.night(Other).counts.deleted == 1
+    assert "20.bmp" in nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
+
+
+def test_an_index_that_fails_its_gate_leaves_the_live_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("index.build.build_index", failing_gate)
+        with pytest.raises(RecallTooLowError):
+            nights.night(Other)
+    assert Searcher.open(nights.collection).model.dim == 16
+    report = nights.night(Other)
+    assert (nights.embedded[2], report.promoted) == ([], True)
+    assert Searcher.open(nights.collection).model.dim == 8
+
+
+def failing_gate(*_: object, **__: object) -> None:
+    raise RecallTooLowError("recall@10 is 0.5")
+
+
+def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights: Nights) -> None:
+    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    nights.night()
+    rollback(nights.collection)
+    report = nights.night()
+    assert (report.index_after, report.promoted) == ("000001", False)
+    assert report.note is not None
+    assert "000002 has these images and was rolled back" in report.note
+    (nights.pictures / "c.bmp").write_bytes(picture(12))
+    assert nights.night().index_after == "000003"
+
+
+# Crashes
+
+
+STEPS: dict[str, tuple[Callable[..., object], str]] = {
+    "rows": (Storage.write_atomic, r"runs/.*/rows/.*\.parquet"),
+    "deletes": (Storage.write_atomic, r"runs/.*/deletes\.parquet"),
+    "run manifest": (Storage.write_atomic, r"runs/.*/manifest\.json"),
+    "segment": (Storage.put_file, r"index/segments/.*/rows\.arrow"),
+    "version manifest": (Storage.write_atomic, r"index/\d+/manifest\.json"),
+    "CURRENT": (Storage.write_atomic, "CURRENT"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("after", [False, True])
+def test_stopped_at_any_step_the_next_night_completes(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
+    folder = nights.pictures / "a"
+    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
+    (folder / "7.bmp").unlink()
+    write, path = STEPS[step]
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, write.__name__, crashing(write, path, after=after))
+        with pytest.raises(CrashedError):
+            nights.night()
+    Searcher.open(nights.collection)
+    # What was written for a picture that has gone meanwhile must not come to life.
+    (nights.pictures / "b.bmp").unlink()
+    (nights.pictures / "d.bmp").write_bytes(picture(13))
+    nights.night()
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 10
+    assert nights.night().runs == []
+
+
+def crashing(write: Callable[..., object], path: str, *, after: bool) -> Callable[..., object]:
+    """A `Storage` method that fails at such a path."""
+
+    def crash(*arguments: object, **named: object) -> object:
+        hit = any(isinstance(argument, str) and re.fullmatch(path, argument) for argument in arguments)
+        if hit and not after:
+            raise CrashedError
+        result = write(*arguments, **named)
+        if hit:
+            raise CrashedError
+        return result
+
+    return crash
