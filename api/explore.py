@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from api.bare_query import BareQuery, example_of
 from api.client_query import Example, ImageLike, Search, image_bytes
 from api.errors import OtherModelError
+from api.exploration import Exploration
 from api.nearest import Vector, nearest, vector_of_image
 from api.neighbours import Asked, Neighbours
+from api.picture_map import PictureMap
 from api.pictures import Pictures
 from api.query import Part, Query
 from api.service import SearchService
@@ -28,6 +31,9 @@ from index.queries import SearchOptions, mix
 from index.rows import FIXED
 from index.search import Searcher
 from index.versions import open_last_good
+
+if TYPE_CHECKING:
+    from api.explore_widget import ExploreWidget
 
 __all__ = ["Likeness", "Neighbours"]
 
@@ -119,6 +125,28 @@ class Likeness:
         """The vector of what `search` would look for, `(dim,)` float32, unit norm. Raises as it does."""
         parts = [self._asked(example).part for example in self._examples(query, search)]
         return mix(np.stack([self._vector(part) for part in parts]), [part.weight for part in parts])
+
+    def explore(
+        self, query: BareQuery, toward: BareQuery | None = None, **options: Unpack[Search]
+    ) -> ExploreWidget | Neighbours:
+        """A grid to click in: a match becomes the query; with `toward`, a slider mixes the two; pages are of `k` (18).
+
+        `options` go with every search. Without anywidget (the extra `notebooks`) it is what `search` gives.
+        """
+        ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
+        try:
+            from api.explore_widget import ExploreWidget
+        except ModuleNotFoundError as error:
+            if error.name not in ("anywidget", "traitlets"):
+                raise
+            options["queries"] = ends
+            return self.search(**options)
+        other = ends[1] if len(ends) == 2 else None
+        return ExploreWidget(Exploration(lambda search: self.search(**search), ends[0], other, options))
+
+    def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:
+        """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`."""
+        return PictureMap(points, ids, thumbnail=self.thumbnail, groups=groups)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
         """A JPEG of an image, its longer side `side` pixels at most. Problem when its file cannot be read."""

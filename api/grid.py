@@ -27,7 +27,7 @@ class Card:
 def grid_html(query: Sequence[Card], matches: Sequence[Card], *, caption: str, note: str = "") -> str:
     """The query's cards beside those of its matches. `caption` stands above, `note`, where there is one, below."""
     return (
-        f'<div class="likeness"><style>{_CSS}</style><div class="lk-caption">{escape(caption)}</div>'
+        f'<div class="likeness"><style>{CSS}</style><div class="lk-caption">{escape(caption)}</div>'
         f'<div class="lk-row"><div class="lk-query">{"".join(map(card_html, query))}</div>'
         f'<div class="lk-grid">{"".join(map(card_html, matches))}</div></div>'
         + (f'<div class="lk-note">{escape(note)}</div>' if note else "")
@@ -56,7 +56,7 @@ def data_uri(jpeg: bytes) -> str:
 
 
 # JupyterLab styles figures and images in its outputs: what it sets is set here as well.
-_CSS = """
+CSS = """
 .likeness { font: 13px/1.4 system-ui, sans-serif; max-width: 1100px; }
 .likeness .lk-caption, .likeness .lk-note { margin: 4px 0 10px; opacity: .75; }
 .likeness .lk-row { display: flex; gap: 18px; align-items: flex-start; }
@@ -73,3 +73,4 @@ _CSS = """
 .likeness figcaption b { font-variant-numeric: tabular-nums; }
 .likeness .lk-detail { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; opacity: .75; }
 """.replace("\n", " ")
+"""How a grid looks, by class names that are its own."""

@@ -1,0 +1,112 @@
+"""What neighbourhoods say of a whole collection: what stands alone, and whose label its neighbours do not share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.errors import QueryError
+from index.ground_truth import drop_own
+from index.search import Searcher
+
+_ROWS = 1_024  # looked up at a time
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Neighbourhoods:
+    """Each image of an index version with its nearest others.
+
+    `ids` `(n,)` strings and `vectors` `(n, dim)` float32, in one order; `neighbours` `(n, k)` int64 are positions in
+    them, best first, and `scores` `(n, k)` float32 their cosines. Where there are fewer: -1 and -inf.
+    """
+
+    ids: npt.NDArray[np.object_]
+    vectors: Floats
+    neighbours: npt.NDArray[np.int64]
+    scores: Floats
+
+    def crowding(self) -> npt.NDArray[np.float64]:
+        """The mean cosine of each image with its neighbours, `(n,)`: outliers have the lowest."""
+        there = self.neighbours >= 0
+        totals = np.where(there, self.scores, 0).sum(axis=1, dtype=np.float64)
+        means: npt.NDArray[np.float64] = totals / np.maximum(there.sum(axis=1), 1)
+        return means
+
+
+def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
+    """Look every image up. Holds all vectors in memory: for collections that fit there.
+
+    QueryError when `k` is below 1.
+    """
+    if k < 1:
+        raise QueryError(f"k is {k!r}: expected a whole number from 1")
+    segments = searcher.segments
+    blocks = list(segments.live_blocks(_ROWS))
+    places = np.concatenate([np.zeros(0, np.int64), *(positions for positions, _ in blocks)])
+    order = np.full(segments.ntotal + 1, -1, np.int64)  # the last is for "none", which is -1
+    order[places] = np.arange(len(places))
+    scores, neighbours = [np.zeros((0, k), np.float32)], [np.zeros((0, k), np.int64)]
+    for positions, vectors in blocks:
+        found, others = drop_own(*segments.search(vectors, k + 1), positions)
+        scores.append(found)
+        neighbours.append(order[others])
+    return Neighbourhoods(
+        ids=segments.ids(places),
+        vectors=np.concatenate([np.zeros((0, searcher.dim), np.float32), *(vectors for _, vectors in blocks)]),
+        neighbours=np.concatenate(neighbours),
+        scores=np.concatenate(scores),
+    )
+
+
+def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
+    """Whether neighbours share an image's label: a row for each, the least agreed with first.
+
+    `labels` go with `found.ids`; None counts as no vote. Columns: image_id, label, agreement (the share of the votes of
+    its neighbours that are for its own label), suggestion (the label with most votes) and support (its share). A wrong
+    label is likely where agreement is low and support high (Brodley and Friedl, 1999). QueryError when the labels are
+    not one for each image. Images without a label, or without votes, are left out.
+    """
+    if len(labels) != len(found.ids):
+        raise QueryError(f"got {len(labels)} labels for {len(found.ids)} images: expected one for each, in their order")
+    names = sorted({label for label in labels if label is not None}) or [""]
+    code = {name: number for number, name in enumerate(names)}
+    codes = np.array([*(-1 if label is None else code[label] for label in labels), -1])  # the last: no neighbour
+    votes = np.zeros((len(found.ids), len(names) + 1), np.int64)  # in the last column: what has no label
+    np.add.at(votes, (np.arange(len(found.ids))[:, np.newaxis], codes[found.neighbours]), 1)
+    votes = votes[:, :-1]
+    total = votes.sum(axis=1)
+    judged = np.flatnonzero((total > 0) & (codes[:-1] >= 0))
+    shares = votes[judged] / total[judged, np.newaxis]
+    agreement, best = shares[np.arange(len(judged)), codes[judged]], shares.argmax(axis=1)
+    support = shares.max(axis=1)
+    order = np.lexsort((-support, agreement))
+    return pa.table(
+        {
+            "image_id": pa.array(found.ids[judged][order], pa.string()),
+            "label": pa.array([names[n] for n in codes[judged][order]], pa.string()),
+            "agreement": agreement[order],
+            "suggestion": pa.array([names[n] for n in best[order]], pa.string()),
+            "support": support[order],
+        }
+    )
+
+
+def principal_plane(vectors: Floats) -> tuple[Floats, float]:
+    """Coordinates on the first two principal components, `(n, 2)`, and the share of the variance that they show.
+
+    QueryError for fewer than three vectors: these have no plane of their own.
+    """
+    if len(vectors) < 3:
+        raise QueryError(f"got {len(vectors)} vectors: expected three at least")
+    centred = vectors - vectors.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred)
+    plane = axes[:, :-3:-1]
+    # Which way an axis points is arbitrary: the same for the same vectors, whatever the machine.
+    plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
+    return (centred @ plane).astype(np.float32), float(variances[-2:].sum() / max(variances.sum(), 1e-30))
