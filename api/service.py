@@ -56,12 +56,16 @@ class SearchService:
         self._pictures = Pictures(picture_fetcher, self._decoding)
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()
-        self.ready = False
 
     @property
     def engine(self) -> Engine:
         """What answers now. A request takes it once and finishes on it."""
         return self.live.engine
+
+    @property
+    def ready(self) -> bool:
+        """Whether a query has been answered from what answers now."""
+        return self.live.has_answered
 
     @property
     def version(self) -> str:
@@ -87,8 +91,7 @@ class SearchService:
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
-        self.engine.warm_up()
-        self.ready = True
+        self.live.warm_up()
 
     def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
         """The `k` nearest to the picture at `url`. Raises FetchError, ImageError, Problem.

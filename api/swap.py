@@ -36,13 +36,15 @@ class LiveEngine:
 
     With a source the engine follows CURRENT. A version that cannot be opened is reported once and the engine stays;
     it is tried again after a minute, and at once when CURRENT names another. An engine that was followed by
-    another goes with the last request that holds it. `failure` is why CURRENT is not what answers.
+    another goes with the last request that holds it. `failure` is why CURRENT is not what answers. `has_answered`:
+    the engine was asked a query and answered. One that failed to is asked again whenever CURRENT is read.
     """
 
     def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
         self.engine = engine
         self.source = source
         self.failure: str | None = None
+        self.has_answered = False
         self.swaps = self.failed_swaps = 0
         self._failed_version: str | None = None
         self._failed_at = 0.0
@@ -65,6 +67,11 @@ class LiveEngine:
             self._thread.join()
             self._thread = None
 
+    def warm_up(self) -> None:
+        """Let the engine answer one query. Raises what it raises."""
+        self.engine.warm_up()
+        self.has_answered = True
+
     def look(self, *, now: bool = True) -> None:
         """Serve what CURRENT names. Without `now` a version that failed within the last minute is left alone."""
         if self.source is None:
@@ -75,6 +82,8 @@ class LiveEngine:
                 version = self.source.collection.current()
                 if version is None or version == self.engine.version:
                     self.failure = self._failed_version = None
+                    if not self.has_answered:
+                        self._warm_up_again()
                 elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _AGAIN_S:
                     self._swap(self.source, version)
             except Exception as error:
@@ -88,12 +97,20 @@ class LiveEngine:
         before, started = self.engine, time.monotonic()
         engine = before.successor(Searcher.open(source.collection, version), source.load_model)
         engine.warm_up()
-        self.engine = engine
+        self.engine, self.has_answered = engine, True
         self.swaps += 1
         self.failure = self._failed_version = None
         model = "" if engine.model == before.model else f", model {engine.model.model_id}"
         took = time.monotonic() - started
         logger.info("index version %s answers after %s%s; opened in %.1f s", version, before.version, model, took)
+
+    def _warm_up_again(self) -> None:
+        try:
+            self.warm_up()
+        except Exception:
+            logger.debug("index version %s still answers nothing", self.engine.version, exc_info=True)
+        else:
+            logger.info("index version %s answers now", self.engine.version)
 
     def _failed(self, version: str | None, error: Exception) -> None:
         known = self.failure is not None and version == self._failed_version

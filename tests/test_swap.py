@@ -264,6 +264,52 @@ def test_no_request_fails_while_index_and_model_change(collection: Collection, m
     assert seen == set(expected)
 
 
+class Ailing(FakeEmbedder):
+    """Fails until it is well, but when it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_well = False
+
+    def embed_images(self, pixels: Any) -> Any:
+        if not self.is_well:
+            raise RuntimeError("no memory")
+        return super().embed_images(pixels)
+
+
+def ailing_service(collection: Collection, models: Models) -> tuple[SearchService, Ailing]:
+    embedder = Ailing()
+    service = SearchService(
+        embedder=embedder,
+        searcher=Searcher.open(collection),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+        source=IndexSource(collection=collection, load_model=models.load, interval_s=0.02),
+    )
+    return service, embedder
+
+
+def test_a_server_that_failed_to_warm_up_is_ready_once_it_can_answer(collection: Collection, models: Models) -> None:
+    service, embedder = ailing_service(collection, models)
+    with on_this_machine(create_app(service)) as client:
+        time.sleep(0.1)
+        assert client.get("/readyz").status_code == 503
+        embedder.is_well = True
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
+
+
+def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(collection: Collection, models: Models) -> None:
+    service, _ = ailing_service(collection, models)
+    other = OtherEmbedder()
+    models.add(other)
+    with on_this_machine(create_app(service)) as client:
+        assert client.get("/readyz").status_code == 503
+        grow(collection, "new.png", other)
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
+
+
 # Over HTTP
 
 
