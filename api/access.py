@@ -16,16 +16,15 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.browser_headers import DOCS
 from api.errors import Problem
 from api.keys import KeyRing, KeyScope
 from api.notes import notes
-from api.overload import Bound, route_path
+from api.overload import Bound, Places, route_path
 from api.problems import problem_docs, problem_response
 from api.rate_limit import RateLimit
 from api.settings import Access, is_loopback
 
-_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", *DOCS})
+_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
 _OPEN_FOLDER: Final = "/web/"
 
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -35,9 +34,12 @@ _COST_OF_READING: Final = 0.1
 _CHARGE: Final = "likeness.charge"
 
 
-def install_access(app: FastAPI, access: Access) -> None:
-    """Let `app` answer only whom `access` allows, as often as it allows. The metrics go around this, not inside."""
-    app.add_middleware(Bound, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s)
+def install_access(app: FastAPI, access: Access, searching: Places | None = None) -> None:
+    """Let `app` answer only whom `access` allows, as often as it allows, and while `searching` has places to search.
+
+    The metrics go around this, not inside.
+    """
+    app.add_middleware(Bound, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching)
     app.add_middleware(_Gate, access=access)
     if access.cors_origins:
         app.add_middleware(

@@ -1,15 +1,17 @@
 """Runs the stages of queries where they belong, so that slow hosts hold up nobody but those who named them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import anyio
 import numpy as np
 from anyio import CapacityLimiter, to_thread
+from fastapi import Request
 from numpy.typing import NDArray
 
 from api.engine import Engine
+from api.overload import Places, admit
 from api.query import Part, Query, Stopwatch
 from api.schemas import SearchResponse
 from api.service import SearchService
@@ -19,36 +21,50 @@ T = TypeVar("T")
 
 
 class Answering:
-    """A service for an event loop: URLs are fetched in threads of their own, all else in `max_searches` others."""
+    """A service for an event loop: URLs are fetched in threads of their own, all else in `max_searches` others.
 
-    def __init__(self, service: SearchService, limits: RequestLimits) -> None:
+    `searching` has a place for each of these. Who waits for a host takes none of them.
+    """
+
+    def __init__(self, service: SearchService, limits: RequestLimits, searching: Places) -> None:
         self._service = service
-        self._fetching = CapacityLimiter(limits.max_url_fetches)
-        self._working = CapacityLimiter(limits.max_searches)
+        self._searching = searching
+        self._fetching = Places(limits.max_url_fetches, "pictures are being fetched from other hosts")
+        self._fetchers = CapacityLimiter(limits.max_url_fetches)
+        self._searchers = CapacityLimiter(limits.max_searches)
+
+    def admit(self, request: Request, parts: Iterable[Part]) -> None:
+        """Raises Problem when there is no place for a request, which has been read, of these parts."""
+        admit(request, self._searching)
+        if any(part.url is not None for part in parts):
+            self._fetching.require_one()
 
     async def search(self, query: Query, engine: Engine) -> SearchResponse:
         """See `SearchService.search`."""
         watch = Stopwatch()
         fetched = replace(query, parts=await self._fetched(query.parts, watch))
-        # The document of a thousand matches takes milliseconds, which other requests need not wait for.
-        return await to_thread.run_sync(
-            lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch)),
-            limiter=self._working,
-        )
+        with self._searching.taking():
+            # The document of a thousand matches takes milliseconds, which other requests need not wait for.
+            return await to_thread.run_sync(
+                lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch)),
+                limiter=self._searchers,
+            )
 
     async def embed(self, part: Part, engine: Engine) -> NDArray[np.float32]:
         """See `SearchService.embed`."""
         (fetched,) = await self._fetched((part,), Stopwatch())
-        return await to_thread.run_sync(self._service.embed, fetched, engine, limiter=self._working)
+        with self._searching.taking():
+            return await to_thread.run_sync(self._service.embed, fetched, engine, limiter=self._searchers)
 
     async def _fetched(self, parts: tuple[Part, ...], watch: Stopwatch) -> tuple[Part, ...]:
-        if all(part.url is None for part in parts):
+        urls = sum(part.url is not None for part in parts)
+        if not urls:
             return parts
 
         def fetch(part: Part) -> Callable[[], Awaitable[Part]]:
-            return lambda: to_thread.run_sync(self._service.fetch, part, limiter=self._fetching)
+            return lambda: to_thread.run_sync(self._service.fetch, part, limiter=self._fetchers)
 
-        with watch.stage("fetch"):
+        with watch.stage("fetch"), self._fetching.taking(urls):
             found = await settled([fetch(part) for part in parts])
         for each in found:
             if isinstance(each, Exception):

@@ -13,6 +13,7 @@ from api.api_version import install_api_version
 from api.browser_headers import install_browser_headers
 from api.metrics import Metrics
 from api.openapi import add_schemas
+from api.overload import Places
 from api.problems import install_problems, problem_table
 from api.routes_images import image_routes
 from api.routes_search import search_routes
@@ -50,14 +51,15 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None, a
     app = FastAPI(title="Likeness", version="1", description=_DESCRIPTION, lifespan=lifespan)
     install_problems(app)
     limits = limits or RequestLimits()
-    app.include_router(search_routes(service, limits))
+    searching = Places(limits.max_searches, "searches are being worked on")
+    app.include_router(search_routes(service, limits, searching))
     app.include_router(image_routes(service))
     if service.live.source is not None:
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service))
     install_web(app)
     add_schemas(app)
-    install_access(app, access or Access())
+    install_access(app, access or Access(), searching)
     install_api_version(app)
     install_browser_headers(app)
     metrics = Metrics()

@@ -21,8 +21,9 @@ from api.openapi import (
     answers_like,
     search_body,
 )
+from api.overload import Places
 from api.problems import failed, problem_docs
-from api.query import Part
+from api.query import Part, Query
 from api.reading import check_count, parts_of, query_of
 from api.schemas import BatchResponse, Embedded, EmbedResponse, Found, ModelOut, SearchResponse
 from api.service import SearchService
@@ -38,10 +39,10 @@ _SEARCH_PROBLEMS: Final = (
 )
 
 
-def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
-    """`POST /search`, `/search/batch` and `/embed`."""
+def search_routes(service: SearchService, limits: RequestLimits, searching: Places) -> APIRouter:
+    """`POST /search`, `/search/batch` and `/embed`; what each searches for and embeds takes places."""
     router = APIRouter(tags=["search"])
-    answering = Answering(service, limits)
+    answering = Answering(service, limits, searching)
 
     @router.post(
         "/search",
@@ -52,6 +53,7 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     )
     async def search(request: Request) -> Response:
         query, engine = await read_search(request, limits), service.engine
+        answering.admit(request, query.parts)
         return _json(await answering.search(query, engine))
 
     @router.post(
@@ -65,11 +67,15 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
         asked, engine = await read_json(request, BatchRequest, limits), service.engine
         check_count("searches", len(asked.searches), limits)
         charge(request, len(asked.searches) - 1)
+        queries = [_query_or_problem(document, limits) for document in asked.searches]
+        answering.admit(request, [part for query in queries if isinstance(query, Query) for part in query.parts])
 
-        async def answer(document: object) -> Found:
-            return Found(ok=await answering.search(query_of(_read(document), limits), engine))
+        async def answer(query: Query | Problem) -> Found:
+            if isinstance(query, Problem):
+                raise query
+            return Found(ok=await answering.search(query, engine))
 
-        found = await settled([partial(answer, document) for document in asked.searches])
+        found = await settled([partial(answer, query) for query in queries])
         return _json(BatchResponse(results=[failed(each) if isinstance(each, Exception) else each for each in found]))
 
     @router.post(
@@ -88,6 +94,7 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
             return Embedded(ok=(await answering.embed(part, engine)).tolist())
 
         parts = parts_of(asked, limits)
+        answering.admit(request, [part for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
         found = await settled([partial(answer, part) for part in parts])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]
@@ -96,11 +103,13 @@ def search_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     return router
 
 
-def _read(document: object) -> SearchRequest:
+def _query_or_problem(document: object, limits: RequestLimits) -> Query | Problem:
     try:
-        return SearchRequest.model_validate(document)
+        return query_of(SearchRequest.model_validate(document), limits)
     except ValidationError as error:
-        raise problem_of_invalid(error, SearchRequest) from error
+        return problem_of_invalid(error, SearchRequest)
+    except Problem as problem:
+        return problem
 
 
 def _json(document: BaseModel) -> Response:

@@ -1,6 +1,7 @@
 """How the server is set up: keyword arguments, or environment variables that begin with LIKENESS_."""
 
 import ipaddress
+import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -28,7 +29,8 @@ class RequestLimits:
     max_examples: int = 16  # in a mix
     max_batch: int = 64
     body_timeout_s: float = 30.0
-    # Each waiting URL holds a thread; a queue of its own keeps slow hosts from blocking uploads and texts.
+    # More are refused, so that those have an answer soon. Each URL holds a thread until its host has answered; a
+    # number of their own keeps slow hosts from holding up uploads and texts.
     max_url_fetches: int = 32
     max_searches: int = 32
 
@@ -91,6 +93,12 @@ class ServeSettings(BaseSettings):
 
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
     num_gpus: float = Field(default=0, ge=0)
+    max_searches: int | None = Field(
+        default=None, ge=1, description="searches, and things to embed, worked on at once; none: 4 for each core"
+    )
+    max_url_fetches: int = Field(
+        default=RequestLimits.max_url_fetches, ge=1, description="pictures fetched from other hosts at once"
+    )
     max_ongoing_requests: int = Field(default=Access.max_ongoing_requests, ge=1)
     max_queued_requests: int = Field(default=256, ge=1)
     request_timeout_s: float = Field(default=Access.request_timeout_s, gt=0)
@@ -104,7 +112,12 @@ class ServeSettings(BaseSettings):
     def limits(self) -> RequestLimits:
         # Base64 makes a third more of a picture.
         return RequestLimits(
-            max_k=self.max_k, max_upload_bytes=self.max_upload_bytes, max_json_bytes=2 * self.max_upload_bytes
+            max_k=self.max_k,
+            max_upload_bytes=self.max_upload_bytes,
+            max_json_bytes=2 * self.max_upload_bytes,
+            # Measured: enough to keep all cores busy, and few enough that nobody waits for three times the usual.
+            max_searches=self.max_searches or 4 * (os.cpu_count() or 1),
+            max_url_fetches=self.max_url_fetches,
         )
 
     def access(self) -> Access:

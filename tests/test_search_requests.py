@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -372,39 +373,49 @@ def test_vectors_of_pictures_and_texts(client: TestClient) -> None:
 
 
 def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
-    """More fetches than there are threads for them, and a text is answered all the same."""
+    """As many fetches as there may be: the next URLs are refused at once, and a text is answered all the same."""
 
     class SlowHost(RecordingFetcher):
         def fetch(self, uri: str) -> bytes:
+            data = super().fetch(uri)
             assert go.wait(20)
-            return super().fetch(uri)
+            return data
 
-    go, asked = threading.Event(), threading.Barrier(11)
+    go, host = threading.Event(), SlowHost({URL: png(COLOURS["red-1.png"])})
     service = SearchService(
         embedder=FakeEmbedder(),
         searcher=searcher,
-        query_fetcher=SlowHost({URL: png(COLOURS["red-1.png"])}),
+        query_fetcher=host,
         picture_fetcher=RecordingFetcher({}),
     )
     few = replace(LIMITS, max_url_fetches=3, max_searches=1)
     answers: list[Any] = []
 
     def ask(client: TestClient) -> None:
-        asked.wait()
         answers.append(client.post("/search", json={"url": URL, "k": 1}))
 
     with TestClient(create_app(service, limits=few)) as client:
         threads = [threading.Thread(target=ask, args=(client,)) for _ in range(10)]
-        for thread in threads:
-            thread.start()
-        asked.wait()
-        for text in ("a star", "a ring"):
-            assert len(search(client, text=text)["matches"]) == len(COLOURS)
-        assert answers == []
-        go.set()
-        for thread in threads:
-            thread.join()
-    assert [ids(answer.json()) for answer in answers] == [["red-1.png"]] * 10
+        try:
+            for number, thread in enumerate(threads, start=1):
+                thread.start()
+                deadline = time.monotonic() + 10
+                while len(host.asked) + len(answers) < number and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            assert [answer.status_code for answer in answers] == [429] * 7
+            assert answers[0].headers["retry-after"] == "1"
+            assert "fetched from other hosts" in answers[0].json()["detail"]
+            for document in ({"searches": [{"url": URL}]}, {"searches": [{"text": "a star"}, {"url": URL}]}):
+                assert client.post("/search/batch", json=document).status_code == 429
+            assert client.post("/embed", json={"urls": [URL]}).status_code == 429
+            for text in ("a star", "a ring"):
+                assert len(search(client, text=text)["matches"]) == len(COLOURS)
+            assert len(answers) == 7
+        finally:
+            go.set()
+            for thread in threads:
+                thread.join()
+    assert [ids(answer.json()) for answer in answers[7:]] == [["red-1.png"]] * 3
 
 
 # What is shown
