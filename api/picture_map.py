@@ -65,10 +65,11 @@ class PictureMap:
         return places
 
     def _with_room(self, places: npt.NDArray[np.float64]) -> list[int]:
-        """Numbers of images whose pictures do not cover each other: the first in each place is taken."""
+        """Numbers of images whose pictures do not cover each other."""
         kept: list[int] = []
-        for number, place in enumerate(places):
-            if not kept or (np.abs(places[kept] - place).max(axis=1) >= _PICTURE).all():
+        # In no order of theirs: ids sort by folder, and the first folders would take all the room.
+        for number in np.random.default_rng(0).permutation(len(places)).tolist():
+            if not kept or (np.abs(places[kept] - places[number]).max(axis=1) >= _PICTURE).all():
                 kept.append(number)
         return kept
 

@@ -34,7 +34,7 @@ def test_neighbourhoods_are_those_of_brute_force_through_segments_and_tombstones
 def test_fewer_images_than_neighbours(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path / "c"))
     vectors = np.zeros((2, DIM), np.float32)
-    vectors[:, :2] = [[1, 0], [0.6, 0.8]]
+    vectors[:, :2] = [[1.0, 0.0], [0.6, 0.8]]
     add_run(collection, rows(["a", "b"], vectors))
     build_index(collection)
     found = neighbourhoods(Searcher.open(collection), k=3)
@@ -80,7 +80,7 @@ def test_what_stands_alone_is_least_crowded() -> None:
 
 
 def test_the_plane_holds_the_two_widest_directions() -> None:
-    flat = np.random.default_rng(0).standard_normal((200, 2)).astype(np.float32) * [3, 1]
+    flat = (np.random.default_rng(0).standard_normal((200, 2)) * [3, 1]).astype(np.float32)
     turned = np.linalg.qr(np.random.default_rng(1).standard_normal((6, 6)))[0][:2].astype(np.float32)
     points, share = principal_plane((flat @ turned + 5).astype(np.float32))
     assert share == pytest.approx(1, abs=1e-5)
@@ -92,4 +92,4 @@ def test_the_plane_holds_the_two_widest_directions() -> None:
     )
     assert points[:, 0].std() > points[:, 1].std()
     with pytest.raises(QueryError, match="got 2 vectors"):
-        principal_plane(flat[:2].astype(np.float32))
+        principal_plane(flat[:2])

@@ -5,10 +5,12 @@ embedding so few. It lies where `likeness demo` looks, which adds the others.
 """
 
 import argparse
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from embedder.model import ClipEmbedder
+import pyarrow as pa
+
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
@@ -16,6 +18,7 @@ from index.records import RowFile, RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
 from jobs.options import DEMO_MODEL
+from jobs.request import ModelSource
 from jobs.run import model_record
 from jobs.sources import list_images
 from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
@@ -29,24 +32,25 @@ def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
     if collection.current() is None:
         if not collection.runs():
             make_gallery(folder / "pictures", count=count)
-            _embed(folder / "pictures", collection)
+            embedder = ModelSource(model=str(DEMO_MODEL), device="cpu")()
+            embed_here(list_images(str(folder / "pictures")), folder / "pictures", collection, embedder)
         build_index(collection)
     return collection
 
 
-def _embed(pictures: Path, collection: Collection) -> None:
-    """One run of every picture, as `likeness embed` would write it."""
+def embed_here(
+    listing: pa.Table, pictures: Path, collection: Collection, embedder: Embedder, deletes: Sequence[str] = ()
+) -> None:
+    """One run of the images of a listing of `pictures`, as `likeness embed` would write it; `deletes` are ids."""
 
     def load() -> Embedder:
         return embedder
 
-    embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
     model = model_record(embedder.identity)
     run = collection.start_run(Storage.open(str(pictures)).location.rstrip("/"), model)
     embed = EmbedBlock(
         load=load, fingerprint=model.fingerprint, location=collection.location, run_id=run.run_id, attempt=0
     )
-    listing = list_images(str(pictures))
     decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True, threads=2))
     block = BlockSummary.of(embed(decoded).to_pylist()[0])
     counts = {"listed": listing.num_rows, "already_there": 0, "embedded": block.embedded, "rejected": block.rejected}
@@ -56,6 +60,7 @@ def _embed(pictures: Path, collection: Collection) -> None:
             model=model,
             finished_at=datetime.now(UTC),
             files=[RowFile(path=block.path, rows=block.rows, size=block.size)],
+            deletes=collection.write_deletes(run.run_id, deletes) if deletes else None,
             counts=counts,
         )
     )

@@ -1,0 +1,96 @@
+"""Two nights in the life of a collection, for looking at what a scheduled job leaves behind.
+
+First night: a gallery is embedded. By the second some of its pictures are gone, some edited, some new and some broken.
+Then another model is tried beside it, on the same pictures.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from safetensors.numpy import load_file, save_file
+
+from embedder.protocol import Embedder
+from index.build import build_index
+from index.collection import Collection
+from jobs.demo.broken import BROKEN
+from jobs.demo.collection import embed_here
+from jobs.demo.gallery import make_gallery, plan_exhibit
+from jobs.options import DEMO_MODEL
+from jobs.request import ModelSource
+from jobs.sources import list_images
+
+GONE, EDITED, NEW, BROKEN_NOW = 12, 8, 20, 3
+_NOISE = 0.6  # of each weight's spread: the other model still sees, though less well
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nights:
+    """`nightly` has the index versions 000001 and 000002, `other` the second night's pictures by another model.
+
+    The ids are those that the second night found changed.
+    """
+
+    nightly: Collection
+    other: Collection
+    gone: tuple[str, ...]
+    edited: tuple[str, ...]
+    new: tuple[str, ...]
+    broken: tuple[str, ...]
+
+
+def make_nights(folder: Path, *, count: int = 240) -> Nights:
+    """Draw, embed and index in an empty folder. ValueError for fewer pictures than are to change."""
+    if count < GONE + EDITED + BROKEN_NOW:
+        raise ValueError(f"expected at least {GONE + EDITED + BROKEN_NOW} pictures, got {count}")
+    pictures = folder / "pictures"
+    gallery = make_gallery(pictures, count=count, broken=0)
+    model = _load(DEMO_MODEL)
+    nightly = Collection.create_or_open(str(folder / "nightly"))
+    embed_here(list_images(str(pictures)), pictures, nightly, model)
+    build_index(nightly)
+
+    ids = [exhibit.image_id for exhibit in gallery.exhibits]
+    gone, edited, broken = ids[:GONE], ids[GONE:][:EDITED], ids[GONE + EDITED :][:BROKEN_NOW]
+    extra = [plan_exhibit(number) for number in range(count, count + NEW + EDITED)]
+    for image_id in gone:
+        (pictures / image_id).unlink()
+    for image_id, drawn in zip(edited, extra[NEW:], strict=True):
+        (pictures / image_id).write_bytes(drawn.data())
+    for image_id, breakage in zip(broken, BROKEN, strict=False):
+        (pictures / image_id).write_bytes(breakage.make())
+    for drawn in extra[:NEW]:
+        (pictures / drawn.image_id).write_bytes(drawn.data())
+    new = [drawn.image_id for drawn in extra[:NEW]]
+
+    listing = list_images(str(pictures))
+    changed = pc.is_in(listing["image_id"], value_set=pa.array([*edited, *broken, *new]))
+    embed_here(listing.filter(changed), pictures, nightly, model, deletes=gone)
+    build_index(nightly)
+
+    other = Collection.create_or_open(str(folder / "other-model"))
+    embed_here(listing, pictures, other, _load(_worse_model(folder / "model-b")))
+    build_index(other)
+    return Nights(
+        nightly=nightly, other=other, gone=tuple(gone), edited=tuple(edited), new=tuple(new), broken=tuple(broken)
+    )
+
+
+def _load(model: Path) -> Embedder:
+    return ModelSource(model=str(model), device="cpu")()
+
+
+def _worse_model(folder: Path) -> Path:
+    """The demo model with noise in its weights: another model, for all that an index can tell."""
+    shutil.copytree(DEMO_MODEL, folder)
+    weights = load_file(folder / "model.safetensors")
+    rng = np.random.default_rng(0)
+    for name in sorted(weights):
+        value = weights[name]
+        if value.ndim == 2 and value.dtype == np.float32:
+            weights[name] = value + _NOISE * value.std() * rng.standard_normal(value.shape, np.float32)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
