@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,11 @@ from index.errors import CollectionError, DamagedRunError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
 from index.rows import EMBEDDING, conform, metadata_columns, newest, row_schema, unify
 from index.storage import Storage
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -85,11 +91,15 @@ class LiveRows:
 
     def of_source(self, source: str) -> LiveRows:
         """The rows that a source's runs wrote."""
-        return LiveRows(self._storage, [part for part in self._parts if part.source == source], self._model)
+        return self._only([part for part in self._parts if part.source == source], self._model)
 
     def of_model(self, model: ModelRecord) -> LiveRows:
         """The rows that one model's runs wrote, rejects too, whichever copy of the model it was."""
-        parts = [part for part in self._parts if _agree(part.model, model)]
+        return self._only([part for part in self._parts if _agree(part.model, model)], model)
+
+    def _only(self, parts: list[_Part], model: ModelRecord | None) -> LiveRows:
+        if len(parts) == len(self._parts) and _agree(model, self._model):
+            return self  # whose schemas have been read
         return LiveRows(self._storage, parts, model)
 
     def take(self, positions: npt.NDArray[np.int64]) -> LiveRows:
@@ -118,12 +128,13 @@ class LiveRows:
     @cached_property
     def _schemas(self) -> list[pa.Schema]:
         one: dict[pa.Schema, pa.Schema] = {}  # of equals: a job that is sent to a worker names thousands of files
-        return [one.setdefault(schema, schema) for schema in (_read_schema(self._storage, p.file) for p in self._parts)]
+        schemas = _at_once(partial(_read_schema, self._storage), [part.file for part in self._parts])
+        return [one.setdefault(schema, schema) for schema in schemas]
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """These columns, or all, as one table. CollectionError names a column that no file has."""
         schema = self._schema_of(columns)
-        tables = [self._read_part(part, schema) for part in self._parts]
+        tables = _at_once(lambda part: self._read_part(part, schema), self._parts)
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
@@ -193,6 +204,12 @@ def _agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
 
 
 _NO_EMBEDDING = row_schema(0).field(EMBEDDING)
+
+
+def _at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
+    """What is read of each file, in order. Side by side: for an object store it is the waiting that is shared."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(read, files))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from jobs.errors import SourceError
 _SCHEMES = ("", "file", "s3", "gs", "az")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)  # there may be millions
 class SourceFile:
     """A file of a source: `name` is its path below the source's root, `path` what its filesystem calls it.
 

@@ -70,7 +70,7 @@ def make_plan(listing: pa.Table, collection: Collection, source: str, model: Mod
     Raises `OtherModelError` where the collection holds another model's vectors.
     """
     _check_model(collection, model)
-    live = LiveRows.of_runs(collection.storage, collection.runs())
+    live = LiveRows.of_runs(collection.storage, collection.runs()).of_model(model).read(STATE_COLUMNS)
     run = unfinished_run(collection, source, model)
     return plan_run(listing, collection, source, model, live, run, written_files(collection, run) if run else [])
 
@@ -80,7 +80,7 @@ def plan_run(
     collection: Collection,
     source: str,
     model: ModelRecord,
-    live: LiveRows,
+    live: pa.Table,
     run: RunStart | None,
     files: list[RowFile],
     *,
@@ -88,16 +88,16 @@ def plan_run(
 ) -> Plan:
     """The plan that goes on with `run`, of which `files` are kept, or that begins one.
 
-    Rows of other models count for nothing. With `verify_hash` the bytes of what seems unchanged are read.
+    `live` has the `STATE_COLUMNS` of the model's live rows; those of others count for nothing. With `verify_hash` the
+    bytes of what seems unchanged are read.
     """
-    state = live.of_model(model).read(STATE_COLUMNS)
     # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-    newest_rows = _fold([state, fold(collection, files)]) if files else state
+    newest_rows = _fold([live, fold(collection, files)]) if files else live
     there = covered(listing, newest_rows)
     if verify_hash:
         there = _unaltered(listing, newest_rows, there)
     todo = listing.filter(pc.invert(there))
-    return Plan(source=source, model=model, listing=listing, todo=todo, live=state, run=run, files=files)
+    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
 
 
 def unfinished_run(collection: Collection, source: str, model: ModelRecord) -> RunStart | None:

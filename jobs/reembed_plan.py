@@ -14,7 +14,7 @@ from index.live import LiveRows
 from index.records import ModelRecord, RowFile
 from jobs.errors import TooManyMissingError
 from jobs.listing import LISTING
-from jobs.plan import Plan, covered, plan_run, unfinished_run, written_files
+from jobs.plan import STATE_COLUMNS, Plan, covered, plan_run, unfinished_run, written_files
 from jobs.reembed_report import Counts
 from jobs.reuse import Known, find_known
 
@@ -55,8 +55,10 @@ def compare(
 ) -> Change:
     """Compare a listing with the live rows. Nothing is written."""
     live = LiveRows.of_runs(collection.storage, collection.runs())
-    own = live.of_source(source)
-    rows = own.read(["image_id", "content_hash"])
+    own, same_model = live.of_source(source), live.of_model(model)
+    state = same_model.read(STATE_COLUMNS)
+    # Most collections have one source and one model: then these are the very same rows.
+    rows = state if own is same_model else own.read(["image_id", "content_hash"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     listings = {source: listing}
     for name in live.sources:
@@ -65,7 +67,7 @@ def compare(
             listings[name] = _relisted(listing, theirs, missing, own=name == source, keep=not delete)
     known, counts = [], Counts()
     for name, listed in listings.items():
-        plan = _plan(listed, collection, name, model, live, verify_hash=verify_hash)
+        plan = _plan(listed, collection, name, model, state, verify_hash=verify_hash)
         if name == source and delete:
             plan = replace(plan, deletes=missing["image_id"].combine_chunks())
         found = find_known(plan, collection, verify_hash=verify_hash)
@@ -94,7 +96,7 @@ def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bo
 
 
 def _plan(
-    listing: pa.Table, collection: Collection, source: str, model: ModelRecord, live: LiveRows, *, verify_hash: bool
+    listing: pa.Table, collection: Collection, source: str, model: ModelRecord, live: pa.Table, *, verify_hash: bool
 ) -> Plan:
     run = unfinished_run(collection, source, model)
     files = _still_listed(collection, written_files(collection, run), listing) if run else []
@@ -116,9 +118,10 @@ def _still_listed(collection: Collection, files: Sequence[RowFile], listing: pa.
 def _counts(known: Known, live: LiveRows) -> Counts:
     """Why each image is to do. `live` has the rows of all models."""
     plan, before = known.plan, known.plan.live
-    as_it_was = covered(plan.listing, before)
-    done = pc.invert(pc.is_in(plan.listing["image_id"], plan.todo["image_id"]))
-    todo = plan.listing.filter(pc.invert(pc.and_(as_it_was, done)))
+    todo = plan.todo
+    if plan.files:  # what they have is done, and is no less new for that
+        done = pc.invert(pc.is_in(plan.listing["image_id"], todo["image_id"]))
+        todo = plan.listing.filter(pc.invert(pc.and_(covered(plan.listing, before), done)))
     same_model = _true(pc.is_in(todo["image_id"], before["image_id"]))
     there = same_model
     if len(live) > before.num_rows:

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CLIPModel
+from transformers import (
+    CLIPModel,
+    CLIPVisionConfig,
+    Dinov2Config,
+    Dinov2WithRegistersConfig,
+    PreTrainedConfig,
+    SiglipVisionConfig,
+)
 
+from embedder.checkpoint import Checkpoint
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.model import ClipEmbedder
-from tests.tiny_checkpoints import noise, save_clip
+from embedder.vision_config import vision_config
+from tests.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +63,31 @@ def test_a_copied_and_a_saved_again_checkpoint_have_the_same_fingerprint(
 
     for folder in (copied, tmp_path / "one", tmp_path / "many"):
         assert fingerprint(folder) == expected
+
+
+@pytest.mark.parametrize("save", [save_clip, save_siglip, save_dinov2])
+def test_a_fingerprint_without_torch_is_the_models_own(tmp_path: Path, save: Callable[[Path], None]) -> None:
+    save(tmp_path)
+    assert Checkpoint.find(str(tmp_path)).fingerprint() == fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("clip", CLIPVisionConfig),
+        ("siglip", SiglipVisionConfig),
+        ("dinov2", Dinov2Config),
+        ("dinov2_with_registers", Dinov2WithRegistersConfig),
+    ],
+)
+def test_what_a_configuration_leaves_out_is_what_transformers_fills_in(
+    model_type: str, config: type[PreTrainedConfig]
+) -> None:
+    ours = vision_config(model_type, {})
+    theirs = config().to_dict()
+    assert ours == {name: theirs[name] for name in ours}
+    assert len(ours) == 6
+    assert vision_config(model_type, {"vision_config": {"patch_size": 3}, "patch_size": 3})["patch_size"] == 3
 
 
 def change_weight(folder: Path) -> None:
