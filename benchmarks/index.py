@@ -19,6 +19,7 @@ from rich.console import Console
 
 from benchmarks.clustered import Clustered, add_rows, exact, intrinsic_dimension, local_dimension
 from benchmarks.index_report import Outcome, bars_of, figures_of, print_outcome
+from benchmarks.limited import can_limit
 from benchmarks.race import Course
 from benchmarks.recall_plot import draw
 from benchmarks.report import Report
@@ -31,8 +32,8 @@ from index.verify import open_segments
 
 CORES = os.cpu_count() or 1
 _SHARES = (0.5, 0.1, 0.01, 0.001)
-_BYTES_PER_VECTOR = 640
 _TARGET = 0.99
+_BEYOND = 1_500_000_000  # bytes that a build may take beyond its index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,15 @@ QUICK = Plan(rows=[20_000], queries=1_000, rounds=1, singles=200, updates=3, lat
 
 
 def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
-    """Everything about a set of so many rows; updates for the first of the plan alone."""
+    """Everything about a set of so many rows; updates for the first of the plan alone, limited memory for the last."""
     data = Clustered()
     collection = Collection.create_or_open(str(folder))
     add_rows(collection, data, range(rows))
-    settings = IndexSettings(max_memory=_BYTES_PER_VECTOR * rows, latency_ms=plan.latency_ms, target_recall=_TARGET)
+    settings = IndexSettings(latency_ms=plan.latency_ms, target_recall=_TARGET)
     built = in_new_process(build, collection.location, settings)
+    confined = None
+    if rows == plan.rows[-1] and can_limit():
+        confined = in_new_process(build, collection.location, settings, built.manifest.memory + _BEYOND)
     vectors, queries = data.array(rows), data.queries(plan.queries)
     scores, truth = exact(queries, vectors, 10)
 
@@ -85,6 +89,7 @@ def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
         rows=rows,
         dimensions=(intrinsic_dimension(vectors[:20_000]), local_dimension(scores)),
         built=built,
+        confined=confined,
         build_seconds=build_seconds,
         standings=standings,
         bytes_per_vector=bytes_per_vector,

@@ -17,12 +17,14 @@ _MB, _GB = 1e6, 1e9
 class Outcome:
     """All that was measured of a set. `dimensions`: of all vectors, and around one of them.
 
-    By index: `build_seconds`, ours of training and adding alone, from disk to disk; `bytes_per_vector` in memory.
+    `confined` was built within a hard limit on memory. By index: `build_seconds`, ours of training and adding alone,
+    from disk to disk; `bytes_per_vector` in memory.
     """
 
     rows: int
     dimensions: tuple[float, float]
     built: Built
+    confined: Built | None
     build_seconds: dict[str, float]
     standings: list[Standing]
     bytes_per_vector: dict[str, float]
@@ -36,9 +38,12 @@ class Outcome:
 
     @property
     def peak_beyond_index(self) -> tuple[int, int]:
-        """The most bytes that the build held beyond the finished index: with the pages of mapped files, and without."""
+        """The most bytes that the build held beyond the finished index: with the pages of mapped files, and without.
+
+        Pages stay for as long as nobody else wants them, so the first is of the confined build, where there is one.
+        """
         memory = self.built.manifest.memory
-        return self.built.peak_rss - memory, self.built.peak_anonymous - memory
+        return (self.confined or self.built).peak_rss - memory, self.built.peak_anonymous - memory
 
     @property
     def update_shares(self) -> list[float]:
@@ -104,12 +109,14 @@ def _named(standing: Standing) -> str:
 def _print_costs(outcome: Outcome, console: Console) -> None:
     built, serving = outcome.built, outcome.serving
     with_files, without = outcome.peak_beyond_index
+    where = ", memory limited" if outcome.confined else ""
     print_table(
         f"{outcome.rows:,}: seconds to build on all cores",
         ("", "seconds"),
         [
             ("Likeness: train, add and write, from vectors on disk (the bar's)", outcome.build_seconds[Ours.name]),
             ("Likeness: all of it, from Parquet to a tuned, measured, checksummed version", built.seconds),
+            *([("the same within its memory and 1.5 GB", outcome.confined.seconds)] if outcome.confined else []),
             (f"{Usearch.name}: add, from vectors in memory", outcome.build_seconds[Usearch.name]),
             (f"{Hnsw.name}: train and add, from vectors in memory", outcome.build_seconds[Hnsw.name]),
         ],
@@ -120,7 +127,7 @@ def _print_costs(outcome: Outcome, console: Console) -> None:
         ("", "MB"),
         [
             ("index, as its manifest says", built.manifest.memory / _MB),
-            ("building: peak resident beyond that, pages of mapped files included", with_files / _MB),
+            (f"building{where}: peak resident beyond that, pages of mapped files included", with_files / _MB),
             ("building: peak beyond that, without these pages", without / _MB),
             ("serving, after the queries: memory of its own", serving["anonymous"] / _MB),
             ("serving: pages mapped of the approximate index", serving["ann.faiss"] / _MB),

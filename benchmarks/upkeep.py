@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 from benchmarks.clustered import BUCKETS, Clustered, Rows, Vectors, add_rows, exact, recall
+from benchmarks.limited import limited_memory
 from index.ann import new_index, training_rows
 from index.build import build_index
 from index.choose import factory_of
@@ -50,12 +51,12 @@ class Built:
     peak_anonymous: int
 
 
-def build(location: str, settings: IndexSettings) -> Built:
-    """`build_index`, watched."""
+def build(location: str, settings: IndexSettings, limit: int | None = None) -> Built:
+    """`build_index` from all rows, watched; perhaps with a hard limit on memory, pages of files included."""
     collection = Collection.open(location)
-    with _watched() as peaks:
+    with limited_memory(limit) if limit else nullcontext(), _watched() as peaks:
         started = time.perf_counter()
-        manifest = build_index(collection, settings)
+        manifest = build_index(collection, settings, rebuild=True)
         seconds = time.perf_counter() - started
     return Built(manifest=manifest, seconds=seconds, peak_rss=peaks["rss"], peak_anonymous=peaks["anonymous"])
 
@@ -73,7 +74,7 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
             started = time.perf_counter()
             size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))
             sample = VectorFile(Path(name) / VECTORS, record.ntotal, manifest.dim).sample(size)
-            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, update=False)
+            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, most_exact=0)
             write_ann(Path(name), factory, record.ntotal, sample)
             seconds += time.perf_counter() - started
     return seconds

@@ -104,7 +104,8 @@ def parameters(index: faiss.Index) -> dict[str, float]:
     """What a search depends on, by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
     found: dict[str, float] = {}
     for part in _parts(index):
-        found |= {name: float(getattr(_owner(part, name), name)) for name in _settable(part)}
+        # Rounded, because faiss's k_factor is of single precision.
+        found |= {name: round(float(getattr(_owner(part, name), name)), 4) for name in _settable(part)}
     return found
 
 

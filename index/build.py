@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import logging
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 
-from index.choose import choose
 from index.collection import Collection
-from index.errors import DamagedVersionError, EmptyCollectionError, FactoryError, RecallTooLowError
-from index.files import SEGMENTS, file_record
-from index.ground_truth import HeldOut
-from index.live import LiveRows
-from index.measure import measure, score_distribution
+from index.errors import DamagedVersionError, FactoryError, RecallTooLowError
 from index.records import (
-    FileRecord,
     IndexSettings,
-    Option,
     RunManifest,
-    ScoreDistribution,
     SegmentRecord,
     VersionManifest,
 )
-from index.segment_job import RowSource, SegmentJob
-from index.segments import Segments
-from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids, write_tombstones
-from index.verify import TOMBSTONES, check_version, open_segments
+from index.segment_job import SegmentJob
+from index.verify import check_version
+from index.version_build import RunJobs, VersionBuild
 from index.versions import live_manifest
 
 logger = logging.getLogger(__name__)
-
-RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
 
 def run_here(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
@@ -72,12 +54,12 @@ def build_index(
             if _is_whole(collection, base):
                 logger.info("index version %s covers all runs already: nothing to build", base.version)
                 return base
-        elif manifest := _updated(_Build(collection, runs, settings, run_jobs), base):
+        elif manifest := _updated(VersionBuild(collection, runs, settings, run_jobs), base):
             return _published(collection, manifest, promote)
-    return _published(collection, _Build(collection, runs, settings, run_jobs).from_scratch(), promote)
+    return _published(collection, VersionBuild(collection, runs, settings, run_jobs).from_scratch(), promote)
 
 
-def _updated(build: _Build, base: VersionManifest) -> VersionManifest | None:
+def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
     """None when only a new build from all rows can be good enough."""
     try:
         manifest = build.update(base)
@@ -99,161 +81,11 @@ def _published(collection: Collection, manifest: VersionManifest, promote: bool)
     return manifest
 
 
-class _Build:
-    """One version in the making."""
-
-    def __init__(
-        self, collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, run_jobs: RunJobs
-    ) -> None:
-        self.collection = collection
-        self.storage = collection.storage
-        self.runs = runs
-        self.settings = settings
-        self.run_jobs = run_jobs
-        self.version = _next_version(collection)
-        self.started = time.monotonic()
-
-    def from_scratch(self) -> VersionManifest:
-        """All live rows, in segments of at most `segment_rows`."""
-        live = LiveRows.of_runs(self.storage, self.runs)
-        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
-            options = choose(len(live), self.runs[-1].model.dim, self.settings) if len(live) else []
-            records = self._build_segments(live.split(self.settings.segment_rows), options)
-            if not records:
-                raise _empty(self.collection, self.runs)
-            draft = self._draft(records, options)
-            segments = open_segments(self.collection, draft, Path(cache))
-            held_out = HeldOut.sample(segments)
-            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
-            return self._finish(draft, segments, held_out)
-
-    def update(self, base: VersionManifest) -> VersionManifest:
-        """The base's segments with more tombstones, and new ones.
-
-        DamagedVersionError when the base is damaged, FactoryError when no index fits what the collection has become.
-        """
-        new = [run for run in self.runs if run.run_id not in base.runs]
-        changed = LiveRows.of_runs(self.storage, new)
-        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
-            # Content is checked of what is written anew, and else whenever a version is opened to be searched.
-            check_version(self.collection, base.model_copy(update={"segments": []}))
-            old = open_segments(self.collection, base, Path(cache), verify=False)
-            touched = touched_ids(self.storage, new, changed)
-            change = change_of(changed, touched, base.segments, old.parts, self.settings)
-            kept = {record.name for record in change.kept}
-            merged = [record for record in base.segments if record.name not in kept]
-            check_version(self.collection, base.model_copy(update={"segments": merged}))
-            # Chosen anew: a collection that has outgrown exact scans must not be scanned for ever.
-            options = choose(change.live, base.dim, self.settings) if change.live else []
-            records = [*change.kept, *self._build_segments(change.sources, options, update=True)]
-            if not records:
-                raise _empty(self.collection, self.runs)
-            _check_memory(records, self.settings)
-            files = {}
-            if any(map(len, change.tombstones.values())):
-                files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
-            draft = self._draft(records, options).model_copy(
-                update={"base": base.version, "files": files, "scores": base.scores}
-            )
-            segments = open_segments(self.collection, draft, Path(cache), verify=False)
-            held_out = read_held_out(self.collection, base, Path(cache))
-            if held_out.fits(draft.ntotal):
-                return self._finish(draft, segments, held_out.updated(touched, segments))
-            held_out = HeldOut.sample(segments)
-            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
-            return self._finish(draft, segments, held_out)
-
-    def _build_segments(
-        self, sources: Sequence[RowSource], options: Sequence[Option], *, update: bool = False
-    ) -> list[SegmentRecord]:
-        jobs = [
-            SegmentJob(
-                storage=self.storage,
-                name=f"{self.version}-{number:02d}",
-                source=source,
-                options=options,
-                settings=self.settings,
-                update=update,
-            )
-            for number, source in enumerate(sources)
-        ]
-        return [record for record in self.run_jobs(jobs) if record]
-
-    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option]) -> VersionManifest:
-        """A manifest of what is built, before it is measured."""
-        return VersionManifest(
-            version=self.version,
-            base=None,
-            model=self.runs[-1].model,
-            created_at=datetime.now(UTC),
-            runs=[run.run_id for run in self.runs],
-            settings=self.settings,
-            choice=list(options),
-            segments=list(records),
-            files={},
-            ntotal=sum(record.live for record in records),
-            queries=0,
-            recall={},
-            latency_ms={},
-            queries_per_second=0.0,
-            scores=ScoreDistribution(levels=[], random=[], nearest=[]),
-            seconds=0.0,
-        )
-
-    def _finish(self, draft: VersionManifest, segments: Segments, held_out: HeldOut) -> VersionManifest:
-        """Measure, and write what makes the version complete: its manifest, last."""
-        # An update is to cost what the change costs, and all of its queries have judged most of it before.
-        measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
-        queries = self._put(QUERIES_FILE, held_out.write)
-        manifest = draft.model_copy(
-            update={
-                **asdict(measured),
-                "files": {**draft.files, QUERIES_FILE: queries},
-                "seconds": round(time.monotonic() - self.started, 3),
-            }
-        )
-        self.collection.check_lease()
-        self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
-        return manifest
-
-    def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
-        """One of the version's own files, written to a path that it is given."""
-        home = f"index/{self.version}"
-        with self.storage.scratch(home) as scratch:
-            write(scratch / name)
-            record = file_record(scratch / name)
-            self.storage.put_file(scratch / name, f"{home}/{name}")
-        return record
-
-    def discard(self) -> None:
-        """Remove all that was written."""
-        self.storage.delete(f"index/{self.version}")
-        for entry in self.storage.list(SEGMENTS):
-            if entry.name.startswith(f"{self.version}-"):
-                self.storage.delete(entry.path)
-
-    @contextmanager
-    def _discarded_on_failure(self) -> Iterator[None]:
-        """The space of a version that failed is worth more than its remains."""
-        try:
-            yield
-        except BaseException:
-            self.discard()
-            raise
-
-
-def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
-    """FactoryError when segments that were chosen at another time do not fit the memory now."""
-    memory, limit = sum(record.memory for record in records), settings.max_memory
-    if limit is not None and memory > limit:
-        raise FactoryError(f"the updated segments take {memory:,} bytes of memory, over --max-memory {limit:,}")
-
-
 def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
     """Whether a version covers the first of these runs, and the others are of its model: then it can be updated."""
     count = len(version.runs)
     return version.runs == [run.run_id for run in runs[:count]] and all(
-        run.model == version.model for run in runs[count:]
+        run.model.agrees_with(version.model) for run in runs[count:]
     )
 
 
@@ -264,27 +96,6 @@ def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
         logger.warning("%s", error)
         return False
     return True
-
-
-def _next_version(collection: Collection) -> str:
-    """A number that no version ever had. What builds that were killed left behind is for `prune` to remove."""
-    folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
-    numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
-    return f"{max(numbers, default=0) + 1:06d}"
-
-
-def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
-    rows = len(LiveRows.of_runs(collection.storage, runs))
-    if rows:
-        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: see `likeness rejects`")
-    if not any(run.files for run in runs):
-        return EmptyCollectionError(
-            f"embedded 0 of 0 rows in {collection.location}: embed images first with `likeness embed`"
-        )
-    return EmptyCollectionError(
-        f"every image of {collection.location} has been deleted: no index can be made of none, so a live index version "
-        "still finds them; embed images with `likeness embed`, or remove the collection"
-    )
 
 
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:

@@ -15,17 +15,20 @@ from index.records import FLAT, IndexSettings, Option
 SCAN_BYTES_PER_SECOND = 10e9
 """What an exact scan of one query reads; two cores of a common server reach it."""
 
+FEWEST = 256
+"""Rows to train a quantizer on."""
+
 _FLOAT, _ID = 4, 8  # bytes
-_FEWEST = 256  # to train a quantizer on
 _LISTS = 1_000
 _CODES = 64  # up to so many dimensions have a code of 4 bits each, more share one by twos
-_PCA_STEP, _MOST_PCA = 64, 256
+_USUAL_SPREAD = 64  # in dimensions, until a sample tells
+_PCA_STEP, _MOST_PCA = 16, 256
 _PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again when candidates are ranked
 
 
 def exact_rows(settings: IndexSettings, dim: int) -> int:
     """How many vectors an exact scan reads within the latency that is aimed for; too few to train on at the least."""
-    return max(_FEWEST, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))
+    return max(FEWEST, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))
 
 
 def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
@@ -78,23 +81,21 @@ def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option
 
 
 def factory_of(
-    options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings, *, update: bool
+    options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings, *, most_exact: int
 ) -> str:
-    """The factory of a segment of `rows` in a version that took these options: a small segment is searched exactly.
+    """The factory of a segment of `rows` in a version that took these options: `most_exact` rows are searched exactly.
 
-    One that was asked for is taken for all rows, and for those of an `update` where they are not few. `sample` of the
-    vectors, `(n, dim)`, says over how many dimensions they spread.
+    `sample` of the vectors, `(n, dim)`, says over how many dimensions they spread.
     """
     chosen = next(option.name for option in options if option.chosen)
-    few = rows <= exact_rows(settings, sample.shape[1])
-    if chosen == FLAT or (few and (update or not settings.factory)):
+    if chosen == FLAT or rows <= most_exact:
         return FLAT
     if settings.factory:
         return settings.factory
     return ann_factory(rows, sample.shape[1], refine="Refine" in chosen, spread=principal_dims(sample, _PCA_SHARE))
 
 
-def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _PCA_STEP) -> str:
+def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
     """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
 
     Lists number twice the square root of the rows, so that a query compares with about as many centroids as codes; but

@@ -114,7 +114,7 @@ def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
     lengths = [len(part) for part in ids]
     chunks = [chunk for part in ids for chunk in part.chunks]
     keys = pa.chunked_array(chunks, type=pa.string())
-    table = pa.table({"image_id": keys, "position": pa.array(np.arange(len(keys)))})
+    table = pa.Table.from_arrays([keys, pa.array(np.arange(len(keys)))], names=["image_id", "position"])
     last = table.group_by("image_id").aggregate([("position", "max")])
     winners = np.sort(last.column("position_max").to_numpy())
     bounds = np.cumsum([0, *lengths])

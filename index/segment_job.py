@@ -54,8 +54,8 @@ class SegmentJob:
     source: RowSource
     options: Sequence[Option]
     settings: IndexSettings
-    update: bool = False
-    """Whether it adds to segments that are there: then few rows are searched exactly, whatever index is asked for."""
+    most_exact: int
+    """So many rows or fewer are searched exactly, whatever index was chosen or asked for."""
 
     @property
     def rows(self) -> int:
@@ -91,7 +91,7 @@ class SegmentJob:
             if ntotal == 0:
                 return None
             training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._training_rows(ntotal))
-            factory = factory_of(self.options, training, ntotal, self.settings, update=self.update)
+            factory = factory_of(self.options, training, ntotal, self.settings, most_exact=self.most_exact)
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
             del training

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,39 +16,62 @@ from index.segment import Segment
 _QUERIES = 1_000
 _K = 10
 _DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries tells how much wider a search for more has to be
+_FINALISTS, _LAPS = 4, 3  # of the fastest are timed again, and so often
+_SLOWER = 1.2  # than the fastest: more than a machine's moods
 _MARGIN = 3  # standard errors above the target: the queries that judge a version are others than these
 
 
 def tune(segment: Segment, target_recall: float) -> float:
     """Set the segment's approximate search to the fastest parameters with that recall@10, and return what they reach.
 
-    How wide it has to be at the least shows where most candidates are ranked. From there on it is widened for each
-    depth of ranking until the target is reached. When nothing reaches it: the widest and deepest. Then `breadth`,
-    the power by which it widens with k, is raised until recall@100 is there too.
+    No ranking does with narrower searches than the deepest. From its width a staircase is walked for each depth of
+    exact ranking: shallower while the target is reached, else wider. When nothing reaches it: the widest and deepest.
+    Then `breadth`, the power by which it widens with k, is raised until recall@100 is there too.
     """
     trial = _Trial(segment)
-    depths, widths = _depths(segment), _widths(segment)
+    stairs, widths = _depths(segment), _widths(segment)
+    deepest = stairs[-1][0]
     narrowest = bisect.bisect_left(
-        widths, target_recall, key=lambda width: trial.run({**depths[-1], **width}, margin=0, step=_DEEP_STEP)[0]
+        widths, target_recall, key=lambda width: trial.run({**deepest, **width}, margin=0, step=_DEEP_STEP)[0]
     )
-    fastest, parameters = np.inf, {**depths[-1], **widths[-1]}
-    for depth in depths:
-        last = 0.0
-        for width in widths[max(0, narrowest - 1) :]:
-            reached, seconds = trial.run({**depth, **width})
-            if reached >= target_recall:
-                seconds = min(seconds, trial.run({**depth, **width})[1])
-                if seconds < fastest:
-                    fastest, parameters = seconds, {**depth, **width}
-            # Wider costs more: no use once it is there, gains nothing, or is slower than what was found.
-            if reached >= target_recall or seconds > fastest or reached - last < 1e-4:
-                break
-            last = reached
-    reached = trial.run(parameters, margin=0)[0]
+    fastest = np.inf
+    good: list[tuple[float, dict[str, float]]] = []
+    for depths in stairs:
+        for parameters, seconds in _staircase(trial, depths, widths[max(0, narrowest - 1) :], target_recall, fastest):
+            fastest = min(fastest, seconds)
+            good.append((seconds, parameters))
+    finalists = [parameters for _, parameters in sorted(good, key=lambda each: each[0])[:_FINALISTS]]
+    best = min(finalists, key=trial.seconds, default={**deepest, **widths[-1]})
+    reached = trial.run(best, margin=0)[0]
     for breadth in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         if trial.run({"breadth": breadth}, k=_DEEP_K, step=_DEEP_STEP)[0] >= target_recall:
             break
     return reached
+
+
+def _staircase(
+    trial: _Trial,
+    depths: Sequence[dict[str, float]],
+    widths: Sequence[dict[str, float]],
+    target_recall: float,
+    fastest: float,
+) -> Iterator[tuple[dict[str, float], float]]:
+    """For each of the depths, deepest first, the narrowest search that reaches the target, and its seconds.
+
+    It ends where what falls short of the target is slower than the `fastest` that reached it.
+    """
+    at = 0
+    for depth in depths:
+        while at < len(widths):
+            parameters = {**depth, **widths[at]}
+            reached, seconds = trial.run(parameters)
+            if reached >= target_recall:
+                fastest = min(fastest, seconds)
+                yield parameters, seconds
+                break
+            if seconds > _SLOWER * fastest:
+                return
+            at += 1
 
 
 class _Trial:
@@ -73,19 +97,30 @@ class _Trial:
         recalls = recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k)
         return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
 
+    def seconds(self, parameters: Mapping[str, float]) -> float:
+        """The fewest of several runs."""
+        return min(self.run(parameters)[1] for _ in range(_LAPS))
 
-def _depths(segment: Segment) -> list[dict[str, float]]:
-    """How many candidates are ranked anew, as multiples of k."""
+
+def _depths(segment: Segment) -> list[list[dict[str, float]]]:
+    """How many candidates are ranked anew, as multiples of k: for each depth of exact ranking, the deepest first."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
-        return [{"k_factor": float(2**step), "rescore": exact} for exact in (1.5, 2.5, 4.0) for step in range(1, 8)]
-    return [{"rescore": round(2 ** (step / 2), 1)} for step in range(15)]
+        factors = _steps(2, 128, per_octave=2)[::-1]
+        return [[{"k_factor": factor, "rescore": exact} for factor in factors] for exact in (1.5, 2.5, 4.0)]
+    return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)[::-1]]]
 
 
 def _widths(segment: Segment) -> list[dict[str, float]]:
     """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
     if "nprobe" in segment.parameters:
-        steps = range(2 * segment.nlist.bit_length() + 1)
-        return [{"nprobe": float(n)} for n in sorted({min(segment.nlist, round(2 ** (step / 2))) for step in steps})]
+        counts = {round(step) for step in _steps(1, segment.nlist, per_octave=4)}
+        return [{"nprobe": float(count)} for count in sorted(counts)]
     if "efSearch" in segment.parameters:
-        return [{"efSearch": float(round(2 ** (step / 2)))} for step in range(8, 21)]
+        return [{"efSearch": float(round(step))} for step in _steps(16, 1024, per_octave=4)]
     return [{}]
+
+
+def _steps(first: float, last: float, *, per_octave: int) -> list[float]:
+    """From the first to the last, so many equal steps for each doubling."""
+    count = math.ceil(per_octave * math.log2(last / first))
+    return [min(last, round(first * 2 ** (step / per_octave), 2)) for step in range(count + 1)]

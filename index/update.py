@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from index.choose import FEWEST, exact_rows
 from index.collection import Collection
 from index.exact import Positions
 from index.ground_truth import HeldOut
 from index.live import LiveRows
 from index.merge import Size, to_merge
-from index.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.rows import conform, unify
 from index.segment import Segment
 from index.segment_job import RowSource
@@ -31,12 +32,20 @@ class Change:
     """How to get from a version's segments to the next one's.
 
     `kept` segments stay, with the rows of `tombstones`, by segment name, no longer counting; the rows of each
-    of `sources` become a new segment.
+    of `sources` become a new segment, which is searched exactly when it has at most `most_exact`.
     """
 
     kept: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
     sources: list[RowSource]
+    dim: int
+    most_exact: int
+
+    @property
+    def most_memory(self) -> int:
+        """Bytes that all segments take at the most: the new ones if they are searched exactly."""
+        exact = sum(len(source) for source in self.sources) * self.dim * 4
+        return sum(record.memory for record in self.kept) + exact
 
     @property
     def live(self) -> int:
@@ -51,12 +60,33 @@ def change_of(
     segments: Sequence[Segment],
     settings: IndexSettings,
 ) -> Change:
-    """The change that the rows of newer runs make. `touched` are all ids of these runs, deleted ones too."""
+    """The change that the rows of newer runs make. `touched` are all ids of these runs, deleted ones too.
+
+    Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed:
+    then all of them become an approximate one.
+    """
     for segment in segments:
         gone = segment.positions(touched)
         segment.add_tombstones(gone[gone >= 0])
     sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
     merged, along = to_merge(sizes, len(changed), settings.segment_rows)
+    change = _merging(merged, along, changed, records, segments, settings)
+    if settings.max_memory is None or change.most_memory <= settings.max_memory:
+        return change
+    small = [number for number, record in enumerate(records) if record.factory == FLAT]
+    along = len(changed) + sum(segments[number].live_count for number in small) <= settings.segment_rows
+    return replace(_merging(small, along, changed, records, segments, settings), most_exact=FEWEST)
+
+
+def _merging(
+    merged: Sequence[int],
+    along: bool,
+    changed: LiveRows,
+    records: Sequence[SegmentRecord],
+    segments: Sequence[Segment],
+    settings: IndexSettings,
+) -> Change:
+    """The change that makes one of the segments of these numbers, and takes what changed `along` into it."""
     together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
     apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
     if along and together:
@@ -70,6 +100,8 @@ def change_of(
         kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
         tombstones={record.name: segment.dead_positions() for record, segment in staying},
         sources=[*([Concatenated(together)] if together else []), *apart],
+        dim=segments[0].dim,
+        most_exact=exact_rows(settings, segments[0].dim),
     )
 
 

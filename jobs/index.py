@@ -8,10 +8,11 @@ from typing import Self
 import rich.progress
 from rich.console import Console
 
-from index.build import RunJobs, run_here
+from index.build import run_here
 from index.live import LiveRows
 from index.records import SegmentRecord
 from index.segment_job import SegmentJob
+from index.version_build import RunJobs
 
 _WORTH_RAY = 500_000
 """Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""

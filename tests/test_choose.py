@@ -94,11 +94,11 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
     options = choose(M, 512, settings)
     sample = unit_vectors(1_000, dim=512)
     assert exact_rows(settings, 512) == 24_414
-    assert factory_of(options, sample, 24_414, settings, update=False) == FLAT
+    assert factory_of(options, sample, 24_414, settings, most_exact=24_414) == FLAT
     # Random vectors spread over nearly all dimensions.
-    assert factory_of(options, sample, 40_000, settings, update=False) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
-    sample[:, 60:] = 0
-    assert factory_of(options, sample, 40_000, settings, update=False) == "PCA64,IVF400,PQ64x4fs,Refine(SQ8)"
+    assert factory_of(options, sample, 40_000, settings, most_exact=24_414) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
+    sample[:, 50:] = 0
+    assert factory_of(options, sample, 40_000, settings, most_exact=24_414) == "PCA48,IVF400,PQ48x4fs,Refine(SQ8)"
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
@@ -120,7 +120,7 @@ def test_what_is_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None
     for refine in (True, False):
         limit = None if refine else choose(600, dim, settings)[2].memory
         options = choose(600, dim, settings.model_copy(update={"max_memory": limit}))
-        write_ann(tmp_path, factory_of(options, sample, 600, settings, update=False), 600, sample)
+        write_ann(tmp_path, factory_of(options, sample, 600, settings, most_exact=0), 600, sample)
     assert (tmp_path / ANN).stat().st_size > 0
 
 

@@ -21,7 +21,7 @@ from index.filters import MAX_DEPTH, Filter
 NOON = datetime(2024, 5, 31, 12, tzinfo=UTC)
 BATCH = pa.record_batch(
     {
-        "label": ["cat", "dog", None, "category"],
+        "label": pa.array(["cat", "dog", None, "category"]),
         "large": pa.array(["cat", "dog", None, "category"], pa.large_string()),
         "view": pa.array(["cat", "dog", None, "category"], pa.string_view()),
         "kind": pa.array(["cat", "dog", None, "category"]).dictionary_encode(),

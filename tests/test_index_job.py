@@ -68,7 +68,12 @@ def jobs_of(collection: Collection, settings: IndexSettings = SETTINGS) -> list[
     options = choose(len(live), DIM, settings)
     return [
         SegmentJob(
-            storage=collection.storage, name=f"000001-{number:02d}", source=share, options=options, settings=settings
+            storage=collection.storage,
+            name=f"000001-{number:02d}",
+            source=share,
+            options=options,
+            settings=settings,
+            most_exact=0,
         )
         for number, share in enumerate(live.split(settings.segment_rows))
     ]
@@ -199,7 +204,7 @@ class TestOnCluster:
             memory = 2**50
 
         (job, *_) = jobs_of(collection)
-        vast = Vast(storage=job.storage, name=job.name, source=job.source, options=job.options, settings=job.settings)
+        vast = Vast(**vars(job))
         with pytest.raises(
             JobError,
             match=r"segment 000001-00 of 625 rows takes 1,073,741,824 MiB to build, the largest node has [\d,]+ MiB "

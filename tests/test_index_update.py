@@ -179,6 +179,24 @@ def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
     assert collection.current() == "000002"
 
 
+def test_small_segments_for_which_memory_is_short_become_one_that_is_approximate(collection: Collection) -> None:
+    vectors = unit_vectors(20_000, seed=5)
+    add_run(collection, rows([f"{number}" for number in range(16_000)], vectors[:16_000]), deletes=IDS)
+    settings = IndexSettings(latency_ms=0.01, max_memory=430_000, target_recall=0.8)
+    first = build_index(collection, settings)
+    assert [segment.factory != "Flat" for segment in first.segments] == [True]
+    counts = []
+    for step in range(6):
+        new = range(16_000 + 500 * step, 16_500 + 500 * step)
+        add_run(collection, rows([f"{number}" for number in new], vectors[new.start : new.stop]))
+        manifest = build_index(collection)
+        assert manifest.base == f"{step + 1:06d}"  # not built anew
+        assert manifest.memory <= 430_000
+        assert manifest.segments[0] == first.segments[0]
+        counts.append([(segment.ntotal, segment.factory == "Flat") for segment in manifest.segments[1:]])
+    assert counts[3:] == [[(2_000, True)], [(2_000, True), (500, True)], [(3_000, False)]]
+
+
 def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) -> None:
     build_index(collection)
     vectors = unit_vectors(4_000, seed=5)

@@ -1,6 +1,6 @@
 """A segment: exact scores, k results whenever there are k, nothing that is hidden; for every kind of index or none."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from index.choose import choose
+from index.choose import choose, exact_rows
 from index.errors import DamagedVersionError, FactoryError
 from index.records import IndexSettings, SegmentRecord
 from index.rows import EMBEDDING, embedding_type
@@ -63,7 +63,7 @@ class Rows:
         for start in range(0, len(self), 700):
             block = self.vectors[start : start + 700]
             numbers = range(start, start + len(block))
-            columns = {
+            columns: dict[str, Sequence[Any]] = {
                 "image_id": [str(n) for n in numbers],
                 "parity": [n % 2 for n in numbers],
                 "embedding": list(block),
@@ -74,7 +74,14 @@ class Rows:
 def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSettings) -> SegmentRecord:
     source = Rows(vectors)
     options = choose(len(vectors), vectors.shape[1], settings)
-    job = SegmentJob(storage=Storage.open(folder), name="000001-00", source=source, options=options, settings=settings)
+    job = SegmentJob(
+        storage=Storage.open(folder),
+        name="000001-00",
+        source=source,
+        options=options,
+        settings=settings,
+        most_exact=0 if settings.factory else exact_rows(settings, vectors.shape[1]),
+    )
     record = job.run()
     assert record is not None
     return record
@@ -224,7 +231,9 @@ def test_a_job_says_what_its_index_takes(tmp_path: Path) -> None:
     def memory(factory: str | None) -> int:
         settings = IndexSettings(factory=factory)
         source = Rows(unit_vectors(1_000, dim=512))
-        return SegmentJob(storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings).memory
+        return SegmentJob(
+            storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings, most_exact=0
+        ).memory
 
     flat = memory("Flat")
     assert memory("SQ8") - flat == 2 * 1_000 * 512
