@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", RunStart, RunManifest)
 
+HISTORY = "history"
+"""Where jobs write down what became of them."""
+
 _MEMBERS = {"runs", "index", "CURRENT"}
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
@@ -55,7 +58,7 @@ class Collection:
         storage = Storage.open(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
-        foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS]
+        foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {HISTORY}]
         if foreign:
             shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             raise NotACollectionError(
@@ -216,7 +219,10 @@ class Collection:
         """The manifest of a version. DamagedVersionError when it is missing or altered."""
         path = f"index/{version}/manifest.json"
         try:
-            return VersionManifest.from_bytes(self.storage.read(path))
+            manifest = VersionManifest.from_bytes(self.storage.read(path))
+            if manifest.version != version:
+                raise ValueError(f"it is that of version {manifest.version}")
+            return manifest
         except (FileNotFoundError, ValueError) as error:
             problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
             raise DamagedVersionError(

@@ -144,6 +144,15 @@ def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Itera
         lease.release()
 
 
+def holder(storage: Storage) -> LeaseRecord | None:
+    """Who writes at the moment, for people. None when nobody does."""
+    try:
+        held = _read(storage.read(LEASE))
+    except FileNotFoundError:
+        return None
+    return held if held and held.expires_at > datetime.now(UTC) and not _has_died(held) else None
+
+
 def _read(content: bytes) -> LeaseRecord | None:
     """None where nobody holds it. Half a record is what a process that died while writing it has left."""
     try:

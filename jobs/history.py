@@ -1,0 +1,134 @@
+"""What became of the runs of a job, kept in the collection that they are about."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import Field
+from rich.markup import escape
+from rich.table import Table
+
+from index.collection import HISTORY, Collection
+from index.lease import holder
+from index.records import Record
+from index.storage import Storage
+
+KEPT = 200
+"""Runs that are remembered: half a year of nights."""
+
+_SHOWN = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
+
+Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
+
+
+class JobRun(Record):
+    """One run of a job. `counts` and `seconds` are those of the report; `busy` means that another job was writing.
+
+    `index` is the version that was live at its end.
+    """
+
+    id: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    outcome: Outcome = "running"
+    message: str | None = None
+    source: str
+    collection: str
+    host: str
+    pid: int
+    counts: dict[str, int] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    index: str | None = None
+    recall: float | None = None
+
+    @classmethod
+    def begin(cls, source: str, collection: str) -> JobRun:
+        """A run of this process that starts now."""
+        now = datetime.now(UTC)
+        run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        return cls(
+            id=run_id,
+            started_at=now,
+            source=source,
+            collection=collection,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+    def end(self, outcome: Outcome, message: str | None = None, **fields: Any) -> JobRun:
+        """The same run, over."""
+        changes = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message, **fields}
+        return self.model_copy(update=changes)
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        what = {"succeeded": f"index {self.index}", "busy": "another job writes"}.get(self.outcome, "")
+        details = self.message or what
+        return f"likeness: {self.collection} {self.outcome}{f': {details}' if details else ''}"
+
+
+def save(storage: Storage, run: JobRun) -> None:
+    """Write a run down, over what was written of it before, and forget the oldest."""
+    storage.write_atomic(f"{HISTORY}/{run.id}.json", run.to_bytes())
+    for old in _ids(storage)[:-KEPT]:
+        storage.delete(f"{HISTORY}/{old}.json")
+        storage.delete(f"{HISTORY}/{old}.log")
+
+
+def save_output(storage: Storage, run_id: str, output: str) -> None:
+    """Keep what a run printed."""
+    storage.write_atomic(f"{HISTORY}/{run_id}.log", output.encode())
+
+
+def read_output(storage: Storage, run_id: str) -> str:
+    """What a run printed. FileNotFoundError where it was not kept: only `likeness schedule` does."""
+    return storage.read(f"{HISTORY}/{run_id}.log").decode(errors="replace")
+
+
+def last_runs(collection: Collection, count: int) -> list[JobRun]:
+    """The newest `count` runs, oldest first. What cannot be read is left out."""
+    runs = []
+    for run_id in _ids(collection.storage)[-count:]:
+        try:
+            runs.append(JobRun.from_bytes(collection.storage.read(f"{HISTORY}/{run_id}.json")))
+        except (FileNotFoundError, ValueError):
+            continue  # another process forgets it at this moment, or it was altered: no reason to hide the others
+    return runs
+
+
+def facts(collection: Collection, runs: Sequence[JobRun]) -> list[dict[str, Any]]:
+    """Runs for programs. One without an end that holds no lease is `unfinished`: it still lists, or has crashed."""
+    writer = holder(collection.storage)
+    shown = []
+    for run in runs:
+        content = run.model_dump(mode="json")
+        if run.outcome == "running" and (writer is None or (writer.host, writer.pid) != (run.host, run.pid)):
+            content["outcome"] = "unfinished"
+        shown.append(content)
+    return shown
+
+
+def runs_table(shown: Sequence[dict[str, Any]]) -> Table:
+    """`facts` for people. A run's id says when it began, in UTC."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "took", "outcome", "images", "index"):
+        table.add_column(name, justify="right" if name == "took" else "left", no_wrap=name != "images")
+    table.add_column("message", overflow="fold")
+    for run in shown:
+        counts = [f"{run['counts'].get(name, 0):,} {name}" for name in _SHOWN if run["counts"].get(name)]
+        took = ""
+        if run["ended_at"]:
+            took = str(datetime.fromisoformat(run["ended_at"]) - datetime.fromisoformat(run["started_at"]))
+        row = (run["id"], took.partition(".")[0], run["outcome"], ", ".join(counts), run["index"], run["message"])
+        table.add_row(*(escape(value or "") for value in row))
+    return table
+
+
+def _ids(storage: Storage) -> list[str]:
+    return [entry.name.removesuffix(".json") for entry in storage.list(HISTORY) if entry.name.endswith(".json")]

@@ -1,0 +1,153 @@
+"""Runs a job again and again on one machine: APScheduler says when, and each run is a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TextIO
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+
+from index.collection import Collection
+from index.errors import CollectionError
+from jobs.errors import SpecError
+from jobs.history import JobRun, last_runs, save_output
+from jobs.schedule_run import finish
+from jobs.spec import JobSpec, read_spec
+
+COMMAND = (sys.executable, "-m", "jobs.cli", "reembed", "--spec")
+OUTPUT_LINES = 2_000
+STOP_S = 60.0
+"""What a job has to put down what it is doing. It goes on with the rest in its next run."""
+
+_LOOK_S = 60.0  # a machine that slept does not notice by itself that the time has come
+
+logger = logging.getLogger(__name__)
+
+
+class ScheduledJob:
+    """The job of a file. `run` and `stop` are called by different threads."""
+
+    def __init__(self, path: Path, out: TextIO) -> None:
+        self._path = path
+        self._spec = read_spec(path)
+        self._out = out
+        self._child: subprocess.Popen[str] | None = None
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Run the job in a process of its own, so that its memory is given back; print and keep what that prints."""
+        if self._stopping.is_set():
+            return
+        began = datetime.now(UTC) - timedelta(seconds=1)
+        child = self._child = subprocess.Popen(
+            [*COMMAND, str(self._path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for the scheduler, which passes it on
+        )
+        kept: deque[str] = deque(maxlen=OUTPUT_LINES)
+        reader = threading.Thread(target=self._copy, args=(child, kept), daemon=True)
+        reader.start()
+        code = child.wait()
+        reader.join(timeout=5)  # not for ever: what the job started may hold the pipe open
+        self._close(child.pid, code, began, "".join(kept))
+
+    def stop(self) -> None:
+        """Have a run put down what it does, for `STOP_S` at most, and start no other."""
+        self._stopping.set()
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End a run at once, and all that it started."""
+        if self._child is not None and self._child.poll() is None:
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _copy(self, child: subprocess.Popen[str], kept: deque[str]) -> None:
+        if child.stdout is None:
+            return
+        with child.stdout as lines:
+            for line in lines:
+                kept.append(line)
+                self._out.write(line)
+                self._out.flush()
+
+    def _close(self, pid: int, code: int, began: datetime, output: str) -> None:
+        """Keep the output, and write down the run where it could not do so itself."""
+        with suppress(SpecError):  # whoever was told of runs before is told of this one
+            self._spec = read_spec(self._path)
+        run = _run_of(self._spec, pid, began)
+        if run is None or run.outcome == "running":
+            run = (run or _begin(self._spec, pid, began)).end("failed", _why(code, output))
+            finish(self._spec, run)
+        try:
+            save_output(Collection.open(self._spec.collection).storage, run.id, output)
+        except (CollectionError, OSError) as error:
+            logger.warning("what run %s printed is not kept: %s", run.id, error)
+
+
+def run_schedule(job: ScheduledJob, trigger: CronTrigger, stop: threading.Event) -> None:
+    """Run a job at the trigger's times until told to stop, and stop a run that is under way then.
+
+    A run that is due while another is under way is left out, with a warning. One run makes up for all those that were
+    missed while the machine slept.
+    """
+    scheduler = BackgroundScheduler()
+
+    def run() -> None:
+        job.run()
+        print_next()
+
+    def print_next() -> None:
+        logger.info("the next run is at %s", scheduled.next_run_time)
+
+    scheduled = scheduler.add_job(run, trigger, max_instances=1, coalesce=True, misfire_grace_time=None)
+    scheduler.start()
+    print_next()
+    while not stop.wait(_LOOK_S):
+        scheduler.wakeup()
+    job.stop()
+    scheduler.shutdown()
+
+
+def _run_of(spec: JobSpec, pid: int, began: datetime) -> JobRun | None:
+    try:
+        runs = last_runs(Collection.open(spec.collection), 20)
+    except (CollectionError, OSError):
+        return None
+    return next(
+        (run for run in runs if (run.host, run.pid) == (socket.gethostname(), pid) and run.started_at >= began), None
+    )
+
+
+def _begin(spec: JobSpec, pid: int, began: datetime) -> JobRun:
+    run = JobRun.begin(spec.source, spec.collection)
+    return run.model_copy(update={"pid": pid, "started_at": began})
+
+
+def _why(code: int, output: str) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"killed by {name}" + (", as happens when memory runs out" if name == "SIGKILL" else "")
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    return f"ended with {code}: {last}"

@@ -1,0 +1,102 @@
+"""A job in a file: what it may say, and what one is told of what it may not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import SpecError
+from jobs.options import DEMO_MODEL
+from jobs.spec import JobSpec, read_spec
+
+WHOLE = """\
+source: pictures
+collection: s3://bucket/collection
+model: demo
+resources: {actors: "2:8", num_gpus: 0.5, batch_size: 32, block_size: 128, address: "ray://head:10001"}
+index:
+  target_recall: 0.95
+  max_memory: 2GiB
+retention: {keep: 5}
+missing: keep
+max_missing: 0.5
+max_reject_rate: 0.1
+extensions: [jpg]
+verify_hash: true
+notify:
+  on_success: {command: cat}
+  on_failure: {url: "https://hooks.example/${TOKEN}"}
+metrics_file: metrics/likeness.prom
+"""
+
+
+def spec_of(tmp_path: Path, text: str) -> JobSpec:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return read_spec(path)
+
+
+def test_every_field_reaches_the_job(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, WHOLE)
+    settings = spec.settings()
+    assert settings.source == str(tmp_path / "pictures")  # from the file's folder, wherever it is run
+    assert settings.collection == "s3://bucket/collection"
+    assert settings.model == str(DEMO_MODEL)
+    assert (settings.actors, settings.num_gpus, settings.address) == ((2, 8), 0.5, "ray://head:10001")
+    assert (settings.batch_size, settings.options.block_size, settings.options.max_reject_rate) == (32, 128, 0.1)
+    assert settings.index == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
+    assert (settings.missing, settings.max_missing, settings.verify_hash) == ("keep", 0.5, True)
+    assert settings.extensions == ("jpg",)
+    assert spec.retention.keep == 5
+    assert spec.metrics_file == str(tmp_path / "metrics" / "likeness.prom")
+
+
+def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "source: s3://a/b\ncollection: /data/c\n")
+    assert (spec.settings().model, spec.settings().index, spec.settings().actors) == (None, {}, None)
+    assert (spec.retention.keep, spec.missing, spec.max_missing) == (3, "delete", 0.2)
+
+
+def test_names_of_models(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nmodel: "
+    assert spec_of(tmp_path, text + "openai/clip-vit-base-patch32").model == "openai/clip-vit-base-patch32"
+    assert spec_of(tmp_path, text + "./models/mine").model == str(tmp_path / "models" / "mine")
+    assert spec_of(tmp_path, text + "/models/mine").model == "/models/mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("source: a\n", r"job\.yaml, line 1, collection: is missing"),
+        (
+            WHOLE.replace("target_recall: 0.95", "target_recall: 95"),
+            r"line 6, index\.target_recall: Input should be less than or equal to 1, got 95",
+        ),
+        (
+            WHOLE.replace("2GiB", "lots"),
+            r"line 7, index\.max_memory: it is 'lots': expected a size such as 600MB, 2GiB or a number of bytes",
+        ),
+        (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
+        (WHOLE + "retension: {}\n", r"line 18, retension: is no field of a job: deploy/job\.schema\.json lists them"),
+        (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
+        (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
+        (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
+        ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
+        ("", r"job\.yaml, line 1: .*dictionary"),
+        ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),
+    ],
+)
+def test_mistakes_are_named_with_line_and_field(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec_of(tmp_path, text)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml cannot be read .* deploy/job\.yaml is one"):
+        read_spec(tmp_path / "none.yaml")
+
+
+def test_the_schema_that_editors_use_is_up_to_date() -> None:
+    """Write it anew with: python -m jobs.spec > deploy/job.schema.json"""
+    path = Path(__file__).parent.parent / "deploy" / "job.schema.json"
+    assert json.loads(path.read_text()) == JobSpec.model_json_schema()

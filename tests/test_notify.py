@@ -1,0 +1,190 @@
+"""Telling of a run: webhooks, commands and metrics, and what goes wrong with them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from index.collection import Collection
+from index.lease import writing
+from jobs import notify as notify_module
+from jobs.history import KEPT, JobRun, facts, last_runs, save
+from jobs.job_metrics import write_metrics
+from jobs.notify import notify
+from jobs.spec import Notify, Target
+
+STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+
+
+def a_run(outcome: Any = "succeeded", message: str | None = None, **fields: Any) -> JobRun:
+    begun = JobRun.begin("/pictures", "/collection").model_copy(update={"id": "run-1", "started_at": STARTED})
+    ended = {"ended_at": STARTED + timedelta(minutes=5), "index": "000007"}
+    return begun.end(outcome, message).model_copy(update=ended | fields)
+
+
+class Hook(HTTPServer):
+    """Answers with the statuses it is given, the last one again and again, and keeps what was posted."""
+
+    statuses: list[int]
+    bodies: list[dict[str, Any]]
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    class Handler(BaseHTTPRequestHandler):
+        server: Hook
+
+        def do_POST(self) -> None:
+            self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            statuses = self.server.statuses
+            self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = Hook(("127.0.0.1", 0), Handler)
+    server.statuses, server.bodies = [200], []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def url_of(hook: Hook) -> str:
+    return f"http://127.0.0.1:{hook.server_port}/services/T0P-SECRET"
+
+
+def test_the_report_is_posted(hook: Hook) -> None:
+    targets = Notify(on_success=Target(url=url_of(hook)))
+    notify(targets, a_run(counts={"new": 3}))
+    [body] = hook.bodies
+    assert body["text"] == "likeness: /collection succeeded: index 000007"
+    assert (body["outcome"], body["counts"], body["index"]) == ("succeeded", {"new": 3}, "000007")
+    notify(targets, a_run("failed", "no disk"))  # nobody asked for that
+    assert len(hook.bodies) == 1
+
+
+@pytest.mark.parametrize("outcome", ["failed", "busy", "stopped"])
+def test_whatever_is_no_success_is_a_failure(hook: Hook, outcome: str) -> None:
+    notify(Notify(on_failure=Target(url=url_of(hook))), a_run(outcome, "what happened"))
+    assert [body["text"] for body in hook.bodies] == [f"likeness: /collection {outcome}: what happened"]
+
+
+def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
+    hook.statuses = [503, 429, 200]
+    notify(Notify(on_success=Target(url=url_of(hook))), a_run())
+    assert len(hook.bodies) == 3
+
+
+@pytest.mark.parametrize("status", [404, 500, 302])
+def test_a_hook_that_refuses_is_logged_without_its_secret(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
+    hook.statuses = [status]
+    notify(Notify(on_success=Target(url=url_of(hook))), a_run())
+    message = caplog.records[-1].getMessage()
+    assert f"telling 127.0.0.1:{hook.server_port} of run run-1 failed" in message
+    assert "T0P-SECRET" not in message
+
+
+def test_nobody_listens(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
+    notify(Notify(on_success=Target(url="http://127.0.0.1:9/T0P-SECRET")), a_run())
+    assert "telling 127.0.0.1:9 of run run-1 failed" in caplog.records[-1].getMessage()
+    assert "T0P-SECRET" not in caplog.records[-1].getMessage()
+
+
+def test_an_address_may_come_from_the_environment(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    targets = Notify(on_success=Target(url="${LIKENESS_TEST_HOOK}"))
+    notify(targets, a_run())
+    assert "is the environment variable set?" in caplog.text
+    monkeypatch.setenv("LIKENESS_TEST_HOOK", url_of(hook))
+    notify(targets, a_run())
+    assert len(hook.bodies) == 1
+
+
+def test_a_command_gets_the_report_on_its_stdin(tmp_path: Path) -> None:
+    notify(Notify(on_failure=Target(command=f"cat > {tmp_path}/told")), a_run("failed", "no disk"))
+    told = json.loads((tmp_path / "told").read_text())
+    assert (told["outcome"], told["message"], told["id"]) == ("failed", "no disk", "run-1")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("echo no printer >&2; exit 3", "it ended with 3: no printer"),
+        ("exec sleep 30", "timed out after 0.2 seconds"),
+        ("exit 4 <&-", "it ended with 4"),
+    ],
+)
+def test_a_command_that_fails_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    monkeypatch.setattr(notify_module, "COMMAND_TIMEOUT_S", 0.2 if "sleep" in command else 60)
+    notify(Notify(on_success=Target(command=command)), a_run())
+    assert message in caplog.records[-1].getMessage()
+
+
+def metrics(path: Path) -> dict[tuple[str, str], float]:
+    samples = [sample for family in text_string_to_metric_families(path.read_text()) for sample in family.samples]
+    assert {sample.labels["collection"] for sample in samples} == {"/collection"}
+    return {
+        (each.name.removeprefix("likeness_job_"), "".join(v for k, v in each.labels.items() if k != "collection")): (
+            each.value
+        )
+        for each in samples
+    }
+
+
+def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "likeness.prom"
+    success = a_run(counts={"new": 3, "unchanged": 97}, seconds={"embed": 1.5}, recall=0.995)
+    write_metrics(str(path), success, [])
+    found = metrics(path)
+    ended = (STARTED + timedelta(minutes=5)).timestamp()
+    assert found["last_success_timestamp_seconds", ""] == found["last_end_timestamp_seconds", ""] == ended
+    assert found["last_duration_seconds", ""] == 300
+    assert (found["last_outcome", "succeeded"], found["last_outcome", "failed"]) == (1, 0)
+    assert (found["last_images", "new"], found["last_images", "unchanged"]) == (3, 97)
+    assert (found["last_stage_seconds", "embed"], found["recall", ""]) == (1.5, 0.995)
+    failure = a_run("failed", ended_at=STARTED + timedelta(days=1))
+    write_metrics(str(path), failure, [success])
+    found = metrics(path)
+    assert found["last_success_timestamp_seconds", ""] == ended
+    assert found["last_end_timestamp_seconds", ""] == (STARTED + timedelta(days=1)).timestamp()
+    assert (found["last_outcome", "succeeded"], found["last_outcome", "failed"]) == (0, 1)
+    assert [each.name for each in tmp_path.iterdir()] == ["likeness.prom"]
+
+
+def test_runs_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    for number in range(KEPT + 3):
+        save(collection.storage, a_run(id=f"{number:04d}"))
+    assert [run.id for run in last_runs(collection, 2)] == [f"{KEPT + 1:04d}", f"{KEPT + 2:04d}"]
+    assert len(last_runs(collection, 10 * KEPT)) == KEPT
+    (tmp_path / "history" / f"{KEPT + 2:04d}.json").write_text("{}")
+    assert [run.id for run in last_runs(collection, 2)] == [f"{KEPT + 1:04d}"]
+    assert Collection.create_or_open(str(tmp_path)) == collection  # what jobs write down is the collection's own
+
+
+def test_a_run_without_an_end_runs_while_it_holds_the_lease(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    run = JobRun.begin("/pictures", str(tmp_path))
+    save(collection.storage, run)
+    with writing(collection, "reembed"):
+        assert [each["outcome"] for each in facts(collection, last_runs(collection, 1))] == ["running"]
+    assert [each["outcome"] for each in facts(collection, last_runs(collection, 1))] == ["unfinished"]

@@ -1,0 +1,239 @@
+"""Schedules: when runs are due, one at a time, each in a process of its own, written down whatever happens."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from apscheduler.triggers.interval import IntervalTrigger
+
+from index.collection import Collection
+from index.lease import writing
+from jobs.errors import UsageError
+from jobs.history import JobRun, last_runs, read_output
+from jobs.schedule import ScheduledJob, run_schedule
+from jobs.schedule_cron import cron_trigger
+from tests.small_collection import COLOURS, png
+
+LIKENESS = [sys.executable, "-m", "jobs.cli"]
+
+
+def next_times(cron: str, count: int, zone: str = "UTC", start: str = "2026-11-21T12:00:00+00:00") -> list[str]:
+    trigger = cron_trigger(cron, zone, 0)
+    times: list[datetime] = []
+    now = datetime.fromisoformat(start)
+    for _ in range(count):
+        due = trigger.get_next_fire_time(times[-1] if times else None, now)
+        assert due is not None
+        times.append(due)
+        now = due
+    return [f"{due:%a %m-%d %H:%M}" for due in times]
+
+
+@pytest.mark.parametrize(
+    ("cron", "times"),
+    [
+        ("0 3 * * *", ["Sun 11-22 03:00", "Mon 11-23 03:00"]),
+        ("*/20 * * * *", ["Sat 11-21 12:00", "Sat 11-21 12:20"]),
+        ("30 4 1 * *", ["Tue 12-01 04:30", "Fri 01-01 04:30"]),
+        ("0 3 * * 0", ["Sun 11-22 03:00", "Sun 11-29 03:00"]),  # crontab's 0 and 7 are Sunday
+        ("0 3 * * 7", ["Sun 11-22 03:00", "Sun 11-29 03:00"]),
+        ("0 3 * * 1-5", ["Mon 11-23 03:00", "Tue 11-24 03:00"]),
+        ("0 3 * * fri-sun", ["Sun 11-22 03:00", "Fri 11-27 03:00", "Sat 11-28 03:00", "Sun 11-29 03:00"]),
+        ("0 3 * * 5-7", ["Sun 11-22 03:00", "Fri 11-27 03:00", "Sat 11-28 03:00", "Sun 11-29 03:00"]),
+        ("0 3 * * */2", ["Sun 11-22 03:00", "Tue 11-24 03:00", "Thu 11-26 03:00", "Sat 11-28 03:00"]),
+        ("0 3 * * Mon,3", ["Mon 11-23 03:00", "Wed 11-25 03:00"]),
+    ],
+)
+def test_times_are_crontabs(cron: str, times: list[str]) -> None:
+    assert next_times(cron, len(times)) == times
+
+
+def test_times_are_of_the_zone_that_is_named() -> None:
+    trigger = cron_trigger("0 3 * * *", "Europe/Berlin", 0)
+    winter = trigger.get_next_fire_time(None, datetime(2026, 11, 21, 12, tzinfo=UTC))
+    summer = trigger.get_next_fire_time(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
+    assert [due.astimezone(UTC).hour for due in (winter, summer)] == [2, 1]
+
+
+def test_jitter_is_never_early() -> None:
+    trigger = cron_trigger("0 3 * * *", "UTC", 600)
+    delays = {
+        (trigger.get_next_fire_time(None, datetime(2026, 11, 21, 12, tzinfo=UTC)).timestamp() - 1795316400)
+        for _ in range(50)
+    }
+    assert len(delays) > 10
+    assert 0 <= min(delays) <= max(delays) <= 600
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "message"),
+    [
+        ("0 3 * *", "UTC", r"--cron is '0 3 \* \*': expected five fields"),
+        ("0 25 * * *", "UTC", r"--cron is .*25"),
+        ("0 3 * * 8", "UTC", "expected weekdays such as 1-5, mon-fri or 0,6, got '8'"),
+        ("0 3 * * fry", "UTC", "expected one of sun, mon, tue, wed, thu, fri, sat, got 'fry'"),
+        ("0 3 1 * 1", "UTC", "expected a day of the month or a weekday, and \\* for the other"),
+        ("0 3 * * *", "Mars/Olympus", "--timezone is 'Mars/Olympus': expected a name such as Europe/Berlin or UTC"),
+        ("0 3 * * *", "../etc/passwd", "--timezone is"),
+    ],
+)
+def test_times_that_make_no_sense(cron: str, zone: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        cron_trigger(cron, zone, 0)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "source: pictures\ncollection: collection\nmodel: demo\n"
+        "notify:\n  on_success: {command: 'cat > told.json'}\n  on_failure: {command: 'cat > failed.json'}\n"
+        "metrics_file: job.prom\n"
+    )
+    (tmp_path / "pictures").mkdir()
+    return path
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch, spec: Path) -> Callable[[str], ScheduledJob]:
+    """A scheduled job whose process runs this Python instead of the command."""
+    monkeypatch.chdir(spec.parent)
+    Collection.create_or_open(str(spec.parent / "collection"))
+
+    def make(code: str) -> ScheduledJob:
+        monkeypatch.setattr("jobs.schedule.COMMAND", (sys.executable, "-c", code))
+        return ScheduledJob(spec, io.StringIO())
+
+    return make
+
+
+def runs_of(spec: Path) -> list[JobRun]:
+    return last_runs(Collection.open(str(spec.parent / "collection")), 100)
+
+
+WRITE_DOWN = """
+import os, signal, sys
+from pathlib import Path
+from index.collection import Collection
+from jobs.history import JobRun, save
+storage = Collection.open("collection").storage
+run = JobRun.begin("pictures", str(Path("collection").absolute()))
+save(storage, run)
+print("working", flush=True)
+"""
+
+
+def test_a_run_that_ends_by_itself_keeps_its_word_and_its_output(
+    child: Callable[[str], ScheduledJob], spec: Path
+) -> None:
+    child(WRITE_DOWN + "save(storage, run.end('succeeded', 'all well'))").run()
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("succeeded", "all well")
+    assert read_output(Collection.open(run.collection).storage, run.id) == "working\n"
+    assert not (spec.parent / "failed.json").exists()  # telling is the run's own work
+
+
+def test_a_run_that_is_killed_is_written_down_and_told(child: Callable[[str], ScheduledJob], spec: Path) -> None:
+    child(WRITE_DOWN + "os.kill(os.getpid(), signal.SIGKILL)").run()
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("failed", "killed by SIGKILL, as happens when memory runs out")
+    assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
+    assert 'outcome="failed"} 1.0' in (spec.parent / "job.prom").read_text()
+    assert read_output(Collection.open(run.collection).storage, run.id) == "working\n"
+
+
+def test_a_run_that_fails_before_it_begins_is_written_down(child: Callable[[str], ScheduledJob], spec: Path) -> None:
+    job = child("import sys; print('error: job.yaml, line 1: nonsense\\n'); sys.exit(2)")
+    spec.write_text("nonsense")
+    job.run()
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("failed", "ended with 2: error: job.yaml, line 1: nonsense")
+    assert (spec.parent / "failed.json").exists()
+
+
+def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
+    child: Callable[[str], ScheduledJob], spec: Path
+) -> None:
+    job = child(
+        WRITE_DOWN + "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
+        "    save(storage, run.end('stopped', 'put down'))\n    sys.exit(130)"
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=run_schedule, args=(job, IntervalTrigger(seconds=0.2), stop))
+    thread.start()
+    try:
+        until(lambda: [run.outcome for run in runs_of(spec)] == ["running"])
+        time.sleep(1)  # five times it was due again
+    finally:
+        stop.set()
+        thread.join(timeout=60)
+    assert not thread.is_alive()
+    assert [(run.outcome, run.message) for run in runs_of(spec)] == [("stopped", "put down")]
+
+
+def test_a_second_signal_ends_a_run_at_once(child: Callable[[str], ScheduledJob], spec: Path) -> None:
+    job = child(WRITE_DOWN + "import time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    until(lambda: bool(runs_of(spec)))
+    job.kill()
+    thread.join(timeout=60)
+    assert [run.outcome for run in runs_of(spec)] == ["failed"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
+    command = [*LIKENESS, "schedule", str(spec), "--cron", "0 3 * * *", "--timezone", "UTC"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scheduler:
+        assert scheduler.stderr is not None
+        assert "the next run is at" in scheduler.stderr.readline()
+        scheduler.send_signal(signal.SIGTERM)
+        assert scheduler.wait(timeout=60) == 0
+
+
+@pytest.mark.ray
+def test_a_job_from_a_file_and_what_is_left_of_it(spec: Path) -> None:
+    for name, colour in COLOURS.items():
+        (spec.parent / "pictures" / f"{name}.png").write_bytes(png(colour))
+    environment = {**os.environ, "COLUMNS": "200"}
+
+    def likeness(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*LIKENESS, *arguments], cwd=spec.parent, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert "no run yet" not in likeness("runs", "collection").stdout  # there is no collection
+    dry = likeness("reembed", "--spec", "job.yaml", "--dry-run")
+    assert "Error" not in dry.stderr
+    assert "embedded" not in dry.stdout
+    first = likeness("reembed", "--spec", "job.yaml")
+    assert first.returncode == 0, first.stderr
+    told = json.loads((spec.parent / "told.json").read_text())
+    assert (told["outcome"], told["counts"]["new"], told["index"]) == ("succeeded", len(COLOURS), "000001")
+    assert 'change="new",collection=' in (spec.parent / "job.prom").read_text()
+    with writing(Collection.open(str(spec.parent / "collection")), "compact"):
+        assert likeness("reembed", "--spec", "job.yaml").returncode == 75
+    assert json.loads((spec.parent / "failed.json").read_text())["outcome"] == "busy"
+    shown = json.loads(likeness("runs", "collection", "--format", "json").stdout)
+    assert [run["outcome"] for run in shown] == ["succeeded", "busy"]
+    table = likeness("runs", "collection").stdout.splitlines()
+    assert [line.split()[2] for line in table[1:]] == ["succeeded", "busy"]
+    refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
+    assert refused.returncode == 2
+    assert "--model, source beside --spec" in refused.stderr
+    assert likeness("runs", "collection", "--log", "no-such").returncode == 2
