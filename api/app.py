@@ -48,7 +48,10 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None, a
         yield
         await to_thread.run_sync(service.live.stop)
 
-    app = FastAPI(title="Likeness", version="1", description=_DESCRIPTION, lifespan=lifespan)
+    # The pages of the documentation are `api.web_page`'s.
+    app = FastAPI(
+        title="Likeness", version="1", description=_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     install_problems(app)
     limits = limits or RequestLimits()
     searching = Places(limits.max_searches, "searches are being worked on")

@@ -6,15 +6,12 @@ from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.overload import route_path
-
-DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
-
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-# Answers are data, and not pages; the web page brings a policy of its own.
-_DATA_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
-# FastAPI's own pages load their scripts from elsewhere.
-_DOCS_POLICY: Final = "frame-ancestors 'none'"
+_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Answers are data, and not pages; the web pages bring a policy of their own.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 
 def install_browser_headers(app: FastAPI) -> None:
@@ -30,10 +27,8 @@ class _BrowserHeaders:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                policy = _DOCS_POLICY if route_path(scope) in DOCS else _DATA_POLICY
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                headers.setdefault("Content-Security-Policy", policy)
             await send(message)
 
         await self._app(scope, receive, sending)

@@ -1,7 +1,11 @@
-"""The web page at `/`, for people to search with. Its files are in `web/`; it needs nothing but the HTTP interface."""
+"""The web page at `/`, for people to search with, and the API's documentation at `/docs`.
+
+Their files are in `web/`, but for those of Swagger UI. They need nothing but the HTTP interface.
+"""
 
 import hashlib
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +15,7 @@ from fastapi.responses import Response
 from api.errors import Problem, shortened
 
 FOLDER: Final = Path(__file__).with_name("web")
+_SWAGGER_UI: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 # Named here, because what `mimetypes` says depends on the machine.
 _MEDIA_TYPES: Final = {
@@ -38,10 +43,9 @@ class _File:
     etag: str
 
     @classmethod
-    def read(cls, path: Path) -> "_File":
-        data = path.read_bytes()
+    def of(cls, name: str, data: bytes) -> "_File":
         etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-        return cls(data=data, media_type=_MEDIA_TYPES[path.suffix], etag=etag)
+        return cls(data=data, media_type=_MEDIA_TYPES[Path(name).suffix], etag=etag)
 
     def response(self, request: Request) -> Response:
         headers = {**_HEADERS, "ETag": self.etag}
@@ -52,16 +56,27 @@ class _File:
 
 
 def install_web(app: FastAPI) -> None:
-    """Let `app` serve the page at `/` and its files below `/web/`. They are read once, here."""
-    files = {path.name: _File.read(path) for path in FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
+    """Let `app` serve the page at `/`, its files below `/web/`, and `/docs`. They are read once, here."""
+    served = _read_files()
 
     async def page(request: Request) -> Response:
-        return files["index.html"].response(request)
+        return served["index.html"].response(request)
+
+    async def docs(request: Request) -> Response:
+        return served["docs.html"].response(request)
 
     async def file(request: Request, name: str) -> Response:
-        if name not in files:
+        if name not in served:
             raise Problem("not-found", f"no file {shortened(name)} below /web")
-        return files[name].response(request)
+        return served[name].response(request)
 
-    for path, endpoint in (("/", page), ("/web/{name}", file)):
-        app.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
+    for path, endpoint in (("/", page), ("/docs", docs), ("/web/{name}", file)):
+        app.add_api_route(path, endpoint, include_in_schema=False)
+
+
+def _read_files() -> dict[str, _File]:
+    data = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
+    # FastAPI's own page would load these from a CDN, which needs a network and trust in it.
+    swagger_ui = files("fastapi_offline") / "static"
+    data |= {name: (swagger_ui / name).read_bytes() for name in _SWAGGER_UI}
+    return {name: _File.of(name, content) for name, content in data.items()}

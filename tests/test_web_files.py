@@ -23,7 +23,7 @@ POLICY = {
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    app = FastAPI()
+    app = FastAPI(docs_url=None)
     install_problems(app)
     install_web(app)
     return TestClient(app)
@@ -36,12 +36,15 @@ def client() -> TestClient:
         ("/web/main.js", "text/javascript; charset=utf-8"),
         ("/web/style.css", "text/css; charset=utf-8"),
         ("/web/icon.svg", "image/svg+xml"),
+        ("/docs", "text/html; charset=utf-8"),
+        ("/web/docs.js", "text/javascript; charset=utf-8"),
     ],
 )
 def test_a_file_has_its_type_and_a_strict_policy(client: TestClient, path: str, media_type: str) -> None:
     response = client.get(path)
     assert response.status_code == 200
-    assert response.content == (FOLDER / (path.removeprefix("/web/").strip("/") or "index.html")).read_bytes()
+    name = {"/": "index.html", "/docs": "docs.html"}.get(path, path.removeprefix("/web/"))
+    assert response.content == (FOLDER / name).read_bytes()
     assert response.headers["content-type"] == media_type
     assert set(response.headers["content-security-policy"].split("; ")) == POLICY
     assert response.headers["x-content-type-options"] == "nosniff"
@@ -62,17 +65,14 @@ def test_nothing_else_is_below_web(client: TestClient, path: str) -> None:
     assert response.json()["type"] == "urn:likeness:problem:not-found"
 
 
-def test_a_head_has_the_headers_alone(client: TestClient) -> None:
-    response = client.head("/")
-    assert (response.status_code, response.content) == (200, b"")
-    assert response.headers["etag"] == client.get("/").headers["etag"]
-
-
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+@pytest.mark.parametrize("address", ["/", "/docs"])
+def test_a_page_needs_nothing_from_elsewhere(client: TestClient, address: str) -> None:
     """Neither outside addresses nor inline scripts and styles, which the policy would stop."""
-    page = (FOLDER / "index.html").read_text()
+    page = client.get(address).text
     named = re.findall(r'(?:src|href)="([^"#]*)"', page)
-    assert {name for name in named if name.startswith("web/")} <= {f"web/{path.name}" for path in FOLDER.iterdir()}
+    own = [name for name in named if name.startswith("web/")]
+    assert own
+    assert [client.get(f"/{name}").status_code for name in own] == [200] * len(own)
     assert not [name for name in named if "//" in name]
     assert not re.search(r"<style|<script(?![^>]*src=)|style=|\son\w+=", page)
 

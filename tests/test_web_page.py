@@ -423,7 +423,7 @@ def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
         expect(field).to_be_focused()
         field.fill(key)
         page.keyboard.press("Enter")
-        expect(tiles(page)).to_have_count(11)
+        expect(tiles(page)).to_have_count(12)
         expect(field).to_be_hidden()
         expect(tiles(page).first.locator(".mat.here img")).to_be_visible()
         tiles(page).first.locator("a").click()
@@ -564,3 +564,18 @@ def test_motion_is_reduced_when_asked(open_page: Callable[..., Page]) -> None:
     page = open_page("/?text=star", reduced_motion="reduce")
     expect(tiles(page).first).to_be_visible()
     assert tiles(page).locator("img").first.evaluate("it => getComputedStyle(it).transitionDuration") == "0s"
+
+
+# The API's documentation
+
+
+def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page]) -> None:
+    """Without a network: the fixture sees to it that nobody else is asked for anything."""
+    page = open_page("/docs")
+    expect(page.locator(".opblock")).to_have_count(12)
+    call = page.locator(".opblock").filter(has=page.get_by_text("/search", exact=True))
+    call.locator(".opblock-summary-control").click()
+    call.get_by_role("button", name="Try it out").click()
+    call.locator("textarea").fill('{"text": "a red star", "k": 1}')
+    call.get_by_role("button", name="Execute").click()
+    expect(call.locator(".live-responses-table .response-col_status")).to_have_text(re.compile("^200"))

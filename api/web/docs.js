@@ -1,0 +1,16 @@
+// The API's documentation, with a form to try every call: Swagger UI, from this server.
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+
+follow();
+dark.addEventListener("change", follow);
+
+window.SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#docs",
+  deepLinking: true,
+  displayRequestDuration: true,
+  defaultModelsExpandDepth: 0,
+  validatorUrl: null, // else it would send the document to swagger.io
+});
