@@ -1,13 +1,14 @@
 """The version of the HTTP interface: said in every answer, and refused when a caller asks for another."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import Problem, shortened
-from api.problems import problem_response
+from api.problems import problem_docs, problem_response
 
 HEADER: Final = "API-Version"
 VERSION: Final = "1"
@@ -19,6 +20,7 @@ def install_api_version(app: FastAPI) -> None:
     Added late, so that it goes around what others refuse.
     """
     app.add_middleware(_ApiVersion)
+    _describe(app)
 
 
 class _ApiVersion:
@@ -37,3 +39,25 @@ class _ApiVersion:
             return
         problem = Problem("unknown-api-version", f"expected {HEADER}: {VERSION}, got {shortened(asked)}")
         await problem_response(problem)(scope, receive, sending)
+
+
+def _describe(app: FastAPI) -> None:
+    """Say in the OpenAPI document that every route takes the header, and that every answer has it."""
+    generate: Callable[[], dict[str, Any]] = app.openapi
+    schema = {"type": "string", "enum": [VERSION]}
+    asked = {"name": HEADER, "in": "header", "schema": schema, "description": "the version that you were written for"}
+    answered = {HEADER: {"schema": schema, "description": "the version that answers", "required": True}}
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        for operation in (operation for path in document["paths"].values() for operation in path.values()):
+            parameters = operation.setdefault("parameters", [])
+            if asked not in parameters:  # FastAPI keeps its document
+                parameters.append(asked)
+            for status, response in problem_docs("unknown-api-version").items():
+                operation["responses"].setdefault(str(status), response)
+            success = operation["responses"]["200"]
+            success["headers"] = success.get("headers", {}) | answered
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from api.access import install_access
 from api.api_version import install_api_version
 from api.browser_headers import install_browser_headers
+from api.head import install_head
 from api.metrics import Metrics
 from api.openapi import add_schemas
 from api.overload import Places
@@ -61,7 +62,8 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None, a
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service))
     install_web(app)
-    add_schemas(app)
+    add_schemas(app, limits)
+    install_head(app)
     install_access(app, access or Access(), searching)
     install_api_version(app)
     install_browser_headers(app)

@@ -33,7 +33,8 @@ class Options(BaseModel):
     )
     filter: dict[str, Any] | None = Field(
         default=None,
-        description="a condition on the columns that `GET /index` names, written as in Mongo",
+        description="a condition on the columns that `GET /index` names, written as in Mongo: a value, or $eq $ne $in "
+        "$nin $gt $gte $lt $lte $exists $prefix, under $and $or $not",
         examples=[{"label": "cat", "width": {"$gte": 640}}],
     )
     distinct: Annotated[
@@ -55,8 +56,10 @@ class What(BaseModel):
     model_config = _CLOSED
 
     url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
-    image: str | None = Field(default=None, description="a picture's file in base64")
-    text: str | None = Field(default=None, description="what the picture shows, in words")
+    image: str | None = Field(
+        default=None, description="a picture's file in base64", json_schema_extra={"contentEncoding": "base64"}
+    )
+    text: str | None = Field(default=None, description="what the picture shows, in words", examples=["a red star"])
     id: str | None = Field(default=None, description="an image of the index, which is itself left out")
     embedding: (
         Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=_LONGEST_VECTOR)] | None
@@ -90,9 +93,17 @@ class SearchRequest(What, Options):
 
 
 class UploadFields(Options):
-    """The form fields that go with an uploaded `image`: filter, fields and distinct as JSON text."""
+    """The form fields that go with an uploaded `image`: filter, fields and distinct as JSON text.
+
+    One that is empty counts as left out: that is what a browser sends of a field that nobody filled in.
+    """
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, form: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in form.items() if value != ""}
 
     @field_validator("filter", "fields", "distinct", mode="before")
     @classmethod

@@ -25,6 +25,7 @@ _MULTIPART_OVERHEAD = 64 * 2**10
 
 async def read_search(request: Request, limits: RequestLimits) -> Query:
     """What is asked for. Raises Problem: the body is too large, too slow, of another type or not valid."""
+    _check_not_compressed(request)
     media_type = _media_type(request)
     if media_type == "multipart/form-data":
         return await _in_time(_read_multipart(request, limits), limits)
@@ -35,6 +36,7 @@ async def read_search(request: Request, limits: RequestLimits) -> Query:
 
 async def read_json(request: Request, model: type[M], limits: RequestLimits) -> M:
     """The body as this model. Raises Problem as `read_search` does."""
+    _check_not_compressed(request)
     media_type = _media_type(request)
     if media_type != "application/json":
         raise _unsupported("application/json", media_type)
@@ -63,6 +65,12 @@ async def _in_time(reading: Awaitable[T], limits: RequestLimits) -> T:
 
 def _media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _check_not_compressed(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {shortened(encoding)}")
 
 
 def _unsupported(expected: str, media_type: str) -> Problem:
@@ -121,6 +129,8 @@ def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
         case "value_error":
             got = detail["input"]
             return {"field": field, "expected": str(detail["ctx"]["error"]), "got": _names(got)}
+        case "model_type":
+            return {"field": field, "expected": "an object", "got": shortened(detail["input"])}
         case _:
             expected = detail["msg"].removeprefix("Input should be ")
             return {"field": field, "expected": expected, "got": shortened(detail["input"])}

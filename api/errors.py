@@ -13,7 +13,8 @@ ApiError
     └── ServerUnreachable   no connection, a broken one, or no answer in time
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -136,7 +137,12 @@ PROBLEMS: Final = _table(
     ("request-timeout", 408, "The body came too slowly", "the body did not arrive in time"),
     ("version-not-usable", 409, "This index version cannot answer", "it is damaged, or there is none to go back to"),
     ("too-large", 413, "Too large", "the body, or the picture in it, is over the limit"),
-    ("unsupported-media-type", 415, "Wrong content type", "the body is neither JSON nor multipart/form-data"),
+    (
+        "unsupported-media-type",
+        415,
+        "Wrong content type",
+        "the body is neither JSON nor multipart/form-data, or compressed",
+    ),
     ("invalid-request", 422, "The request is not valid", "see `errors`: field, what was expected, what came"),
     ("text-not-supported", 422, "This model knows no text", "search by text with an image-only model"),
     (
@@ -183,11 +189,20 @@ _BY_REASON: Final = {
 }
 
 
-def problem_of(rejected: Rejected) -> Problem:
-    """The problem of a query whose picture was rejected: carries `reason`, `stage` and `retryable`."""
+@contextmanager
+def naming_field(field: str) -> Iterator[None]:
+    """Turns the rejection of a picture into the Problem of the field that gave the picture."""
+    try:
+        yield
+    except Rejected as error:
+        raise _problem_of(error, field) from error
+
+
+def _problem_of(rejected: Rejected, field: str) -> Problem:
     return Problem(
         _slug_of(rejected),
         str(rejected),
+        field=field,
         reason=rejected.reason,
         stage=rejected.stage,
         retryable=rejected.retryable,

@@ -1,6 +1,6 @@
 """What FastAPI cannot know for the OpenAPI document: bodies that routes read by hand, with examples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -57,6 +57,7 @@ _FAILED: Final[dict[str, Any]] = {
         "title": "Not an image that can be used",
         "status": 422,
         "detail": "expected a picture, but this looks like plain text",
+        "field": "image",
         "reason": "not_an_image",
         "stage": "decode",
         "retryable": False,
@@ -116,7 +117,9 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
     body = json_body(SearchRequest, _SEARCHES)
     fields = UploadFields.model_json_schema()["properties"]
     fields["k"] |= {"maximum": limits.max_k}
-    # In a form these are JSON text.
+    # A form has no null: what is not wanted is left out, or empty.
+    fields["min_score"] |= fields["min_score"].pop("anyOf")[0]
+    del fields["min_score"]["default"]
     for name in ("filter", "fields", "distinct"):
         fields[name] = {
             "type": "string",
@@ -134,8 +137,8 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
     return body
 
 
-def add_schemas(app: FastAPI) -> None:
-    """Name in the OpenAPI document the models that no route mentions in its signature."""
+def add_schemas(app: FastAPI, limits: RequestLimits) -> None:
+    """Name in the OpenAPI document the models that no route mentions in its signature, and what this server allows."""
     generate: Callable[[], dict[str, Any]] = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -146,6 +149,26 @@ def add_schemas(app: FastAPI) -> None:
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
         schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
+        for owner, name, bound in _bounds(limits):
+            _without_null(schemas[owner]["properties"][name]).update(bound)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:
+    """Model, field, and what is the most that this server takes there."""
+    for model in ("SearchRequest", "Example"):
+        yield model, "url", {"maxLength": limits.max_url_length}
+        yield model, "text", {"maxLength": limits.max_text_length}
+        yield model, "id", {"maxLength": limits.max_id_length}
+    yield "SearchRequest", "k", {"maximum": limits.max_k}
+    yield "SearchRequest", "queries", {"maxItems": limits.max_examples}
+    yield "BatchRequest", "searches", {"maxItems": limits.max_batch}
+    for name in ("images", "texts", "urls"):
+        yield "EmbedRequest", name, {"maxItems": limits.max_batch}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of what a field may hold other than null."""
+    return next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), schema)

@@ -14,10 +14,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import PROBLEMS, Problem, invalid_fields, problem_of, shortened
+from api.errors import PROBLEMS, Problem, invalid_fields, shortened
 from api.notes import notes
 from api.schemas import Failed, ProblemOut
-from embedder.errors import Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +24,15 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "forbidden-address": {
-        "detail": "http://intranet.example/cat.jpg: the host is not on the public internet; allow it by setting",
+        "detail": "http://intranet/cat.jpg: the host is not on the public internet, nor one of the allowed hosts",
+        "field": "url",
         "reason": "forbidden_address",
         "stage": "fetch",
         "retryable": False,
     },
     "unusable-image": {
         "detail": "expected a picture, but this looks like plain text",
+        "field": "image",
         "reason": "not_an_image",
         "stage": "decode",
         "retryable": False,
@@ -65,12 +66,8 @@ def install_problems(app: FastAPI) -> None:
     def on_problem(_: Request, error: Problem) -> Response:
         return problem_response(error)
 
-    def on_rejected(_: Request, error: Rejected) -> Response:
-        return problem_response(problem_of(error))
-
     handlers: dict[Any, Callable[[Request, Any], Response]] = {
         Problem: on_problem,
-        Rejected: on_rejected,
         HTTPException: _on_http_exception,
         RequestValidationError: _on_invalid_parameters,
     }
@@ -81,14 +78,11 @@ def install_problems(app: FastAPI) -> None:
 
 def failed(error: Exception) -> Failed:
     """The problem document of one of many that could not be answered; what nobody foresaw is logged."""
-    match error:
-        case Problem():
-            problem = error
-        case Rejected():
-            problem = problem_of(error)
-        case _:
-            logger.error("one of many failed", exc_info=error)
-            problem = _unforeseen()
+    if isinstance(error, Problem):
+        problem = error
+    else:
+        logger.error("one of many failed", exc_info=error)
+        problem = _unforeseen()
     notes().problems.append(problem.kind.slug)
     return Failed(problem=_document(problem.kind.slug, {"detail": problem.detail, **problem.extensions}))
 

@@ -49,7 +49,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
-        self._seconds = {"fetch": 0.0, "decode": 0.0, "embed": 0.0, "search": 0.0}
+        self._seconds: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -59,10 +59,10 @@ class Stopwatch:
             yield
         finally:
             seconds = time.perf_counter() - started
-            self._seconds[name] += seconds
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
             notes().stages.append((name, seconds))
 
     def milliseconds(self) -> dict[str, float]:
-        """By stage, and `total` since the watch was made."""
+        """By stage, those that there were, and `total` since the watch was made."""
         total = time.perf_counter() - self._started
         return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from api.asked import EmbedRequest, Example, Options, SearchRequest, UploadFields, What
-from api.errors import Problem, invalid, shortened
+from api.errors import Problem, invalid
 from api.query import Part, Query
 from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
@@ -92,7 +92,7 @@ def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise invalid(field, f"base64 ({error})", shortened(text, 20)) from error
+        raise invalid(field, f"base64 ({error})", text[:20]) from error
 
 
 def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:

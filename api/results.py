@@ -9,7 +9,10 @@ from index.match import Match
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """Matches, best first, and what found them. `timing_ms`: fetch, decode, embed, search, total."""
+    """Matches, best first, and what found them.
+
+    `timing_ms`: fetch, decode and embed, those that it took, search and total.
+    """
 
     matches: list[Match]
     version: str

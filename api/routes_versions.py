@@ -17,7 +17,7 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.versions import list_versions, promote, rollback
 
-_PROBLEMS: Final = ("version-not-usable", "internal")
+_PROBLEMS: Final = ("forbidden", "version-not-usable", "internal")
 
 
 def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:

@@ -17,6 +17,10 @@ from index.rows import FIXED
 from index.versions import Version
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class MatchOut(BaseModel):
     image_id: str
     score: float = Field(description="cosine similarity: 1 is the same vector, higher is nearer")
@@ -73,11 +77,11 @@ class IndexDetailsOut(IndexOut):
 
 
 class TimingOut(BaseModel):
-    """Milliseconds, by stage; 0 for a stage that the query had no need of."""
+    """Milliseconds, by stage; a stage that the query had no need of is left out."""
 
-    fetch: float
-    decode: float
-    embed: float
+    fetch: float | None = Field(default=None, exclude_if=_is_none)
+    decode: float | None = Field(default=None, exclude_if=_is_none)
+    embed: float | None = Field(default=None, exclude_if=_is_none)
     search: float
     total: float
 
@@ -201,10 +205,14 @@ class ProblemOut(BaseModel):
     title: str
     status: int
     detail: str
+    field: str | None = Field(
+        default=None, description='where in the search the rejected picture stood: "image", "queries.2.url"'
+    )
     reason: str | None = Field(default=None, description="why a picture was rejected")
     stage: str | None = Field(default=None, description='"fetch" or "decode"')
     retryable: bool | None = Field(default=None, description="whether the same request may work later")
     errors: list[FieldError] | None = None
+    retry_after_s: float | None = Field(default=None, description="as the header Retry-After")
 
 
 def picture_path(image_id: str) -> str:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
-from api.errors import Problem, invalid
+from api.errors import Problem, invalid, naming_field
 from api.nearest import Vector, check_fields, nearest, vector_of_image
 from api.notes import notes, noting_outcome
 from api.pictures import Picture, Pictures
@@ -94,14 +95,14 @@ class SearchService:
         self.live.warm_up()
 
     def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to the picture at `url`. Raises FetchError, ImageError, Problem.
+        """The `k` nearest to the picture at `url`. Raises Problem.
 
         `options` of this and the other searches are those of `Searcher.search`.
         """
         return self.search(Query(parts=(Part(url=url),), k=k, options=options))
 
     def search_by_bytes(self, data: bytes, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to the picture in `data`. Raises ImageError, Problem."""
+        """The `k` nearest to the picture in `data`. Raises Problem."""
         return self.search(Query(parts=(Part(data=data),), k=k, options=options))
 
     def search_by_text(self, text: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
@@ -111,7 +112,7 @@ class SearchService:
     def search(self, query: Query, *, engine: Engine | None = None, watch: Stopwatch | None = None) -> SearchResult:
         """The nearest to a mix. Images of the index that are parts of it are left out.
 
-        Raises FetchError and ImageError of its pictures, and Problem, which names the field, for all else.
+        Raises Problem, which names the field.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
         check_fields(engine.searcher, query.fields)
@@ -127,10 +128,10 @@ class SearchService:
         )
 
     def fetch(self, part: Part) -> Part:
-        """The part with the bytes that its URL leads to, where it has one. Raises FetchError."""
+        """The part with the bytes that its URL leads to, where it has one. Raises Problem."""
         if part.url is None or part.data is not None:
             return part
-        with noting_outcome("fetch"):
+        with naming_field(part.at.format("url")), noting_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def embed(self, part: Part, engine: Engine) -> Vector:
@@ -152,14 +153,16 @@ class SearchService:
                 parts = [self.fetch(part) for part in parts]
         # All are handed on before the first is waited for: they are embedded together.
         begun = [self._begin(engine, part, watch) for part in parts]
-        with watch.stage("embed"):
+        waiting = any(isinstance(each, Future) for each in begun)
+        with watch.stage("embed") if waiting else nullcontext():
             return [each.result() if isinstance(each, Future) else each for each in begun]
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         """The part's vector, or the future of it."""
         if part.data is not None:
             data, key = part.data, ContentKey.of(part.data, engine.model.fingerprint)
-            return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
+            with naming_field(part.at.format("image" if part.url is None else "url")):
+                return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
         if part.text is not None:
             text = _checked_text(engine, part.text, part.at)
             return engine.batcher.embed(ContentKey.of(text, engine.model.fingerprint), lambda: text)
@@ -181,5 +184,5 @@ def _checked_text(engine: Engine, text: str, at: str) -> str:
     if not text.strip():
         raise invalid(at.format("text"), "words that say what to look for", text)
     if engine.text_refusal is not None:
-        raise Problem("text-not-supported", engine.text_refusal)
+        raise Problem("text-not-supported", engine.text_refusal, field=at.format("text"))
     return text

@@ -196,7 +196,7 @@ class HttpClient:
                 # The address stays unsaid: strangers are not to learn what names mean inside.
                 return FetchError(
                     "forbidden_address",
-                    f"{name}: the host is not on the public internet; allow it by setting",
+                    f"{name}: the host is not on the public internet, nor one of the allowed hosts",
                 )
             case WireLimitError():
                 return self._too_many(name)

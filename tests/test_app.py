@@ -1,5 +1,7 @@
 """The HTTP interface: answers, pictures, and every error as a problem document."""
 
+import base64
+import gzip
 import io
 import ipaddress
 import json
@@ -182,7 +184,7 @@ def test_search_by_upload_takes_k_from_the_form(client: TestClient) -> None:
     upload = {"image": ("blue.png", png(COLOURS["blue.png"]), "image/png")}
     answer = client.post("/search", files=upload, data={"k": "1"}).json()
     assert [match["image_id"] for match in answer["matches"]] == ["blue.png"]
-    assert answer["timing_ms"]["fetch"] == 0
+    assert list(answer["timing_ms"]) == ["decode", "embed", "search", "total"]
 
 
 def test_search_by_text_gives_ten_unless_asked(client: TestClient) -> None:
@@ -285,6 +287,31 @@ def test_another_content_type(client: TestClient, media_type: str) -> None:
     assert_problem(response, "unsupported-media-type", detail=repr(media_type) if media_type else "no content type")
 
 
+def test_a_compressed_body_is_refused(client: TestClient) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    response = client.post("/search", content=gzip.compress(b'{"text": "star"}'), headers=headers)
+    assert_problem(response, "unsupported-media-type", detail="expected a body without Content-Encoding, got 'gzip'")
+
+
+def test_an_empty_field_of_a_form_counts_as_left_out(client: TestClient) -> None:
+    upload = {"image": ("blue.png", png(COLOURS["blue.png"]), "image/png")}
+    blank = dict.fromkeys(("k", "offset", "min_score", "filter", "distinct", "fields"), "")
+    answer = client.post("/search", files=upload, data=blank).json()
+    assert len(answer["matches"]) == 10
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/index", "/readyz", "/images/red.png", "/images/red.png/picture"])
+def test_a_head_has_the_headers_of_a_get_alone(client: TestClient, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    del head.headers["x-request-id"], get.headers["x-request-id"]
+    assert head.headers == get.headers
+
+
+def test_a_head_of_what_takes_a_post_is_refused(client: TestClient) -> None:
+    assert client.head("/search").status_code == 405
+
+
 def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
     assert_problem(client.get("/nowhere"), "not-found", detail="'/nowhere'")
     response = client.get("/search")
@@ -360,6 +387,32 @@ def test_a_body_that_does_not_come(service: SearchService) -> None:
 def test_an_upload_that_is_no_usable_picture(client: TestClient, data: bytes, reason: str) -> None:
     response = client.post("/search", files={"image": ("a.png", data)})
     assert_problem(response, "unusable-image", detail="", reason=reason, stage="decode", retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "slug", "field"),
+    [
+        ({"image": "aGVsbG8="}, "unusable-image", "image"),
+        ({"url": "file:///etc/passwd"}, "forbidden-scheme", "url"),
+        ({"queries": [{"text": "star"}, {"image": "aGVsbG8="}]}, "unusable-image", "queries.1.image"),
+        ({"queries": [{"id": "red.png"}, {"url": "{host}/page"}]}, "unusable-image", "queries.1.url"),
+        ({"queries": [{"url": "{host}/red.png"}, {"url": "{host}/none"}]}, "url-not-usable", "queries.1.url"),
+    ],
+)
+def test_a_rejected_picture_is_named_by_its_field(
+    client: TestClient, pictures_at: str, body: dict[str, Any], slug: str, field: str
+) -> None:
+    asked = json.loads(json.dumps(body).replace("{host}", pictures_at))
+    assert_problem(client.post("/search", json=asked), slug, detail="", field=field)
+    (found,) = client.post("/search/batch", json={"searches": [asked]}).json()["results"]
+    assert found["problem"]["field"] == field
+
+
+def test_a_picture_that_cannot_be_embedded_is_named(client: TestClient) -> None:
+    good = base64.b64encode(png(COLOURS["red.png"])).decode()
+    first, second = client.post("/embed", json={"images": [good, "aGVsbG8="]}).json()["results"]
+    assert len(first["ok"]) == 16
+    assert second["problem"]["field"] == "images.1"
 
 
 def test_a_bomb_of_200_megapixels_says_what_is_wrong(client: TestClient) -> None:

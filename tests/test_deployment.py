@@ -19,11 +19,10 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from api.app import create_app
 from api.compose import build_service
 from api.deployment import run, serve_app
-from api.errors import DeployError, ListenError, OtherModelError
+from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.local import run_local, running
 from api.service import SearchService
 from api.settings import RequestLimits, ServeSettings
-from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.model import ClipEmbedder
@@ -193,7 +192,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
     assert len(service.search_by_text("a red star", 3).matches) == 3
-    with pytest.raises(FetchError, match="not on the public internet"):
+    with pytest.raises(Problem, match="not on the public internet"):
         service.search_by_url("http://127.0.0.1/x.png", 1)
 
     with pytest.raises(OtherModelError) as caught:

@@ -116,7 +116,7 @@ def test_an_image_of_the_index_is_itself_left_out(client: TestClient) -> None:
     found = search(client, id="red-1.png")
     assert ids(found)[0] == "red-2.png"
     assert set(ids(found)) == COLOURS.keys() - {"red-1.png"}
-    assert found["timing_ms"]["embed"] < 5
+    assert list(found["timing_ms"]) == ["search", "total"]
 
 
 def test_a_mix_is_the_weighted_sum_of_unit_vectors(client: TestClient) -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from api.errors import OtherModelError, Problem
+from api.query import Part, Query
 from api.service import SearchService
-from embedder.errors import ImageError, ModelError
+from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
 from index.rows import FIXED
@@ -98,7 +99,9 @@ def test_timings_name_the_stages_and_add_up(service: SearchService) -> None:
     assert list(timing) == ["fetch", "decode", "embed", "search", "total"]
     stages = sum(ms for name, ms in timing.items() if name != "total")
     assert 0 < stages <= timing["total"]
-    assert service.search_by_text("star", 1).timing_ms["fetch"] == 0.0
+    assert list(service.search_by_text("star", 1).timing_ms) == ["embed", "search", "total"]
+    by_id = Query(parts=(Part(image_id="red.png"),), k=1)
+    assert list(service.search(by_id).timing_ms) == ["search", "total"]
 
 
 def test_the_answer_says_what_it_was_found_with(service: SearchService) -> None:
@@ -157,10 +160,16 @@ def test_a_thumbnail_of_a_file_that_broke_is_unavailable(service: SearchService,
     )
 
 
-def test_a_broken_query_is_the_decoders_error(service: SearchService) -> None:
-    with pytest.raises(ImageError) as caught:
+def test_a_broken_query_is_the_problem_of_its_field(service: SearchService) -> None:
+    with pytest.raises(Problem) as caught:
         service.search_by_bytes(b"no picture", 1)
-    assert caught.value.reason == "not_an_image"
+    assert caught.value.kind.slug == "unusable-image"
+    assert caught.value.extensions == {
+        "field": "image",
+        "reason": "not_an_image",
+        "stage": "decode",
+        "retryable": False,
+    }
 
 
 def test_it_is_ready_once_it_has_answered(service: SearchService) -> None:

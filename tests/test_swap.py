@@ -108,7 +108,7 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
     assert (answer.version, answer.ntotal, len(answer.matches)) == ("000002", 4, 4)
     assert models.loaded == []
     assert service.engine.batcher is before.batcher
-    assert service.search_by_bytes(RED, 10).timing_ms["decode"] == 0
+    assert service.search_by_bytes(RED, 10).timing_ms.keys() == {"embed", "search", "total"}
 
 
 def test_a_new_model_takes_over_with_its_index(service: SearchService, collection: Collection, models: Models) -> None:
