@@ -9,7 +9,8 @@ answered. In turn, so that the machine's moods strike all alike:
 - the service on Ray Serve, as `likeness serve` runs it.
 
 All search the same index with the same model: the demo's, and one of ViT-B/32's size with random weights. No picture is
-asked for twice at once, and the service's cache of embeddings is off.
+asked for twice at once, the service's cache of embeddings is off, and it lets all clients in at once, as the bare
+endpoint does. The CPU time of a query is that of the server and of all that it started.
 """
 
 import argparse

@@ -52,9 +52,12 @@ def serving(location: str, model: str, folder: Path) -> Iterator[dict[str, Serve
         servers = {}
         for name, command in commands.items():
             port = _free_port()
-            process = stack.enter_context(_running(command(str(port)), folder / f"{port}.log"))
+            log = folder / f"{port}.log"
+            process = stack.enter_context(_running(command(str(port)), log))
             servers[name] = Server(port=port, process=psutil.Process(process.pid))
-            _wait_for(name, process, port)
+            if not _answers(process, port):
+                said = log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"expected {name!r} to answer within {_START_S:g} s; its log ends with:\n{said}")
         yield servers
 
 
@@ -63,6 +66,8 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
     environment = {
         **os.environ,
         "LIKENESS_EMBEDDING_CACHE_BYTES": "0",
+        # Every client is let in: by default a small machine has fewer searches at once and refuses the others.
+        "LIKENESS_MAX_SEARCHES": "64",
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's workers yield to every other process (nice 15); those that they are compared with do not.
         "RAY_worker_niceness": "0",
@@ -70,9 +75,6 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
         try:
             yield process
-        except BaseException:
-            print(log.read_text(errors="replace")[-4000:], file=sys.stderr)
-            raise
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -81,16 +83,16 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
                 process.kill()
 
 
-def _wait_for(name: str, process: subprocess.Popen[bytes], port: int) -> None:
-    """Until the server answers."""
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Waits until the server does; False when it takes too long or has ended."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=5):
-                return
+                return True
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"expected {name} to answer within {_START_S:g} s; its exit status is {process.poll()}")
+    return False
 
 
 def _free_port() -> int:
