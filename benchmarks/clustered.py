@@ -18,8 +18,8 @@ Rows = npt.NDArray[np.int64]
 
 DIM = 512
 INTRINSIC_DIM = 48
-CENTRES = 1_000
-BUCKETS = 1_000
+VALUES = 1_000
+"""Clusters that vectors are of, and buckets that they fall into at random."""
 BLOCK = 10_000  # rows that one state of the random generator makes
 _SPREAD, _NOISE = 0.6, 0.02
 _QUERIES = 1 << 40  # the block that queries come from: far beyond those of any set
@@ -57,8 +57,12 @@ class Clustered:
         """The column `bucket` of the first rows."""
         return np.concatenate([self._columns(number)[0] for number in range(-(-stop // BLOCK))])[:stop]
 
+    def clusters(self, stop: int) -> Rows:
+        """The column `cluster` of the first rows: which of a thousand they are of."""
+        return np.concatenate([self._block(number)[1] for number in range(-(-stop // BLOCK))])[:stop]
+
     def table(self, start: int, stop: int, dim: int = DIM) -> pa.Table:
-        """Rows of a collection: `bucket` is uniform in 0 … 999, `label` names the cluster, `year` is one of 26.
+        """Rows of a collection: `bucket` is uniform in 0 … 999, `cluster` as `label` has it, `year` one of 26.
 
         All of one block. With fewer dimensions the vectors are their first ones, at unit length.
         """
@@ -76,6 +80,7 @@ class Clustered:
                 "uri": pa.array([f"memory:{row}" for row in ids], pa.string()),
                 "embedding": pa.FixedSizeListArray.from_arrays(pa.array(cut.ravel()), dim),
                 "bucket": pa.array(bucket[here], pa.int32()),
+                "cluster": pa.array(labels[here], pa.int32()),
                 "label": pa.array([f"cluster {label}" for label in labels[here]], pa.string()),
                 "year": pa.array(year[here], pa.int16()),
             }
@@ -84,15 +89,15 @@ class Clustered:
     def _columns(self, number: int) -> tuple[Rows, Rows]:
         """`bucket` and `year` of a block."""
         rng = np.random.default_rng([self.seed, 2, number])
-        return rng.integers(0, BUCKETS, BLOCK), rng.integers(2000, 2026, BLOCK)
+        return rng.integers(0, VALUES, BLOCK), rng.integers(2000, 2026, BLOCK)
 
     def _block(self, number: int) -> tuple[Vectors, Rows]:
         """Vectors and the clusters that they are of."""
         shape = np.random.default_rng([self.seed, 0])
-        centres = shape.standard_normal((CENTRES, INTRINSIC_DIM), np.float32)
+        centres = shape.standard_normal((VALUES, INTRINSIC_DIM), np.float32)
         projection = shape.standard_normal((INTRINSIC_DIM, DIM), np.float32) / np.float32(INTRINSIC_DIM**0.5)
         rng = np.random.default_rng([self.seed, 1, number])
-        clusters = rng.integers(0, CENTRES, BLOCK)
+        clusters = rng.integers(0, VALUES, BLOCK)
         inner = centres[clusters] + np.float32(_SPREAD) * rng.standard_normal((BLOCK, INTRINSIC_DIM), np.float32)
         vectors: Vectors = inner @ projection
         vectors += np.float32(_NOISE) * rng.standard_normal((BLOCK, DIM), np.float32)

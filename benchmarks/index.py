@@ -84,7 +84,8 @@ def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
     bytes_per_vector = {each.name: each.bytes / rows for each in contestants}
     del contestants, ours, usearch, hnsw  # gigabytes
 
-    searcher, buckets = Searcher.open(collection), data.buckets(rows)
+    searcher = Searcher.open(collection)
+    columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
     return Outcome(
         rows=rows,
         dimensions=(intrinsic_dimension(vectors[:20_000]), local_dimension(scores)),
@@ -94,7 +95,11 @@ def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
         standings=standings,
         bytes_per_vector=bytes_per_vector,
         serving=in_new_process(serving_memory, collection.location, queries),
-        filters=[filtered(searcher, vectors, buckets, queries, share) for share in _SHARES],
+        filters=[
+            filtered(searcher, vectors, column, values, queries, share)
+            for column, values in columns.items()
+            for share in _SHARES
+        ],
         updates=update_often(collection, data, rows, times=plan.updates, queries=queries)
         if rows == plan.rows[0]
         else None,

@@ -17,7 +17,7 @@ import faiss
 import numpy as np
 import psutil
 
-from benchmarks.clustered import BUCKETS, Clustered, Rows, Vectors, add_rows, exact, recall
+from benchmarks.clustered import VALUES, Clustered, Rows, Vectors, add_rows, exact, recall
 from benchmarks.limited import limited_memory
 from index.ann import new_index, training_rows
 from index.build import build_index
@@ -126,8 +126,9 @@ def update_often(collection: Collection, data: Clustered, rows: int, *, times: i
 
 @dataclass(frozen=True, kw_only=True)
 class Filtered:
-    """Recall@10 of a filter, milliseconds of a filter's first use, and of single queries after it."""
+    """Recall@10 of a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
 
+    column: str
     share: float
     rows: int
     recall: float
@@ -136,18 +137,21 @@ class Filtered:
     p99_ms: float
 
 
-def filtered(searcher: Searcher, vectors: Vectors, buckets: Rows, queries: Vectors, share: float) -> Filtered:
-    """Search among a share of the rows; `buckets` are those of `vectors`."""
-    width = round(share * BUCKETS)
-    passes = np.flatnonzero(buckets < width)
+def filtered(
+    searcher: Searcher, vectors: Vectors, column: str, values: Rows, queries: Vectors, share: float
+) -> Filtered:
+    """Search among a share of the rows; `values`, from 0 to 999, are those of `vectors` in the column."""
+    width = round(share * VALUES)
+    passes = np.flatnonzero(values < width)
     truth = passes[exact(queries, vectors[passes], _K)[1]]
-    where = {"bucket": {"$lt": width}}
+    where = {column: {"$lt": width}}
     found = _rows_found(searcher, queries, where)
     # Shares of the same size that nobody asked for before.
-    starts = range(width, min(BUCKETS - width, 5 * width) + 1, width)
-    cold = [_milliseconds(searcher, queries[:1], {"bucket": {"$gte": at, "$lt": at + width}}) for at in starts]
+    starts = range(width, min(VALUES - width, 5 * width) + 1, width)
+    cold = [_milliseconds(searcher, queries[:1], {column: {"$gte": at, "$lt": at + width}}) for at in starts]
     warm = [_milliseconds(searcher, query[np.newaxis], where) for query in queries[:300]]
     return Filtered(
+        column=column,
         share=share,
         rows=len(passes),
         recall=recall(found, truth),
@@ -196,7 +200,12 @@ def _watched() -> Iterator[dict[str, int]]:
     finally:
         done.set()
         watcher.join()
-        peaks["rss"] = _status("VmHWM")  # not ru_maxrss, which a child inherits from its parent
+        peaks["rss"] = peak_rss()
+
+
+def peak_rss() -> int:
+    """The most bytes that this process ever held."""
+    return _status("VmHWM")  # not ru_maxrss, which a child inherits from its parent
 
 
 def _status(name: str) -> int:

@@ -27,8 +27,13 @@ def new_index(factory: str, dim: int) -> faiss.Index:
         raise FactoryError(f"{factory!r} for {dim} dimensions: expected sizes above 0, and 2 or more for HNSW")
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise FactoryError(f"{factory!r} for {dim} dimensions: {faiss_reason(error)}") from error
+    outermost = faiss.downcast_index(index)
+    if isinstance(outermost, faiss.IndexRefine):
+        ranked_by = faiss.downcast_index(outermost.refine_index)
+        if not isinstance(ranked_by, faiss.IndexFlatCodes):  # faiss would end the process here too
+            raise FactoryError(f"{factory!r}: expected Flat, SQ or PQ in Refine(…), got {type(ranked_by).__name__}")
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise FactoryError(f"{factory!r} for {dim} dimensions: faiss has it for Euclidean distances alone")
     return index
@@ -69,7 +74,7 @@ def train(index: faiss.Index, sample: Vectors) -> None:
             if isinstance(transform, faiss.PCAMatrix):
                 _set_components(transform, _thinned(sample))
         index.train(sample)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise FactoryError(
             f"the index cannot be trained on {len(sample):,} vectors: {faiss_reason(error)}; name one with fewer "
             "lists or codes with --factory"
@@ -87,7 +92,7 @@ def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
             index.add(block)
             if first:
                 _check_selects(index, block[:1])
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise FactoryError(
             f"an index of this kind cannot be filled and searched with a selection of its rows: {faiss_reason(error)}; "
             "name another with --factory"
@@ -134,7 +139,7 @@ def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, bre
     return faiss.SearchParameters(**common)
 
 
-def faiss_reason(error: RuntimeError) -> str:
+def faiss_reason(error: RuntimeError | MemoryError) -> str:
     """The part of faiss's message that is for people."""
     text = " ".join(str(error).split())
     return re.sub(r"^.* at \S+:\d+: (Error: )?('.*' failed: (?=\S))?", "", text) or text

@@ -20,6 +20,7 @@ FEWEST = 256
 
 _FLOAT, _ID = 4, 8  # bytes
 _LISTS = 1_000
+_SCANNED_TOGETHER = 32  # codes; a list is a multiple of them long
 _CODES = 64  # up to so many dimensions have a code of 4 bits each, more share one by twos
 _USUAL_SPREAD = 64  # in dimensions, until a sample tells
 _PCA_STEP, _MOST_PCA = 16, 256
@@ -121,7 +122,9 @@ def _codes(reduced: int) -> int:
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
-    """The most that it can take, however the vectors spread."""
+    """About the most that it can take, however the vectors spread."""
     reduced = _reduced(dim, dim)
+    code_size = _codes(reduced) // 2
     fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
-    return rows * (_codes(reduced) // 2 + _ID + (dim if refine else 0)) + fixed
+    unfilled = _nlist(rows) * _SCANNED_TOGETHER // 2 * code_size
+    return rows * (code_size + _ID + (dim if refine else 0)) + fixed + unfilled

@@ -29,6 +29,7 @@ TUNED_K = 11
 
 _FETCHED = 16_384  # vectors at a time
 _MANY = 16  # queries for which fetching costs less than looking at every row's bit for each
+_WIDER = 4  # less would take two near misses in a row for an answer that no longer changes
 _DEEP = 32  # an approximate search ranks about so many times k; where that is all there is, exact costs the same
 
 
@@ -142,6 +143,14 @@ class Segment:
         ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
         return int(ivf.nlist) if ivf else 0
 
+    @property
+    def _widest(self) -> float:
+        """How many times as far as tuned a search can look."""
+        tuned = self.parameters
+        if "nprobe" in tuned:
+            return self.nlist / tuned["nprobe"]
+        return self.ntotal / tuned["efSearch"] if "efSearch" in tuned else 1.0
+
     def tune(self, parameters: Mapping[str, float]) -> None:
         """Set the parameters of the approximate search, by the names that `parameters` has. Not while others search."""
         if self._ann is not None:
@@ -173,17 +182,48 @@ class Segment:
             return scores, positions
         # Ten times the neighbours lie about as far out as ten of a tenth of the rows.
         breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
+        scores, positions = self._approximate(queries, k, eligible, breadth)
+        if eligible is not self.live:
+            self._widen(queries, eligible, breadth, scores, positions)
+        short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
+        if len(short):
+            scores[short], positions[short] = self._exact(queries[short], k, eligible)
+        return scores, positions
+
+    def _approximate(
+        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None, breadth: float
+    ) -> tuple[Scores, Positions]:
+        """What the approximate index finds, ranked by exact scores, when it looks `breadth` times as far as tuned."""
+        assert self._ann is not None
         # The depth is tuned, as a multiple of k, for that many: for fewer it would be too shallow.
         deep = max(k, TUNED_K)
         params = None
         if eligible or breadth > 1:  # making the parameters takes as long as half a search
             base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
             params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
-        scores, positions = (found[:, :k] for found in self._ann.search(queries, deep, params=params))
-        short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
-        if len(short):
-            scores[short], positions[short] = self._exact(queries[short], k, eligible)
-        return scores, positions
+        scores, positions = self._ann.search(queries, deep, params=params)
+        return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
+
+    def _widen(
+        self,
+        queries: npt.NDArray[np.float32],
+        eligible: Eligible | None,
+        breadth: float,
+        scores: Scores,
+        positions: Positions,
+    ) -> None:
+        """Look further, in place, for each query whose answer that changes by more than a hundredth.
+
+        What a filter lets through need not lie where the query does: the neighbours of a cat among dogs are anywhere.
+        """
+        k = scores.shape[1]
+        unsettled = np.arange(len(queries))
+        while len(unsettled) and breadth < self._widest:
+            breadth *= _WIDER
+            better, found = self._approximate(queries[unsettled], k, eligible, breadth)
+            gained = np.count_nonzero(scores[unsettled] < better[:, -1:], axis=1)
+            scores[unsettled], positions[unsettled] = better, found
+            unsettled = unsettled[gained > k // 100]
 
     def within(
         self, query: npt.NDArray[np.float32], min_score: float, eligible: Eligible | None = None

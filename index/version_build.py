@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from index.choose import choose, exact_rows
+from index.choose import FEWEST, choose
 from index.collection import Collection
 from index.errors import EmptyCollectionError, FactoryError
 from index.files import SEGMENTS, file_record
@@ -57,9 +57,10 @@ class VersionBuild:
                 raise _empty(self.collection, self.runs)
             dim = self.runs[-1].model.dim
             options = choose(len(live), dim, self.settings)
-            # An index that was asked for is taken for all rows.
-            most_exact = 0 if self.settings.factory else exact_rows(self.settings, dim)
+            # An index that was asked for is taken for all rows, one that was chosen where it can be trained.
+            most_exact = 0 if self.settings.factory else FEWEST
             records = self._build_segments(live.split(self.settings.segment_rows), options, most_exact)
+            _check_memory(records, self.settings)
             if not records:
                 raise _empty(self.collection, self.runs)
             draft = self._draft(records, options)
@@ -184,10 +185,13 @@ class VersionBuild:
 
 
 def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
-    """FactoryError when segments that were chosen at another time do not fit the memory now."""
+    """FactoryError when what was chosen takes more than was foretold, or what was kept more than is allowed now."""
     memory, limit = sum(record.memory for record in records), settings.max_memory
     if limit is not None and memory > limit:
-        raise FactoryError(f"the updated segments take {memory:,} bytes of memory, over --max-memory {limit:,}")
+        raise FactoryError(
+            f"the segments take {memory:,} bytes of memory, over --max-memory {limit:,}: raise it, or name a smaller "
+            "index with --factory"
+        )
 
 
 def _next_version(collection: Collection) -> str:

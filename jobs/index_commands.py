@@ -32,7 +32,11 @@ def build_index(
         float | None, typer.Option(min=0.001, help="An exact scan is preferred up to so many milliseconds; 5 at first.")
     ] = None,
     factory: Annotated[
-        str | None, typer.Option(help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen.")
+        str | None,
+        typer.Option(
+            help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen. Of those that find inner "
+            "products and pass over rows: Flat, SQ, IVF and HNSW with them, with PCA or OPQ before and Refine after."
+        ),
     ] = None,
     segment_rows: Annotated[
         int | None, typer.Option(min=1, help="The most images in a segment; a million at first.")

@@ -13,9 +13,15 @@ import pytest
 
 from index.build import build_index, run_here
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, ModelMismatchError
+from index.errors import (
+    CollectionError,
+    DamagedVersionError,
+    EmptyCollectionError,
+    FactoryError,
+    ModelMismatchError,
+)
 from index.prune import prune
-from index.records import SegmentRecord, VersionManifest
+from index.records import IndexSettings, SegmentRecord, VersionManifest
 from index.search import Searcher
 from index.segment import Segment
 from index.segment_job import SegmentJob
@@ -73,6 +79,31 @@ def test_a_version_says_what_it_holds(collection: Collection) -> None:
     assert names(index_file(collection)) == ["000001", "segments"]
     assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow"]
     assert names(index_file(collection, "segments/000001-00")) == ["rows.arrow", "vectors.faiss"]
+
+
+@pytest.mark.parametrize("segment_rows", [4_000, 1_000])
+def test_memory_is_limited_where_an_exact_scan_would_be_fast_too(tmp_path: Path, segment_rows: int) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    vectors = unit_vectors(4_000, dim=64)
+    model = MODEL.model_copy(update={"dim": 64})
+    add_run(collection, rows([str(number) for number in range(4_000)], vectors), model=model)
+    settings = IndexSettings(max_memory=660_000, segment_rows=segment_rows, target_recall=0.5)
+    manifest = build_index(collection, settings)
+    assert manifest.kind.startswith("IVF")
+    assert manifest.memory <= 660_000 < vectors.nbytes
+    with pytest.raises(FactoryError, match=r"the segments take [\d,]+ bytes of memory, over --max-memory|the smallest"):
+        build_index(collection, settings.model_copy(update={"max_memory": 100_000}))
+    assert collection.current() == "000001"
+
+
+def test_a_manifest_of_another_version_is_refused(collection: Collection) -> None:
+    build_index(collection)
+    root = Path(collection.location)
+    shutil.copytree(root / "index/000001", root / "index/000002")
+    with pytest.raises(
+        DamagedVersionError, match=r"000002/manifest.json is damaged \(it is that of version 000001"
+    ):
+        collection.read_version("000002")
 
 
 def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collection) -> None:

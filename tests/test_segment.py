@@ -132,6 +132,25 @@ def test_every_kind_of_index_finds_among_what_may_be_found(tmp_path: Path, facto
         assert recall >= (0.9 if "8" in factory.split(",")[0] or "PQ4x4fs" in factory else 0.95)
 
 
+@pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,PQ16x4fs,Refine(SQ8)", "HNSW16"])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.2])
+def test_neighbours_are_found_among_what_does_not_lie_near_the_query(
+    tmp_path: Path, factory: str, share: float
+) -> None:
+    """A filter on what is in the pictures lets whole clusters through and leaves others out."""
+    rng = np.random.default_rng(3)
+    cluster = rng.integers(0, 100, 6_000)
+    vectors = unit_vectors(100, seed=4, dim=DIM)[cluster] + 0.15 * unit_vectors(6_000, seed=5, dim=DIM)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
+    segment = open_segment(tmp_path, record)
+    mask = cluster < 100 * share
+    queries = vectors[rng.choice(6_000, 200, replace=False)]
+    _, positions = segment.search(queries, 10, segment.eligible(mask))
+    best = brute_force(queries, vectors, mask, 10)
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(positions, best, strict=True)]) >= 0.98
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
@@ -152,6 +171,8 @@ def test_every_kind_of_index_finds_among_what_may_be_found(tmp_path: Path, facto
         ("HNSW1", "'HNSW1' for 16 dimensions: expected sizes above 0, and 2 or more for HNSW"),
         ("IVF0,Flat", "expected sizes above 0"),
         ("IVF5000,Flat", "cannot be trained on 600 vectors: .*; name one with fewer lists or codes with --factory"),
+        ("IVF4,Flat,Refine(IVF8,Flat)", r"expected Flat, SQ or PQ in Refine\(…\), got IndexIVFFlat"),
+        ("HNSW100000000", "bad_alloc|too large"),
         ("PCA99,Flat", "cannot output 99 dimensions from 16"),
     ],
 )
