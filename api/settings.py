@@ -94,13 +94,15 @@ class ServeSettings(BaseSettings):
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
     num_gpus: float = Field(default=0, ge=0)
     max_searches: int | None = Field(
-        default=None, ge=1, description="searches, and things to embed, worked on at once; none: 4 for each core"
+        default=None, ge=1, description="searches, and things to embed, worked on at once; none: 16 for each core"
     )
     max_url_fetches: int = Field(
         default=RequestLimits.max_url_fetches, ge=1, description="pictures fetched from other hosts at once"
     )
     max_ongoing_requests: int = Field(default=Access.max_ongoing_requests, ge=1)
-    max_queued_requests: int = Field(default=256, ge=1)
+    max_queued_requests: int = Field(
+        default=32, ge=1, description="on Ray Serve, requests that wait for a replica, one that is started anew say"
+    )
     request_timeout_s: float = Field(default=Access.request_timeout_s, gt=0)
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
@@ -115,8 +117,8 @@ class ServeSettings(BaseSettings):
             max_k=self.max_k,
             max_upload_bytes=self.max_upload_bytes,
             max_json_bytes=2 * self.max_upload_bytes,
-            # Measured: enough to keep all cores busy, and few enough that nobody waits for three times the usual.
-            max_searches=self.max_searches or 4 * (os.cpu_count() or 1),
+            # Who is let in last waits for all before him: more places make answers later, not more of them.
+            max_searches=self.max_searches or 16 * (os.cpu_count() or 1),
             max_url_fetches=self.max_url_fetches,
         )
 
