@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,12 +148,24 @@ class JobSpec(_Section):
         )
 
 
+class _Loader(yaml.SafeLoader):
+    """Whole numbers as in YAML 1.2: to YAML 1.1 an unquoted 2:8 is 128."""
+
+
+_INT = "tag:yaml.org,2002:int"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _INT]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+
+
 def read_spec(path: Path) -> JobSpec:
     """The job in a file. SpecError names the file, and each line and field with what was expected there."""
     try:
         text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, yaml.SafeLoader)
-        content = yaml.safe_load(text)
+        node = yaml.compose(text, _Loader)
+        content = yaml.load(text, _Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML; deploy/job.yaml is one") from error
     except yaml.YAMLError as error:

@@ -57,6 +57,12 @@ def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
     assert (spec.retention.keep, spec.missing, spec.max_missing) == (3, "delete", 0.2)
 
 
+def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nresources: {actors: "
+    assert spec_of(tmp_path, text + "2:8}").resources.actors == (2, 8)  # and not 128, as YAML once had it
+    assert spec_of(tmp_path, text + "4}").resources.actors == (4, 4)
+
+
 def test_names_of_models(tmp_path: Path) -> None:
     text = "source: a\ncollection: b\nmodel: "
     assert spec_of(tmp_path, text + "openai/clip-vit-base-patch32").model == "openai/clip-vit-base-patch32"

@@ -1,0 +1,174 @@
+"""The examples in deploy/ work: each one is parsed by what reads it, and what it runs is run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from ray.dashboard.modules.job.cli import submit
+
+from index.build import build_index
+from index.collection import Collection
+from index.records import RunManifest
+from jobs.history import last_runs
+from jobs.schedule_cron import cron_trigger
+from jobs.sources import list_images
+from jobs.spec import read_spec
+from tests.hand_made import DIM, MODEL, unit_vectors
+from tests.small_collection import COLOURS, png
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+LIKENESS = Path(sys.executable).parent / "likeness"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job's file, and a collection that is up to date with its source, so that a run needs no model."""
+    source = tmp_path / "pictures"
+    source.mkdir()
+    for name, colour in COLOURS.items():
+        (source / name).write_bytes(png(colour))
+    listing = list_images(str(source))
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    start = collection.start_run(str(source), MODEL)
+    vectors = pa.array(list(unit_vectors(len(listing)).astype(np.float32)), pa.list_(pa.float32(), DIM))
+    file = collection.write_rows(start.run_id, "rows", listing.append_column("embedding", vectors))
+    manifest = RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file])
+    collection.commit_run(manifest)
+    build_index(collection)
+    path = tmp_path / "job.yaml"
+    path.write_text("source: pictures\ncollection: collection\nretention: {keep: 2}\n")
+    return path
+
+
+def outcomes(job: Path) -> list[tuple[str, int | None]]:
+    runs = last_runs(Collection.open(str(job.parent / "collection")), 10)
+    return [(run.outcome, run.counts.get("unchanged")) for run in runs]
+
+
+def shell(command: str, job: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """As cron runs it: from another folder, with an environment of next to nothing."""
+    environment = {"HOME": str(job.parent), "PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(
+        ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), "/bin/sh", "-c", command],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_example_of_a_job_is_one() -> None:
+    spec = read_spec(DEPLOY / "job.yaml")
+    assert (spec.source, spec.collection, spec.retention.keep) == ("/srv/pictures", "/srv/likeness", 3)
+
+
+def test_what_is_commented_out_in_the_example_is_right_too(tmp_path: Path) -> None:
+    text = (DEPLOY / "job.yaml").read_text()
+    optional = re.sub(r"(?m)^( *)# (?=address:|actors:|num_gpus:|max_memory:|on_success:|metrics_file:)", r"\1", text)
+    (tmp_path / "job.yaml").write_text(optional)
+    spec = read_spec(tmp_path / "job.yaml")
+    assert (spec.resources.address, spec.resources.actors, spec.resources.num_gpus) == ("auto", (1, 4), 1)
+    assert spec.index.max_memory == 2 * 1024**3
+    assert spec.notify.on_success is not None
+    assert spec.metrics_file == "/var/lib/node_exporter/textfile/likeness.prom"
+
+
+def test_the_crontab(job: Path) -> None:
+    lines = [line for line in (DEPLOY / "crontab").read_text().splitlines() if line and not line.startswith("#")]
+    variables = dict(line.split("=", 1) for line in lines[:-1])
+    assert set(variables) == {"LIKENESS", "JOB", "LOG"}
+    *times, command = lines[-1].split(maxsplit=5)
+    cron_trigger(" ".join(times), None, 0)
+    assert not re.search(r"(?<!\\)%", command)
+    log = job.parent / "reembed.log"
+    done = shell(command, job, LIKENESS=str(LIKENESS), JOB=str(job), LOG=str(log))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), log.read_text()
+    assert "index 000001 stays live" in log.read_text()
+    assert outcomes(job) == [("succeeded", 3)]
+
+
+def test_the_service_of_systemd(job: Path, tmp_path: Path) -> None:
+    service = (DEPLOY / "likeness-reembed.service").read_text()
+    command = re.findall(r"(?m)^ExecStart=(.*)$", service)[0]
+    assert command == "/opt/likeness/.venv/bin/likeness reembed --spec /etc/likeness/job.yaml"
+    command = command.replace("/opt/likeness/.venv/bin/likeness", str(LIKENESS)).replace(
+        "/etc/likeness/job.yaml", str(job)
+    )
+    assert shell(command, job).returncode == 0
+    assert outcomes(job) == [("succeeded", 3)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_finds_nothing_wrong_with_its_units(tmp_path: Path) -> None:
+    service = (DEPLOY / "likeness-reembed.service").read_text()
+    (tmp_path / "likeness-reembed.service").write_text(
+        service.replace("/opt/likeness/.venv/bin/likeness", str(LIKENESS)).replace("User=likeness", "User=root")
+    )
+    timer = shutil.copy(DEPLOY / "likeness-reembed.timer", tmp_path)
+    command = ["systemd-analyze", "verify", "--man=no", str(timer), str(tmp_path / "likeness-reembed.service")]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False)
+    complaints = [line for line in verified.stderr.splitlines() if "likeness-reembed" in line]
+    assert (verified.returncode, complaints) == (0, []), verified.stderr
+    when = re.findall(r"(?m)^OnCalendar=(.*)$", Path(timer).read_text())[0]
+    subprocess.run(["systemd-analyze", "calendar", when], check=True, capture_output=True)
+
+
+def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
+    """With a `ray` that runs what it is to submit."""
+    script = DEPLOY / "ray-job-submit.sh"
+    assert os.access(script, os.X_OK)
+    assert shell(str(script), job).stderr.rstrip().endswith("set it to the address of the dashboard: http://head:8265")
+    ray = tmp_path / "bin" / "ray"
+    ray.parent.mkdir()
+    ray.write_text('#!/bin/sh\necho "$@"\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
+    ray.chmod(0o755)
+    path = f"{ray.parent}:{LIKENESS.parent}:/usr/bin:/bin"
+    done = shell(str(script), job, PATH=path, RAY_ADDRESS="http://head:8265", JOB=str(job))
+    assert done.returncode == 0, done.stderr
+    asked = done.stdout.splitlines()[0]
+    submitted = r"job submit --address http://head:8265 --submission-id likeness-reembed-\d{4}-\d\d-\d\d "
+    assert re.match(submitted, asked), asked
+    options = {name for parameter in submit.params for name in parameter.opts}
+    assert set(re.findall(r"--[a-z-]+", asked.partition(" -- ")[0])) <= options
+    assert outcomes(job) == [("succeeded", 3)]
+
+
+def test_the_cron_job_of_kubernetes(job: Path, tmp_path: Path) -> None:
+    by_kind: dict[str, dict[str, Any]] = {
+        each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kuberay-cronjob.yaml").read_text())
+    }
+    assert list(by_kind) == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "CronJob"]
+    account = by_kind["ServiceAccount"]["metadata"]["name"]
+    assert by_kind["RoleBinding"]["subjects"][0]["name"] == account
+    assert by_kind["RoleBinding"]["roleRef"]["name"] == by_kind["Role"]["metadata"]["name"]
+    cron = by_kind["CronJob"]["spec"]
+    cron_trigger(cron["schedule"], cron["timeZone"], 0)
+    pod = cron["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account
+    files = by_kind["ConfigMap"]["data"]
+    [container] = pod["containers"]
+    assert container["args"] == ["create", f"--filename={container['volumeMounts'][0]['mountPath']}/rayjob.yaml"]
+    rayjob = yaml.safe_load(files["rayjob.yaml"])
+    assert (rayjob["kind"], by_kind["Role"]["rules"][0]["verbs"]) == ("RayJob", ["create"])
+    head = rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    for each in (pod, head):
+        assert {volume["name"]: volume["configMap"]["name"] for volume in each["volumes"]} == {
+            each["containers"][0]["volumeMounts"][0]["name"]: by_kind["ConfigMap"]["metadata"]["name"]
+        }
+    (tmp_path / "k8s.yaml").write_text(files["job.yaml"])
+    assert read_spec(tmp_path / "k8s.yaml").resources.address == "auto"
+    mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
+    entrypoint = rayjob["spec"]["entrypoint"]
+    assert f"{mounted}/job.yaml" in entrypoint
+    done = shell(entrypoint.replace(f"{mounted}/job.yaml", str(job)), job, PATH=f"{LIKENESS.parent}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    pinned = re.findall(r"(?m)^ray==(.*)$", (DEPLOY.parent / "constraints.txt").read_text())
+    assert [rayjob["spec"]["rayClusterSpec"]["rayVersion"]] == pinned
