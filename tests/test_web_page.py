@@ -578,4 +578,4 @@ def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page
     call.get_by_role("button", name="Try it out").click()
     call.locator("textarea").fill('{"text": "a red star", "k": 1}')
     call.get_by_role("button", name="Execute").click()
-    expect(call.locator(".live-responses-table .response-col_status")).to_have_text(re.compile("^200"))
+    expect(call.locator(".live-responses-table .response .response-col_status")).to_have_text(re.compile("^200"))
