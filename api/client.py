@@ -144,7 +144,9 @@ class LikenessClient:
                 raise ClientError("the server has changed its model meanwhile: expected vectors of one; embed again")
             for found in understood(lambda answer: [outcome(each, _vector) for each in answer["results"]], answer):
                 if isinstance(found, RequestRefused):
-                    raise refusal({**found.problem, "detail": f"{name}[{len(vectors)}]: {found.detail}"})
+                    # The server counts within its batch.
+                    known = {key: value for key, value in found.problem.items() if key != "field"}
+                    raise refusal({**known, "detail": f"{name}[{len(vectors)}]: {found.detail}"})
                 vectors.append(found)
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
 

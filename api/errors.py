@@ -67,7 +67,8 @@ class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caugh
     """The server answered with the problem document `problem`.
 
     Tell problems apart by `type`, such as urn:likeness:problem:unusable-image; `errors` say what is wrong with which
-    field of an invalid request. `retry_after`: the seconds that the server asked to wait for, or None.
+    field of an invalid request, `field` which picture was rejected: "queries.2.url", say. `retry_after`: the seconds
+    that the server asked to wait for, or None.
     """
 
     def __init__(self, problem: Mapping[str, Any], retry_after: float | None = None) -> None:
@@ -78,9 +79,11 @@ class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caugh
         self.status = int(problem.get("status", 0))
         self.detail = str(problem.get("detail", ""))
         self.errors: list[dict[str, str]] = problem.get("errors") or []
+        self.field: str | None = problem.get("field")
 
     def __str__(self) -> str:
-        return f"{self.detail} ({self.type}, HTTP status {self.status})"
+        where = "" if self.field is None else f"{self.field}: "
+        return f"{where}{self.detail} ({self.type}, HTTP status {self.status})"
 
 
 class TooBusy(RequestRefused):

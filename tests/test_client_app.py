@@ -118,7 +118,7 @@ def test_vectors_are_the_models(client: LikenessClient, service: SearchService) 
     searcher = service.engine.searcher
     assert np.allclose(vectors, [searcher.vector("red.png"), searcher.vector("blue.png")], atol=1e-6)
     assert client.embed_images([]).shape == (0, FakeEmbedder().identity.dim)
-    with pytest.raises(RequestRefused, match=r"images\[1\]: ") as caught:
+    with pytest.raises(RequestRefused, match=r"^images\[1\]: expected a picture") as caught:
         client.embed_images([PICTURES["red.png"], b"<html>"])
     assert caught.value.type == "urn:likeness:problem:unusable-image"
 
@@ -139,6 +139,9 @@ def test_refusals(client: LikenessClient) -> None:
     with pytest.raises(RequestRefused) as caught:
         client.search(image=b"not a picture")
     assert caught.value.problem["reason"] == "not_an_image"
+    with pytest.raises(RequestRefused, match=r"^queries\.1\.image: expected a picture") as caught:
+        client.search(queries=[{"text": "a"}, {"image": b"not a picture"}])
+    assert caught.value.field == "queries.1.image"
     with pytest.raises(RequestRefused) as caught:
         client.search(text="a", url="http://pictures.example/red.png")
     assert caught.value.errors[0]["expected"].startswith("exactly one of url, image, text")
