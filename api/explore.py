@@ -19,6 +19,7 @@ from api.exploration import Exploration
 from api.nearest import Vector, nearest, vector_of_image
 from api.neighbours import Asked, Neighbours
 from api.picture_map import PictureMap
+from api.picture_row import PictureRow
 from api.pictures import Pictures
 from api.query import Part, Query
 from api.service import SearchService
@@ -147,6 +148,10 @@ class Likeness:
     def map(self, points: npt.ArrayLike, ids: Sequence[str], groups: Sequence[str | None] | None = None) -> PictureMap:
         """The pictures of `ids` on a plane at `points`, `(n, 2)`, coloured by `groups`."""
         return PictureMap(points, ids, thumbnail=self.thumbnail, groups=groups)
+
+    def show(self, ids: Sequence[str], details: Sequence[str] | None = None, *, caption: str = "") -> PictureRow:
+        """The pictures of `ids`, each with a line of `details` below. ValueError when these are not one for each."""
+        return PictureRow(ids, details, caption=caption, thumbnail=self.thumbnail)
 
     def thumbnail(self, image_id: str, side: int = 160) -> bytes:
         """A JPEG of an image, its longer side `side` pixels at most. Problem when its file cannot be read."""

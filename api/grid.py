@@ -25,11 +25,11 @@ class Card:
 
 
 def grid_html(query: Sequence[Card], matches: Sequence[Card], *, caption: str, note: str = "") -> str:
-    """The query's cards beside those of its matches. `caption` stands above, `note`, where there is one, below."""
+    """The query's cards, if any, beside those of its matches. `caption` stands above, `note`, if any, below."""
+    beside = f'<div class="lk-query">{"".join(map(card_html, query))}</div>' if query else ""
     return (
         f'<div class="likeness"><style>{CSS}</style><div class="lk-caption">{escape(caption)}</div>'
-        f'<div class="lk-row"><div class="lk-query">{"".join(map(card_html, query))}</div>'
-        f'<div class="lk-grid">{"".join(map(card_html, matches))}</div></div>'
+        f'<div class="lk-row">{beside}<div class="lk-grid">{"".join(map(card_html, matches))}</div></div>'
         + (f'<div class="lk-note">{escape(note)}</div>' if note else "")
         + "</div>"
     )
@@ -70,7 +70,8 @@ CSS = """
 .likeness .lk-words { font-size: 15px; font-style: italic; text-align: center; overflow-wrap: anywhere; }
 .likeness .lk-gone { font-size: 12px; opacity: .7; text-align: center; overflow-wrap: anywhere; }
 .likeness figcaption { display: block; margin: 5px 2px 0; text-align: left; font-style: normal; }
-.likeness figcaption b { font-variant-numeric: tabular-nums; }
+.likeness figcaption b { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 .likeness .lk-detail { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; opacity: .75; }
 """.replace("\n", " ")
 """How a grid looks, by class names that are its own."""

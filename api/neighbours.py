@@ -134,7 +134,7 @@ class Neighbours(Sequence[Match]):
             detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + alike,
             tooltip="\n".join([match.image_id, *_facts(match)]),
         )
-        return _with_picture(card, lambda: self.thumbnail(match.image_id, _SIDE))
+        return with_picture(card, lambda: self.thumbnail(match.image_id, _SIDE))
 
     def _query_card(self, asked: Asked) -> Card:
         part = asked.part
@@ -142,14 +142,14 @@ class Neighbours(Sequence[Match]):
         card = Card(heading=heading, detail=asked.caption, tooltip=asked.title)
         if part.data is not None:
             data = part.data
-            return _with_picture(card, lambda: thumbnail(data, _SIDE))
+            return with_picture(card, lambda: thumbnail(data, _SIDE))
         if part.image_id is not None:
             image_id = part.image_id
-            return _with_picture(card, lambda: self.thumbnail(image_id, _SIDE))
+            return with_picture(card, lambda: self.thumbnail(image_id, _SIDE))
         return replace(card, words=part.text, detail="words") if part.text else replace(card, words="a vector")
 
 
-def _with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
+def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
     """The card with its picture, or with why there is none."""
     try:
         return replace(card, jpeg=jpeg())

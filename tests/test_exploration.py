@@ -149,3 +149,13 @@ def test_a_map_of_pictures_that_are_gone_has_points(likeness: Likeness) -> None:
     lost = Likeness(likeness.searcher, FakeEmbedder, fetcher=RecordingFetcher({}))
     drawn = lost.map(np.eye(2), ["000.png", "001.png"])._repr_html_()
     assert (drawn.count("<circle"), drawn.count("<image")) == (2, 0)
+
+
+def test_pictures_that_were_picked_out_are_shown_with_a_line_each(likeness: Likeness) -> None:
+    row = likeness.show(["003.png", "001.png"], ["first <b>", "second"], caption="two")._repr_html_()
+    assert row.count("<img") == 2
+    assert row.index("003.png") < row.index("001.png")
+    assert "first &lt;b&gt;" in row
+    assert 'lk-query"' not in row
+    with pytest.raises(ValueError, match="got 1 details for 2 ids"):
+        likeness.show(["003.png", "001.png"], ["one"])
