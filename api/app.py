@@ -35,7 +35,13 @@ Every error is an `application/problem+json` document (RFC 9457). Its `type` nev
 """
 
 
-def create_app(service: SearchService, *, limits: RequestLimits | None = None, access: Access | None = None) -> FastAPI:
+def create_app(
+    service: SearchService,
+    *,
+    limits: RequestLimits | None = None,
+    access: Access | None = None,
+    metrics: Metrics | None = None,
+) -> FastAPI:
     """The app that answers from `service`; when it starts, it warms that up and follows the live index version."""
 
     @asynccontextmanager
@@ -67,7 +73,7 @@ def create_app(service: SearchService, *, limits: RequestLimits | None = None, a
     install_access(app, access or Access(), searching)
     install_api_version(app)
     install_browser_headers(app)
-    metrics = Metrics()
+    metrics = metrics or Metrics()
     follow(service, metrics)
     install_telemetry(app, metrics)
     return app

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.embedding_cache import ContentKey, EmbeddingCache
+from api.errors import Problem
 from embedder.protocol import Embedder
 
 Vector = NDArray[np.float32]
@@ -148,8 +149,9 @@ class _Work:
         try:
             done = list(zip(jobs, embed([job.item for job in jobs]), strict=True))
         except Exception as error:
-            if len(jobs) == 1:
-                self.running.fail(jobs[0], error)
+            if len(jobs) == 1 or isinstance(error, Problem):  # which is no fault of theirs, but of whoever embeds
+                for job in jobs:
+                    self.running.fail(job, error)
                 return
             # One of them is at fault: alone, it fails alone.
             for job in jobs:

@@ -1,5 +1,6 @@
 """Puts a service together from settings: the one place where the server's parts are chosen."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from api.embedding_cache import EmbeddingCache
@@ -13,39 +14,47 @@ from index.collection import Collection
 from index.records import ModelRecord
 from index.versions import open_last_good
 
+LoadModel = Callable[[ModelRecord], Embedder]
+"""From what an index version says of its model to that model."""
 
-def build_service(settings: ServeSettings, *, query_policy: FetchPolicy | None = None) -> SearchService:
+
+def build_service(
+    settings: ServeSettings, *, load_model: LoadModel | None = None, query_policy: FetchPolicy | None = None
+) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
-    `query_policy` says what queries may name: by default public web addresses alone, whoever asks.
+    `load_model` loads it, and those of later versions: by default into this process. `query_policy` says what queries
+    may name: by default public web addresses alone, whoever asks.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
     collection = Collection.open(settings.collection)
     searcher = open_last_good(collection)
-    # Imported late: torch takes seconds, which a mistyped collection should not cost.
-    from embedder.model import ClipEmbedder
-
+    load_model = load_model or model_loader(settings, searcher.model)
     # A URL may bring as much as an upload, and no more.
     untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
-
-    def load(model: str, revision: str | None) -> Embedder:
-        return ClipEmbedder.load(model, revision=revision, device=settings.device, threads=settings.threads)
-
-    first = searcher.model
-    recorded = first.revision if settings.model is None else None
-    model, revision = settings.model or first.id, settings.revision or recorded
-
-    def load_recorded(record: ModelRecord) -> Embedder:
-        # What the settings say is where to find the model of the index that they were made for.
-        return load(model, revision) if record.fingerprint == first.fingerprint else load(record.id, record.revision)
-
     return SearchService(
-        embedder=load(model, revision),
+        embedder=load_model(searcher.model),
         searcher=searcher,
-        source=IndexSource(collection=collection, load_model=load_recorded, interval_s=settings.swap_interval_s),
+        source=IndexSource(collection=collection, load_model=load_model, interval_s=settings.swap_interval_s),
         query_fetcher=Fetcher(query_policy or untrusted),
         picture_fetcher=Fetcher(FetchPolicy()),
         cache=EmbeddingCache(settings.embedding_cache_bytes),
         query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),
     )
+
+
+def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+    """Loads models into this process. `settings` say where the `first` one is; the others are where they were."""
+
+    def load(record: ModelRecord) -> Embedder:
+        # Imported late: torch takes seconds, which a mistyped collection should not cost.
+        from embedder.model import ClipEmbedder
+
+        model, revision = record.id, record.revision
+        if first is None or record.fingerprint == first.fingerprint:
+            recorded = revision if settings.model is None else None
+            model, revision = settings.model or model, settings.revision or recorded
+        return ClipEmbedder.load(model, revision=revision, device=settings.device, threads=settings.threads)
+
+    return load

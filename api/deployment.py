@@ -1,69 +1,96 @@
-"""Runs the app on Ray Serve. The only module of the package that imports Ray."""
+"""Runs the app on Ray Serve. Only this module and `api.deployment_embedder` import Ray."""
 
+import asyncio
 import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import ray
 from fastapi import FastAPI
+from prometheus_client import Metric
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
-from api.compose import build_service
+from api.compose import LoadModel, build_service, model_loader
+from api.deployment_embedder import EmbedderReplica, RemoteEmbedder
 from api.errors import DeployError, ListenError
 from api.local import listening
 from api.logs import configure_logs
-from api.service import SearchService
+from api.metrics import Metrics
+from api.replica_metrics import merged
+from api.replicas import Replicas
 from api.settings import ServeSettings
 from api.telemetry import REQUEST_ID
+from embedder.protocol import Embedder
 from index.collection import Collection
 from index.errors import EmptyCollectionError
+from index.records import ModelRecord
+from index.versions import live_manifest
 
-APP_NAME = "likeness"
+APP_NAME: Final = "likeness"
+_DEPLOYMENT: Final = "Likeness"
+_METRICS_TIMEOUT_S: Final = 5.0
+_COMMON: Final[dict[str, Any]] = {
+    # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
+    "max_constructor_retry_count": 2,
+    # One that has died is missed within so long: the default, 10 s, is half of what starting another takes.
+    "health_check_period_s": 2,
+    # `api.telemetry` writes a line for each request.
+    "logging_config": {"enable_access_log": False},
+}
+
+logger = logging.getLogger(__name__)
 
 
-def serve_app(
-    settings: ServeSettings, *, compose: Callable[[ServeSettings], SearchService] = build_service
-) -> serve.Application:
-    """The Serve application of `settings`: one replica that holds the model and the index and answers HTTP.
+Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 
-    `compose` runs in the replica and must pickle.
+
+def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
+    """The Serve application of `settings`: replicas that hold the index, answer HTTP, and hold the model as well; or
+    with `embedders` have it in replicas of its own.
+
+    `models` makes what loads models from settings and the record of the model of the live index, in the replica: it
+    must pickle. Raises CollectionError.
     """
-
-    # A function, and not an app: Serve pickles what it is given, and a loaded model must not travel.
-    def build() -> FastAPI:
-        configure_logs(settings.log_format)
-        # Ray gives OpenMP as many threads as it reserves CPUs, one by default: the model would leave cores idle.
-        placed = settings.model_copy(update={"threads": settings.threads or os.cpu_count()})
-        app = create_app(compose(placed), limits=settings.limits(), access=settings.access())
-        app.add_middleware(_ProxyTellsRequestIds)
-        return app
-
+    live = live_manifest(Collection.open(settings.collection))
+    first = None if live is None else live.model
     deployment = serve.deployment(
-        name="Likeness",
-        num_replicas=1,
-        ray_actor_options={"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus},
+        name=_DEPLOYMENT,
+        ray_actor_options=_resources(settings, model=settings.embedders is None),
         # The app itself refuses what is too much, with a problem document: as many again may come to be refused.
         max_ongoing_requests=2 * settings.max_ongoing_requests,
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
-        # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
-        max_constructor_retry_count=2,
-        # `api.telemetry` writes a line for each request.
-        logging_config={"enable_access_log": False},
+        **_scale(settings.replicas, settings.target_ongoing_requests),
+        **_COMMON,
     )
-    return deployment(serve.ingress(build)()).bind()
+    load_model = partial(_load_here, settings, models, first)
+    embedder = None
+    if settings.embedders is not None:
+        embedding = serve.deployment(
+            name="Embedder",
+            ray_actor_options=_resources(settings, model=True),
+            # Those that wait are embedded together: enough for a batch under way and one that gathers.
+            max_ongoing_requests=64,
+            **_scale(settings.embedders, settings.target_ongoing_embeddings),
+            **_COMMON,
+        )
+        embedder = embedding(EmbedderReplica).bind(settings, load_model, first)
+    return deployment(serve.ingress()(_Replica)).bind(settings, load_model, embedder)
 
 
 def run(
     settings: ServeSettings,
     *,
     blocking: bool = True,
-    compose: Callable[[ServeSettings], SearchService] = build_service,
+    models: Models = model_loader,
     on_listening: Callable[[str], None] | None = None,
 ) -> str:
     """Deploy on the Ray cluster of RAY_ADDRESS, or on one of this machine; gives the server's URL.
@@ -88,7 +115,7 @@ def run(
         # The app's own time limit comes first.
         timeout_s = settings.request_timeout_s + 5
         serve.start(http_options={"host": host, "port": port, "request_timeout_s": timeout_s})
-        serve.run(serve_app(settings, compose=compose), name=APP_NAME, route_prefix="/")
+        serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
         raise DeployError(
             f"Ray Serve could not start the application: {_cause() or str(error).splitlines()[-1]}"
@@ -102,6 +129,63 @@ def run(
         finally:
             serve.delete(APP_NAME)
     return url
+
+
+class _Replica:
+    """Builds the app where it runs: a loaded model must not travel."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, settings: ServeSettings, load_model: LoadModel, embedder: DeploymentHandle[Any] | None
+    ) -> None:
+        configure_logs(settings.log_format)
+        self._metrics = Metrics(self._gather)
+        if embedder is not None:
+            load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
+        # In a thread: handles wait for answers, which the event loop's own thread must not.
+        service = await asyncio.to_thread(build_service, settings, load_model=load_model)
+        self._app = create_app(service, limits=settings.limits(), access=settings.access(), metrics=self._metrics)
+        self._app.add_middleware(_ProxyTellsRequestIds)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return self._app
+
+    async def metrics(self) -> tuple[str, list[Metric]]:
+        """This replica's name and what it has counted."""
+        return serve.get_replica_context().replica_id.unique_id, self._metrics.collect()
+
+    async def _gather(self) -> list[Metric]:
+        try:
+            replicas = serve.get_deployment_handle(_DEPLOYMENT, APP_NAME).broadcast("metrics")
+            answers = await replicas.results_async(timeout_s=_METRICS_TIMEOUT_S, return_exceptions=True)
+        except Exception:
+            logger.warning("the metrics of the other replicas cannot be had", exc_info=True)
+            answers = [await self.metrics()]
+        return merged(dict(answer for answer in answers if not isinstance(answer, BaseException)))
+
+
+def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | None, record: ModelRecord) -> Embedder:
+    """Load a model into this replica."""
+    # Ray gives OpenMP as many threads as it reserves CPUs, one by default: a replica that is alone would leave cores
+    # idle. Several are not to get in each other's way.
+    alone = (settings.embedders or settings.replicas).most == 1
+    threads = settings.threads or (os.cpu_count() if alone else max(1, int(settings.num_cpus)))
+    return models(settings.model_copy(update={"threads": threads}), first)(record)
+
+
+def _resources(settings: ServeSettings, *, model: bool) -> dict[str, float]:
+    return {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus if model else 0}
+
+
+def _scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
+    if replicas.least == replicas.most:
+        return {"num_replicas": replicas.least}
+    return {
+        "autoscaling_config": {
+            "min_replicas": replicas.least,
+            "max_replicas": replicas.most,
+            "target_ongoing_requests": target_ongoing_requests,
+        }
+    }
 
 
 class _ProxyTellsRequestIds:

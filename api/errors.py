@@ -171,6 +171,7 @@ PROBLEMS: Final = _table(
         "no such host, no connection, or it says 5xx: see `reason`",
     ),
     ("not-ready", 503, "Not ready", "the server cannot answer queries yet, or its warm-up failed"),
+    ("embedder-unavailable", 503, "The model does not answer", "the part of the server that embeds is away; try again"),
     ("timeout", 503, "No answer in time", "the server did not answer within its own time limit; try again"),
     ("out-of-memory", 503, "No memory left", "the picture does not fit into the memory that is free; try again"),
     ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,10 +39,18 @@ class Serving:
     cache_misses: int
 
 
-class Metrics:
-    """The counters of one server, in a registry of its own. Thread-safe. One that nobody reads costs microseconds."""
+Gather = Callable[[], Awaitable[Sequence[Metric]]]
+"""The metrics of a server that consists of several processes."""
 
-    def __init__(self) -> None:
+
+class Metrics:
+    """The counters of one process, in a registry of its own. Thread-safe. One that nobody reads costs microseconds.
+
+    Where the process is one of several, `gather` brings the metrics of all of them.
+    """
+
+    def __init__(self, gather: Gather | None = None) -> None:
+        self._gather = gather
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._of_requests()
@@ -114,10 +122,26 @@ class Metrics:
         """Ask, whenever the metrics are read, what answers."""
         self._registry.register(_Following(serving))
 
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics in the format that an Accept header asks for, and the media type of it."""
+    def collect(self) -> list[Metric]:
+        """What this process has counted; pickles."""
+        return list(self._registry.collect())
+
+    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """The metrics of the server in the format that an Accept header asks for, and the media type of it."""
         encode, media_type = choose_encoder(accept)
-        return encode(self._registry), media_type
+        if self._gather is None:
+            return encode(self._registry), media_type
+        gathered = CollectorRegistry()
+        gathered.register(_Gathered(await self._gather()))
+        return encode(gathered), media_type
+
+
+@dataclass(frozen=True, eq=False)
+class _Gathered(Collector):
+    metrics: Sequence[Metric]
+
+    def collect(self) -> Sequence[Metric]:
+        return self.metrics
 
 
 class _Following(Collector):

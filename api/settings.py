@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from api.errors import ListenError
 from api.keys import KeyRing
 from api.logs import LogFormat
+from api.replicas import Replicas
 from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
@@ -60,7 +61,9 @@ class ServeSettings(BaseSettings):
     model: str | None = Field(default=None, description="a hub id or folder; none: the model of the index")
     revision: str | None = None
     device: str | None = None
-    threads: int | None = Field(default=None, ge=1, description="CPU threads of the model; none: all cores")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of the model; none: all cores, or those reserved"
+    )
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
@@ -91,8 +94,24 @@ class ServeSettings(BaseSettings):
 
     log_format: LogFormat = Field(default="text", description="of the log on stderr: text, or JSON lines")
 
-    num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for the replica")
-    num_gpus: float = Field(default=0, ge=0)
+    replicas: Annotated[Replicas, NoDecode] = Field(
+        default=Replicas(1, 1),
+        description='on Ray Serve, how many replicas answer: a number, or LEAST:MOST to follow the load, such as "1:4"',
+    )
+    target_ongoing_requests: float = Field(
+        default=4, gt=0, description="where `replicas` follow the load: requests at once that one should have"
+    )
+    embedders: Annotated[Replicas | None, NoDecode] = Field(
+        default=None, description="as `replicas`, of the model alone; none: each of `replicas` holds the model as well"
+    )
+    target_ongoing_embeddings: float = Field(
+        default=4, gt=0, description="where `embedders` follow the load: calls at once that one should have"
+    )
+    embedder_timeout_s: float = Field(
+        default=10, gt=0, description="how long a query waits for `embedders`, its turn among others included"
+    )
+    num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for each replica")
+    num_gpus: float = Field(default=0, ge=0, description="GPUs, or a share of one, for each that holds the model")
     max_searches: int | None = Field(
         default=None, ge=1, description="searches, and things to embed, worked on at once; none: 16 for each core"
     )
@@ -110,6 +129,11 @@ class ServeSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         """An environment variable holds names apart by commas."""
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("replicas", "embedders", mode="before")
+    @classmethod
+    def _counted(cls, value: Any) -> Any:
+        return Replicas.parse(value) if isinstance(value, str | int) else value
 
     def limits(self) -> RequestLimits:
         # Base64 makes a third more of a picture.

@@ -43,7 +43,7 @@ def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
         responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's text format, or OpenMetrics"}},
     )
     async def read_metrics(request: Request) -> Response:
-        body, media_type = metrics.exposition(request.headers.get("accept", ""))
+        body, media_type = await metrics.exposition(request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": media_type})
 
 

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from api.keys import KeyScope, add_key, list_keys, remove_key
 from api.logs import LogFormat
+from api.replicas import Replicas
+from jobs.errors import UsageError
 from jobs.options import CollectionArgument, FormatOption, MovedModelOption, OutputFormat, console, given, model_named
 
 errors = Console(stderr=True)
@@ -35,6 +37,13 @@ def serve(
         typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
     ] = None,
     model: MovedModelOption = None,
+    replicas: Annotated[
+        str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
+    ] = None,
+    embedders: Annotated[
+        str | None,
+        typer.Option(help="Replicas that hold the model alone, as `--replicas`; by default those hold it as well."),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A host, or host:port, that queries may name though it is private."),
@@ -57,9 +66,13 @@ def serve(
     """
     from api.settings import ServeSettings
 
+    if local and (replicas is not None or embedders is not None):
+        raise UsageError("--local is one process: --replicas and --embedders are for Ray Serve, without --local")
     settings = ServeSettings(
         **given(
             collection=collection,
+            replicas=_replicas("--replicas", replicas),
+            embedders=_replicas("--embedders", embedders),
             model=model and model_named(model),
             host=host,
             port=port,
@@ -77,6 +90,13 @@ def serve(
         from api.deployment import run
 
         run(settings, on_listening=_announce)
+
+
+def _replicas(option: str, text: str | None) -> Replicas | None:
+    try:
+        return None if text is None else Replicas.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{option} is {text!r}: {error}") from error
 
 
 def _announce(url: str) -> None:

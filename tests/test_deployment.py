@@ -17,18 +17,19 @@ from ray import serve
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from api.app import create_app
-from api.compose import build_service
-from api.deployment import run, serve_app
+from api.compose import LoadModel, build_service
+from api.deployment import Models, run, serve_app
 from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.local import run_local, running
 from api.service import SearchService
-from api.settings import RequestLimits, ServeSettings
+from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.model import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
 from index.errors import EmptyCollectionError, NotACollectionError
+from index.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
@@ -49,6 +50,15 @@ def composed(side: int = 32) -> Compose:
         )
 
     return compose
+
+
+def fakes(side: int = 32) -> Models:
+    """Loads a fake model, whichever is asked for. Nested, so that it pickles by value."""
+
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+        return lambda record: FakeEmbedder(side=side)
+
+    return models
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +104,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     settings = ServeSettings()
     assert settings.collection == "s3://bucket/cats"
     assert settings.allowed_hosts == {"intranet.example", "10.0.0.7:8080"}
-    assert settings.limits() == RequestLimits(max_k=50, max_upload_bytes=16 * 2**20, max_json_bytes=32 * 2**20)
+    assert (settings.limits().max_k, settings.limits().max_upload_bytes) == (50, 16 * 2**20)
     assert settings.model is None
 
 
@@ -232,31 +242,35 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 
 def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     """In Serve's local testing mode: no cluster, but the same wrapper and the same start-up."""
-    application = serve_app(ServeSettings(collection=collection, num_cpus=0.5), compose=composed())
+    application = serve_app(ServeSettings(collection=collection, num_cpus=0.5), models=fakes())
     serve.run(application, _local_testing_mode=True)
     deployment = application._bound_deployment
     assert deployment.max_ongoing_requests == 128  # twice the app's own bound
     assert deployment.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0}
 
 
-@pytest.mark.parametrize(("threads", "expected"), [(None, os.cpu_count()), (1, 1)])
-def test_the_model_has_every_core_of_a_replica_unless_told_otherwise(
-    collection: str, threads: int | None, expected: int
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, os.cpu_count()), ({"threads": 1}, 1), ({"replicas": 2}, 1), ({"replicas": "1:3", "num_cpus": 4}, 4)],
+)
+def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
+    collection: str, given: dict[str, Any], expected: int
 ) -> None:
     seen: list[int | None] = []
 
-    def compose(settings: ServeSettings) -> SearchService:
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
         seen.append(settings.threads)
-        return composed()(settings)
+        return fakes()(settings, first)
 
-    application = serve_app(ServeSettings(collection=collection, threads=threads), compose=compose)
-    serve.run(application, _local_testing_mode=True)
+    bound: Any = serve_app(ServeSettings(collection=collection, **given), models=models)._bound_deployment
+    load_model = bound.init_args[1]
+    load_model(Searcher.open(Collection.open(collection)).model)
     assert seen == [expected]
 
 
-def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
-    application = serve_app(ServeSettings(collection=str(tmp_path / "none")), compose=composed())
-    with pytest.raises(Exception, match="none does not exist"):
+def test_a_replica_that_cannot_start_says_why(collection: str) -> None:
+    application = serve_app(ServeSettings(collection=collection), models=fakes(side=64))
+    with pytest.raises(Exception, match="serve with the model of the index"):
         serve.run(application, _local_testing_mode=True)
 
 
@@ -273,16 +287,16 @@ def test_ray_serve_shares_no_port_with_anyone(collection: str, monkeypatch: pyte
 
 def test_ray_serve_needs_to_be_told_a_port(collection: str) -> None:
     with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
-        run(ServeSettings(collection=collection, port=0), compose=composed())
+        run(ServeSettings(collection=collection, port=0), models=fakes())
     assert not ray.is_initialized()
 
 
 def test_a_collection_that_is_not_there_is_said_before_a_cluster_is_started(tmp_path: Path) -> None:
     with pytest.raises(NotACollectionError, match="none does not exist"):
-        run(ServeSettings(collection=str(tmp_path / "none")), compose=composed())
+        run(ServeSettings(collection=str(tmp_path / "none")), models=fakes())
     Collection.create_or_open(str(tmp_path / "empty"))
     with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
-        run(ServeSettings(collection=str(tmp_path / "empty")), compose=composed())
+        run(ServeSettings(collection=str(tmp_path / "empty")), models=fakes())
     assert not ray.is_initialized()
 
 
@@ -299,7 +313,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.ray
 def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None, free_port: int) -> None:
     settings = ServeSettings(collection=collection, port=free_port, max_upload_bytes=100_000)
-    url = run(settings, blocking=False, compose=composed())
+    url = run(settings, blocking=False, models=fakes())
     assert url == f"http://127.0.0.1:{free_port}"
     assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
     with urllib.request.urlopen(urllib.request.Request(url, headers={"X-Request-ID": "mine"}), timeout=20) as response:
@@ -315,4 +329,4 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None,
     assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
-        run(settings, blocking=False, compose=composed(side=64))
+        run(settings, blocking=False, models=fakes(side=64))

@@ -1,5 +1,6 @@
 """What a server says of itself: request ids, metrics, log lines, readiness, and the dashboard that draws them."""
 
+import asyncio
 import io
 import json
 import logging
@@ -46,7 +47,7 @@ Labels = dict[str, str]
 def samples(metrics: Metrics) -> dict[str, list[tuple[Labels, float]]]:
     """Name of a sample → its labels and values, as Prometheus reads them."""
     found: dict[str, list[tuple[Labels, float]]] = {}
-    text = metrics.exposition()[0].decode()
+    text = asyncio.run(metrics.exposition())[0].decode()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
@@ -207,7 +208,7 @@ def test_requests_in_flight_are_those_being_answered(app: FastAPI, client: TestC
     seen = []
 
     @app.get("/watch")
-    async def watch() -> None:
+    def watch() -> None:
         seen.append(value(metrics, "likeness_requests_in_flight"))
 
     client.get("/watch")
@@ -427,7 +428,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(metrics: Metri
 
 def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
     metrics.follow(lambda: SERVING)
-    families = text_string_to_metric_families(metrics.exposition()[0].decode())
+    families = text_string_to_metric_families(asyncio.run(metrics.exposition())[0].decode())
     ours = {family.name for family in families if re.fullmatch(r"likeness_\w+(?<!_created)", family.name)}
     drawn = DASHBOARD.read_text()
     assert len(ours) > 10

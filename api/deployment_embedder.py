@@ -1,0 +1,162 @@
+"""The model in replicas of its own, and the Embedder that asks them. Only this and `api.deployment` import Ray."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+from api.batching import QueryBatcher
+from api.compose import LoadModel
+from api.embedding_cache import ContentKey, EmbeddingCache
+from api.errors import OtherModelError, Problem
+from api.logs import configure_logs
+from api.settings import ServeSettings
+from embedder.images import CropSpec
+from embedder.protocol import Embedder, ModelIdentity
+from index.records import ModelRecord
+
+Items = NDArray[np.uint8] | Sequence[str]
+"""Crops, `(n, side, side, 3)`, or texts."""
+
+# During a change of models queries come for the old one and for the new one.
+_MODELS_HELD: Final = 2
+# So small that a crowd of queries spreads over the replicas, and so large that it does not pay a hop for each.
+_ITEMS_A_CALL: Final = 8
+# A model may have to come from a hub first.
+_LOAD_TIMEOUT_S: Final = 900.0
+
+
+class EmbedderReplica:
+    """Embeds with the model that each call names, and loads it first where it does not hold it.
+
+    So a replica that is new, or that has missed a change of models, answers like the others. `first` is loaded at
+    once: the replica is not there before it can embed.
+    """
+
+    def __init__(self, settings: ServeSettings, load_model: LoadModel, first: ModelRecord | None) -> None:
+        configure_logs(settings.log_format)
+        self._load_model = load_model
+        self._cache = EmbeddingCache(settings.embedding_cache_bytes)
+        self._held: dict[str, tuple[Embedder, QueryBatcher]] = {}  # by fingerprint, the one used last at the end
+        self._loading = asyncio.Lock()
+        if first is not None:
+            self._held[first.fingerprint] = self._loaded(first)
+
+    async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
+        """Hold the model; its identity, and how its pictures are cut. Raises ModelError, OtherModelError."""
+        embedder, _ = await self._hold(record)
+        return embedder.identity, embedder.crop
+
+    async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
+        _, batcher = await self._hold(record)
+        contents = [item if isinstance(item, str) else item.tobytes() for item in items]
+        begun = [
+            batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
+            for content, item in zip(contents, items, strict=True)
+        ]
+        return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
+
+    async def _hold(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
+        if record.fingerprint not in self._held:
+            async with self._loading:
+                if record.fingerprint not in self._held:
+                    loaded = await asyncio.to_thread(self._loaded, record)
+                    while len(self._held) >= _MODELS_HELD:
+                        del self._held[next(iter(self._held))]
+                    self._held[record.fingerprint] = loaded
+        held = self._held[record.fingerprint] = self._held.pop(record.fingerprint)
+        return held
+
+    def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
+        embedder = self._load_model(record)
+        found = embedder.identity
+        if found.fingerprint != record.fingerprint:
+            raise OtherModelError(
+                f"expected model {record.id!r} (fingerprint {record.fingerprint}), which made the vectors of the "
+                f"index, got {found.model_id!r} (fingerprint {found.fingerprint}): serve with the model of the "
+                "index, or embed the collection again with this one"
+            )
+        return embedder, QueryBatcher(embedder, self._cache)
+
+
+class RemoteEmbedder:
+    """A model that EmbedderReplicas hold, as an Embedder. Thread-safe; not for an event loop's thread.
+
+    What a replica that dies leaves undone another one is asked for. Raises the problem `embedder-unavailable` when
+    there is no answer within `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        handle: DeploymentHandle[Any],
+        record: ModelRecord,
+        identity: ModelIdentity,
+        crop: CropSpec,
+        timeout_s: float,
+    ) -> None:
+        self.identity = identity
+        self.crop = crop
+        self._handle = handle
+        self._record = record
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
+        """Once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
+        with _failures_told():
+            # The first answer waits for a replica, where none is up yet.
+            identity, crop = handle.describe.remote(record).result(timeout_s=_LOAD_TIMEOUT_S)
+            handle.broadcast("describe", record).results(timeout_s=_LOAD_TIMEOUT_S)
+        return cls(handle, record, identity, crop, timeout_s)
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError, Problem."""
+        return self._embed(pixels)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm. Raises ModelError, Problem."""
+        return self._embed(list(texts))
+
+    def _embed(self, items: Items) -> NDArray[np.float32]:
+        parts = [items[start : start + _ITEMS_A_CALL] for start in range(0, len(items), _ITEMS_A_CALL)]
+        with _failures_told():
+            begun = [self._begin(part) for part in parts]
+            vectors = [finish() for finish in begun]
+        return np.concatenate(vectors) if vectors else np.empty((0, self.identity.dim), np.float32)
+
+    def _begin(self, part: Items) -> Callable[[], NDArray[np.float32]]:
+        ask = self._handle.embed.remote
+        response = ask(self._record, part)
+
+        def finish() -> NDArray[np.float32]:
+            try:
+                return self._answer(response)
+            except RayActorError:
+                return self._answer(ask(self._record, part))
+
+        return finish
+
+    def _answer(self, response: Any) -> NDArray[np.float32]:
+        try:
+            return response.result(timeout_s=self._timeout_s)  # type: ignore[no-any-return]
+        except TimeoutError:
+            response.cancel()
+            raise
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    """Raises what a replica raised as it was raised there, and a Problem where none answers."""
+    try:
+        yield
+    except RayTaskError as error:
+        raise error.cause from None
+    except (RayActorError, DeploymentUnavailableError, BackPressureError, TimeoutError) as error:
+        raise Problem("embedder-unavailable", "the model does not answer: try again soon", retry_after_s=2) from error

@@ -1,0 +1,17 @@
+"""The metrics of several replicas as one answer: a scrape through Ray Serve's proxy reaches any one of them."""
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import Metric
+
+
+def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
+    """Each replica's samples, told apart by a label `replica`: sums over it are right whichever replica answers."""
+    families: dict[str, Metric] = {}
+    for replica, metrics in by_replica.items():
+        for metric in metrics:
+            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            family.samples += [
+                sample._replace(labels={**sample.labels, "replica": replica}) for sample in metric.samples
+            ]
+    return list(families.values())
