@@ -10,26 +10,26 @@ from api.asked import BatchRequest, EmbedRequest, PromoteRequest, SearchRequest,
 from api.schemas import ProblemOut
 from api.settings import RequestLimits
 
+_PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+# But for the URL and the id they can be tried as they are on every server.
 _SEARCHES: Final[dict[str, dict[str, Any]]] = {
     "by URL": {"url": "https://example.com/cat.jpg", "k": 5},
-    "by a picture's bytes": {
-        "image": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
-    },
+    "by a picture's bytes": {"image": _PICTURE},
     "by text": {"text": "a striped red star"},
     "more like an image of the index": {"id": "shapes/star-0001.png", "distinct": True},
     "with a filter, the second page": {
         "text": "a red star",
-        "filter": {"label": "star", "width": {"$gte": 640}},
-        "min_score": 0.2,
+        "filter": {"format": {"$in": ["jpeg", "png"]}, "width": {"$gte": 64}},
+        "min_score": -0.2,
         "k": 20,
         "offset": 20,
-        "fields": ["label"],
+        "fields": [],
     },
     "a mix": {
         "queries": [
-            {"url": "https://example.com/cat.jpg"},
+            {"image": _PICTURE},
             {"text": "at night", "weight": 0.5},
-            {"id": "cats/0001.jpg", "weight": -0.3},
+            {"text": "indoors", "weight": -0.3},
         ]
     },
 }

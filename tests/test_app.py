@@ -590,6 +590,17 @@ def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.
         assert_problem(response, "text-not-supported", detail="no text side")
 
 
+def test_documented_examples_can_be_tried_as_they_are(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    tried = {
+        name: client.post(path, json=example["value"]).status_code
+        for path in ("/search", "/search/batch", "/embed")
+        for name, example in paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"].items()
+    }
+    assert {name for name, status in tried.items() if status != 200} == {"by URL", "more like an image of the index"}
+    assert len(tried) == 9
+
+
 def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     assert all(kind.type in document["info"]["description"] for kind in PROBLEMS.values())
