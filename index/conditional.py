@@ -52,6 +52,9 @@ def update_file(storage: Storage, path: str, change: Change) -> None:
 def _update_local(path: Path, change: Change) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0) as file:
+        if os.fstat(file.fileno()).st_uid == os.geteuid():
+            # Whoever may add files to the folder may write this one, which a umask would forbid.
+            os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back when a process dies
         except OSError as error:

@@ -121,7 +121,8 @@ class Lease:
             try:
                 self.check()
             except LeaseLostError as error:
-                logger.warning("%s", error)
+                if not self._done.is_set():  # it may have been released in the meantime
+                    logger.warning("%s", error)
                 return
             except (CollectionError, OSError) as error:
                 logger.warning("the lease on %s could not be renewed: %s", self.storage.location, error)

@@ -13,11 +13,12 @@ from pathlib import Path
 import boto3  # type: ignore[import-untyped]
 import pytest
 from moto.server import ThreadedMotoServer
+from obstore.store import AzureStore, GCSStore, S3Store
 
 import index.lease
 from index.build import build_index
 from index.collection import Collection
-from index.conditional import update_file
+from index.conditional import _object_store, update_file
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.lease import LEASE, LeaseRecord, writing
 from index.storage import Storage
@@ -193,6 +194,28 @@ def test_a_lease_removed_by_hand_is_lost(tmp_path: Path) -> None:
         (tmp_path / LEASE).unlink()
         with pytest.raises(LeaseLostError, match="now it is with nobody"):
             held.check_lease()
+
+
+def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        tmp_path.chmod(0o775)
+        with writing(Collection.create_or_open(str(tmp_path)), "index"):
+            assert (tmp_path / LEASE).stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("gs://anonymous@bucket/a", GCSStore),
+        ("az://account@container/a", AzureStore),
+        ("s3://K:S@bucket/a?region=eu-west-1", S3Store),
+    ],
+)
+def test_every_object_store_has_its_client(address: str, kind: type) -> None:
+    assert isinstance(_object_store(Storage.open(address)), kind)
 
 
 def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
