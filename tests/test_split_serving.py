@@ -28,6 +28,8 @@ from embedder.fake import FakeEmbedder
 from index.build import build_index
 from index.collection import Collection
 from index.records import ModelRecord
+from jobs.errors import UsageError
+from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told
 from tests.small_collection import COLOURS, add_pictures, make_collection, png
 
@@ -113,6 +115,19 @@ def test_replicas_are_a_number_or_two(text: str, expected: tuple[int, int], monk
 def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
     with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or LEAST:MOST, such as 1:4"):
         ServeSettings.model_validate({"collection": "c", name: text})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicas": "4:1"}, "--replicas is '4:1': expected a number of replicas"),
+        ({"embedders": "0"}, "--embedders is '0': expected a number of replicas"),
+        ({"local": True, "replicas": "2"}, "--local is one process"),
+    ],
+)
+def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        serve_command("no such folder", **options)
 
 
 def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
