@@ -34,17 +34,28 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
         if address is not None:
             _connect(address, log_to_driver=verbose, logging_level=level)
         else:
-            ray.init(
-                address="local",  # never the remains of a cluster whose driver was killed
-                num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
-                include_dashboard=False,
-                log_to_driver=verbose,
-                logging_level=level,
-            )
+            _start_here(log_to_driver=verbose, logging_level=level)
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
+    try:
+        ray.init(
+            address="local",  # never the remains of a cluster whose driver was killed
+            num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
+            include_dashboard=False,
+            log_to_driver=log_to_driver,
+            logging_level=logging_level,
+        )
+    except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
+        ray.shutdown()
+        raise JobError(
+            f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or join a "
+            "cluster with --address"
+        ) from error
 
 
 def _connect(address: str, *, log_to_driver: bool, logging_level: int) -> None:

@@ -192,4 +192,8 @@ def _report(
         promoted=index.promoted,
         note=index.note,
         seconds=seconds,
+        worker_seconds={
+            stage: round(sum(getattr(each.report, f"{stage}_seconds") for each in written), 3)
+            for stage in ("fetch", "decode", "model", "write")
+        },
     )

@@ -84,6 +84,8 @@ def reembed(
         return
     if source is None or collection is None:
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
     settings = ReembedSettings(
         source=source,
         collection=collection,

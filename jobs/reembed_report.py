@@ -43,7 +43,8 @@ class ReembedReport:
 
     `embedded`, `rejected` and `failed` add up to what the model was needed for; what failed is tried again next time.
     `runs` were committed. `recall` is recall@10 of the version that is live now, `promoted` whether it was made so.
-    `seconds` by stage; "start" is Ray's and the model's start-up, "embed" what followed it.
+    `seconds` by stage of this process; "start" is Ray's and the model's start-up, "embed" what followed it.
+    `worker_seconds` are those of all workers together.
     """
 
     source: str
@@ -61,6 +62,7 @@ class ReembedReport:
     promoted: bool
     note: str | None
     seconds: dict[str, float]
+    worker_seconds: dict[str, float]
 
     def to_json(self) -> str:
         """One object; the counts stand beside the rest."""

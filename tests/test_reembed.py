@@ -1,6 +1,5 @@
 """Re-embedding, night by night: what the model is needed for, what rows are left, and when it stops."""
 
-import io
 import os
 import re
 import shutil
@@ -9,9 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
@@ -21,7 +18,7 @@ from index.storage import Storage
 from index.versions import rollback
 from jobs.errors import SourceError, TooManyMissingError
 from jobs.request import EmbedOptions
-from tests.reembed_nights import Nights, assert_rows_are_what_is_there
+from tests.reembed_nights import Nights, assert_rows_are_what_is_there, bmp
 
 Other = partial(FakeEmbedder, dim=8)
 """Another model, of another length."""
@@ -32,21 +29,13 @@ class CrashedError(Exception):
     pass
 
 
-def picture(seed: int) -> bytes:
-    """A small picture that is like no other seed's; all have as many bytes."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
-    target = io.BytesIO()
-    Image.fromarray(pixels).save(target, "BMP")
-    return target.getvalue()
-
-
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
     """Ten pictures, embedded and indexed."""
     pictures = tmp_path / "pictures"
     (pictures / "a").mkdir(parents=True)
     for seed in range(10):
-        (pictures / "a" / f"{seed}.bmp").write_bytes(picture(seed))
+        (pictures / "a" / f"{seed}.bmp").write_bytes(bmp(seed))
     nights = Nights(pictures, tmp_path / "collection")
     nights.night()
     return nights
@@ -74,8 +63,8 @@ def test_a_night_without_change_does_nothing(nights: Nights, monkeypatch: pytest
 
 
 def test_a_night_embeds_what_is_new_or_changed_and_forgets_what_is_gone(nights: Nights) -> None:
-    (nights.pictures / "b.bmp").write_bytes(picture(11))
-    (nights.pictures / "a" / "3.bmp").write_bytes(picture(12))
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    (nights.pictures / "a" / "3.bmp").write_bytes(bmp(12))
     later(nights.pictures / "a" / "3.bmp")
     (nights.pictures / "a" / "7.bmp").unlink()
     report = nights.night()
@@ -121,7 +110,7 @@ def test_what_comes_back_has_its_vector_still(nights: Nights) -> None:
 def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(nights: Nights) -> None:
     path = nights.pictures / "a" / "3.bmp"
     status = path.stat()
-    path.write_bytes(picture(30))
+    path.write_bytes(bmp(30))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert nights.night().counts.unchanged == 10
     report = nights.night(verify_hash=True)
@@ -169,7 +158,7 @@ def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None
     other = tmp_path / "other"
     other.mkdir()
     for seed in range(20, 24):
-        (other / f"{seed}.bmp").write_bytes(picture(seed))
+        (other / f"{seed}.bmp").write_bytes(bmp(seed))
     assert nights.night(source=other).counts.missing == 0
     assert len(nights.collection.live_rows(["image_id"])) == 14
     (nights.pictures / "a" / "1.bmp").unlink()
@@ -181,7 +170,7 @@ def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None
 
 
 def test_a_dry_run_writes_nothing(nights: Nights) -> None:
-    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "c.bmp")
     before = sorted(path for path in nights.location.rglob("*"))
     report = nights.night(dry_run=True)
@@ -197,7 +186,7 @@ def test_rejects_are_tried_again_when_that_may_help(nights: Nights) -> None:
     report = nights.night(options=LENIENT)
     assert (report.rejected, report.failed) == (1, 0)
     assert nights.night(options=LENIENT).counts.unchanged == 11
-    broken.write_bytes(picture(40))
+    broken.write_bytes(bmp(40))
     report = nights.night(options=LENIENT)
     assert (report.counts.changed, nights.embedded[-1]) == (1, ["broken.png"])
 
@@ -238,7 +227,7 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
         nights.night(Other, after_block=crash)
     assert Searcher.open(nights.collection).model.dim == 16
     # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
-    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
     report = nights.night(Other)
     assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
@@ -248,7 +237,7 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
 def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    (other / "20.bmp").write_bytes(picture(20))
+    (other / "20.bmp").write_bytes(bmp(20))
     nights.night(source=other)
     report = nights.night(Other)
     assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
@@ -274,14 +263,14 @@ def failing_gate(*_: object, **__: object) -> None:
 
 
 def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights: Nights) -> None:
-    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
     nights.night()
     rollback(nights.collection)
     report = nights.night()
     assert (report.index_after, report.promoted) == ("000001", False)
     assert report.note is not None
     assert "000002 has these images and was rolled back" in report.note
-    (nights.pictures / "c.bmp").write_bytes(picture(12))
+    (nights.pictures / "c.bmp").write_bytes(bmp(12))
     assert nights.night().index_after == "000003"
 
 
@@ -304,7 +293,7 @@ def test_stopped_at_any_step_the_next_night_completes(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
     folder = nights.pictures / "a"
-    (nights.pictures / "b.bmp").write_bytes(picture(11))
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
     (folder / "7.bmp").unlink()
     write, path = STEPS[step]
@@ -315,7 +304,7 @@ def test_stopped_at_any_step_the_next_night_completes(
     Searcher.open(nights.collection)
     # What was written for a picture that has gone meanwhile must not come to life.
     (nights.pictures / "b.bmp").unlink()
-    (nights.pictures / "d.bmp").write_bytes(picture(13))
+    (nights.pictures / "d.bmp").write_bytes(bmp(13))
     nights.night()
     assert_rows_are_what_is_there(nights)
     assert Searcher.open(nights.collection).ntotal == 10
