@@ -8,21 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import yaml
 from ray.dashboard.modules.job.cli import submit
 
-from index.build import build_index
 from index.collection import Collection
-from index.records import RunManifest
 from jobs.history import last_runs
 from jobs.schedule_cron import cron_trigger
-from jobs.sources import list_images
 from jobs.spec import read_spec
-from tests.hand_made import DIM, MODEL, unit_vectors
-from tests.small_collection import COLOURS, png
+from tests.quiet_night import make_job
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 LIKENESS = Path(sys.executable).parent / "likeness"
@@ -30,22 +24,7 @@ LIKENESS = Path(sys.executable).parent / "likeness"
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job's file, and a collection that is up to date with its source, so that a run needs no model."""
-    source = tmp_path / "pictures"
-    source.mkdir()
-    for name, colour in COLOURS.items():
-        (source / name).write_bytes(png(colour))
-    listing = list_images(str(source))
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-    start = collection.start_run(str(source), MODEL)
-    vectors = pa.array(list(unit_vectors(len(listing)).astype(np.float32)), pa.list_(pa.float32(), DIM))
-    file = collection.write_rows(start.run_id, "rows", listing.append_column("embedding", vectors))
-    manifest = RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file])
-    collection.commit_run(manifest)
-    build_index(collection)
-    path = tmp_path / "job.yaml"
-    path.write_text("source: pictures\ncollection: collection\nretention: {keep: 2}\n")
-    return path
+    return make_job(tmp_path)
 
 
 def outcomes(job: Path) -> list[tuple[str, int | None]]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apscheduler.triggers.interval import IntervalTrigger
@@ -22,7 +23,7 @@ from jobs.errors import UsageError
 from jobs.history import JobRun, last_runs, read_output
 from jobs.schedule import ScheduledJob, run_schedule
 from jobs.schedule_cron import cron_trigger
-from tests.small_collection import COLOURS, png
+from tests.quiet_night import make_job
 
 LIKENESS = [sys.executable, "-m", "jobs.cli"]
 
@@ -92,14 +93,18 @@ def test_times_that_make_no_sense(cron: str, zone: str, message: str) -> None:
         cron_trigger(cron, zone, 0)
 
 
+TOLD = """\
+notify:
+  on_success: {command: cat > told.json}
+  on_failure: {command: cat > failed.json}
+metrics_file: job.prom
+"""
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     path = tmp_path / "job.yaml"
-    path.write_text(
-        "source: pictures\ncollection: collection\nmodel: demo\n"
-        "notify:\n  on_success: {command: 'cat > told.json'}\n  on_failure: {command: 'cat > failed.json'}\n"
-        "metrics_file: job.prom\n"
-    )
+    path.write_text("source: pictures\ncollection: collection\nmodel: demo\n" + TOLD)
     (tmp_path / "pictures").mkdir()
     return path
 
@@ -124,6 +129,7 @@ def runs_of(spec: Path) -> list[JobRun]:
 WRITE_DOWN = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from index.collection import Collection
 from jobs.history import JobRun, save
 storage = Collection.open("collection").storage
@@ -207,32 +213,40 @@ def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
         assert scheduler.wait(timeout=60) == 0
 
 
-@pytest.mark.ray
-def test_a_job_from_a_file_and_what_is_left_of_it(spec: Path) -> None:
-    for name, colour in COLOURS.items():
-        (spec.parent / "pictures" / f"{name}.png").write_bytes(png(colour))
+def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + TOLD)
     environment = {**os.environ, "COLUMNS": "200"}
 
     def likeness(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [*LIKENESS, *arguments], cwd=spec.parent, env=environment, capture_output=True, text=True, check=False
+            [*LIKENESS, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
 
-    assert "no run yet" not in likeness("runs", "collection").stdout  # there is no collection
-    dry = likeness("reembed", "--spec", "job.yaml", "--dry-run")
-    assert "Error" not in dry.stderr
-    assert "embedded" not in dry.stdout
-    first = likeness("reembed", "--spec", "job.yaml")
-    assert first.returncode == 0, first.stderr
-    told = json.loads((spec.parent / "told.json").read_text())
-    assert (told["outcome"], told["counts"]["new"], told["index"]) == ("succeeded", len(COLOURS), "000001")
-    assert 'change="new",collection=' in (spec.parent / "job.prom").read_text()
-    with writing(Collection.open(str(spec.parent / "collection")), "compact"):
+    def told(file: str) -> dict[str, Any]:
+        return dict(json.loads((tmp_path / file).read_text()))
+
+    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    assert likeness("reembed", "--spec", "job.yaml", "--dry-run").returncode == 0
+    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    (tmp_path / "pictures" / "red.png").unlink()
+    done = likeness("reembed", "--spec", "job.yaml")
+    assert done.returncode == 3, done.stderr
+    assert (told("failed.json")["outcome"], told("failed.json")["message"][:7]) == ("failed", "1 of th")
+    job.write_text(job.read_text() + "max_missing: 0.5\n")
+    done = likeness("reembed", "--spec", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (told("told.json")["outcome"], told("told.json")["index"]) == ("succeeded", "000002")
+    assert {name: count for name, count in told("told.json")["counts"].items() if count} == {
+        **{"listed": 2, "unchanged": 2, "missing": 1, "deleted": 1}
+    }
+    assert 'change="deleted",collection=' in (tmp_path / "job.prom").read_text()
+    with writing(Collection.open(str(tmp_path / "collection")), "compact"):
         assert likeness("reembed", "--spec", "job.yaml").returncode == 75
-    assert json.loads((spec.parent / "failed.json").read_text())["outcome"] == "busy"
+    assert told("failed.json")["outcome"] == "busy"
     shown = json.loads(likeness("runs", "collection", "--format", "json").stdout)
-    assert [run["outcome"] for run in shown] == ["succeeded", "busy"]
-    table = likeness("runs", "collection").stdout
+    assert [run["outcome"] for run in shown] == ["failed", "succeeded", "busy"]
+    table = likeness("runs", "collection", "--last", "2").stdout
     assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4} +\S+ +(\w+)", table) == ["succeeded", "busy"]
     refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
     assert refused.returncode == 2
