@@ -21,7 +21,7 @@ from apscheduler.triggers.cron import CronTrigger
 from index.collection import Collection
 from index.errors import CollectionError
 from jobs.errors import SpecError
-from jobs.history import JobRun, last_runs, save_output
+from jobs.history import JobRun, Outcome, last_runs, save_output
 from jobs.schedule_run import finish
 from jobs.spec import JobSpec, read_spec
 
@@ -59,12 +59,14 @@ class ScheduledJob:
             errors="replace",
             start_new_session=True,  # Ctrl-C is for the scheduler, which passes it on
         )
+        if self._stopping.is_set():  # `stop` came before there was anything to stop
+            child.send_signal(signal.SIGINT)
         kept: deque[str] = deque(maxlen=OUTPUT_LINES)
         reader = threading.Thread(target=self._copy, args=(child, kept), daemon=True)
         reader.start()
         code = child.wait()
         reader.join(timeout=5)  # not for ever: what the job started may hold the pipe open
-        self._close(child.pid, code, began, "".join(kept))
+        self._close(child.pid, code, began, "".join(kept.copy()))
 
     def stop(self) -> None:
         """Have a run put down what it does, for `STOP_S` at most, and start no other."""
@@ -98,7 +100,8 @@ class ScheduledJob:
             self._spec = read_spec(self._path)
         run = _run_of(self._spec, pid, began)
         if run is None or run.outcome == "running":
-            run = (run or _begin(self._spec, pid, began)).end("failed", _why(code, output))
+            outcome: Outcome = "stopped" if self._stopping.is_set() else "failed"
+            run = (run or _begin(self._spec, pid, began)).end(outcome, _why(code, output))
             finish(self._spec, run)
         try:
             save_output(Collection.open(self._spec.collection).storage, run.id, output)

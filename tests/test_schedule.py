@@ -187,6 +187,22 @@ def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
     assert [(run.outcome, run.message) for run in runs_of(spec)] == [("stopped", "put down")]
 
 
+def test_a_run_that_does_not_put_down_its_work_is_killed_and_counts_as_stopped(
+    child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.schedule.STOP_S", 0.2)
+    job = child(WRITE_DOWN + "import time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    until(lambda: bool(runs_of(spec)))
+    job.stop()
+    thread.join(timeout=60)
+    [run] = runs_of(spec)
+    assert run.outcome == "stopped"
+    job.run()
+    assert len(runs_of(spec)) == 1  # no other is started
+
+
 def test_a_second_signal_ends_a_run_at_once(child: Callable[[str], ScheduledJob], spec: Path) -> None:
     job = child(WRITE_DOWN + "import time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")
     thread = threading.Thread(target=job.run)
