@@ -258,3 +258,39 @@ def test_a_collection_pickles_small(collection: Collection) -> None:
     data = pickle.dumps(collection)
     assert len(data) < 1000
     assert pickle.loads(data).live_rows(["image_id"]).num_rows == 1000
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [([], []), ([0], ["c"]), ([1, 3], ["d", "f"]), ([0, 1, 2, 3], ["c", "d", "e", "f"]), ([3], ["f"])],
+)
+def test_rows_are_taken_by_position_across_files(
+    collection: Collection, positions: list[int], expected: list[str]
+) -> None:
+    add_run(collection, rows(["a", "b", "c"]), rows(["d"]))
+    run = add_run(collection, rows(["e", "f"]), deletes=["a", "b"])
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    taken = live.take(np.array(positions, np.int64))
+    assert (len(taken), taken.read(["image_id"])["image_id"].to_pylist()) == (len(expected), expected)
+    assert LiveRows.of_files(collection.storage, run.files).take(np.array([1])).read(["image_id"]).to_pylist() == [
+        {"image_id": "f"}
+    ]
+
+
+def test_rows_know_their_source_and_their_model(collection: Collection) -> None:
+    copy = MODEL.model_copy(update={"id": "a copy elsewhere"})
+    other = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=DIM)
+    add_run(collection, rows(["a", "b"]))
+    add_run(collection, rows(["b"]), model=other)
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    assert live.sources == ["memory:"]
+    assert live.of_source("memory:") is live
+    assert len(live.of_source("elsewhere")) == 0
+    assert live.of_model(copy).read(["image_id"])["image_id"].to_pylist() == ["a"]
+    assert live.of_model(other).read(["image_id"])["image_id"].to_pylist() == ["b"]
+
+
+def test_copies_of_a_model_fit_one_index(collection: Collection) -> None:
+    add_run(collection, rows(["a"]))
+    add_run(collection, rows(["b"]), model=MODEL.model_copy(update={"id": "a copy elsewhere"}))
+    assert [batch.column("image_id").to_pylist() for batch in collection.embedded()] == [["a"], ["b"]]
