@@ -69,7 +69,7 @@ class Storage:
             raise CollectionError(
                 f"{location}: expected a folder or a file:// s3:// gs:// az:// address ({error})"
             ) from error
-        return cls(filesystem, root.rstrip("/") or "/", re.sub(r"://[^/@]*:[^/@]*@", "://", text), uri)
+        return cls(filesystem, root.rstrip("/") or "/", without_password(text), uri)
 
     @property
     def is_local(self) -> bool:
@@ -195,6 +195,11 @@ class Storage:
 
     def _info(self, path: str) -> pafs.FileInfo:
         return self.filesystem.get_file_info(self.absolute(path))
+
+
+def without_password(location: str) -> str:
+    """An address without the credentials that it may hold, for whatever people or other machines read."""
+    return re.sub(r"://[^/@]*:[^/@]*@", "://", location)
 
 
 def _publish(partial: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from index.collection import HISTORY, Collection
 from index.lease import holder
 from index.records import Record
-from index.storage import Storage
+from index.storage import Storage, without_password
 
 KEPT = 200
 """Runs that are remembered: half a year of nights."""
@@ -48,14 +48,14 @@ class JobRun(Record):
 
     @classmethod
     def begin(cls, source: str, collection: str) -> JobRun:
-        """A run of this process that starts now."""
+        """A run of this process that starts now. Credentials in the addresses are left out."""
         now = datetime.now(UTC)
         run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         return cls(
             id=run_id,
             started_at=now,
-            source=source,
-            collection=collection,
+            source=without_password(source),
+            collection=without_password(collection),
             host=socket.gethostname(),
             pid=os.getpid(),
         )

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def run_job(spec: JobSpec, console: Console, *, verbose: bool = False) -> ReembedReport:
     """Bring the collection up to date as its job says. Raises what `jobs.reembed.reembed` raises, once it is told."""
     run = JobRun.begin(spec.source, spec.collection)
-    _remember(run)
+    _remember(spec, run)
     try:
         report = reembed(replace(spec.settings(), verbose=verbose), console)
         _retain(spec)
@@ -49,7 +49,7 @@ def run_job(spec: JobSpec, console: Console, *, verbose: bool = False) -> Reembe
 
 def finish(spec: JobSpec, run: JobRun) -> None:
     """Write down a run that is over, its metrics too, and tell of it. What fails of that is logged."""
-    _remember(run)
+    _remember(spec, run)
     if spec.metrics_file:
         try:
             write_metrics(spec.metrics_file, run, _earlier(spec, run))
@@ -65,9 +65,9 @@ def _retain(spec: JobSpec) -> None:
         logger.warning("old index versions stay for now: %s", error)
 
 
-def _remember(run: JobRun) -> None:
+def _remember(spec: JobSpec, run: JobRun) -> None:
     try:
-        save(Collection.open(run.collection).storage, run)
+        save(Collection.open(spec.collection).storage, run)
     except (CollectionError, OSError) as error:
         # The first run makes the collection, so there is none yet when it begins.
         if run.ended_at:

@@ -170,6 +170,11 @@ def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> Non
     assert [each.name for each in tmp_path.iterdir()] == ["likeness.prom"]
 
 
+def test_credentials_in_addresses_are_told_to_nobody() -> None:
+    run = JobRun.begin("s3://KEY:secret@bucket/pictures", "s3://KEY:secret@bucket/c?region=eu-west-1")
+    assert (run.source, run.collection) == ("s3://bucket/pictures", "s3://bucket/c?region=eu-west-1")
+
+
 def test_runs_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     for number in range(KEPT + 3):
