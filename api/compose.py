@@ -41,6 +41,7 @@ def build_service(
         picture_fetcher=Fetcher(FetchPolicy()),
         cache=EmbeddingCache(settings.embedding_cache_bytes),
         query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),
+        decoders=settings.cores(settings.replicas),
     )
 
 

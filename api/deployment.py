@@ -18,6 +18,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
+from api.cluster_room import shortage
 from api.compose import LoadModel, build_service, model_loader
 from api.deployment_embedder import EmbedderReplica, RemoteEmbedder
 from api.errors import DeployError, ListenError
@@ -37,6 +38,7 @@ from index.versions import live_manifest
 APP_NAME: Final = "likeness"
 _DEPLOYMENT: Final = "Likeness"
 _METRICS_TIMEOUT_S: Final = 5.0
+_FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 _COMMON: Final[dict[str, Any]] = {
     # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
     "max_constructor_retry_count": 2,
@@ -65,9 +67,10 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
         name=_DEPLOYMENT,
         ray_actor_options=_resources(settings, model=settings.embedders is None),
         # The app itself refuses what is too much, with a problem document: as many again may come to be refused.
-        max_ongoing_requests=2 * settings.max_ongoing_requests,
+        max_ongoing_requests=2 * settings.ongoing_requests(),
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
+        graceful_shutdown_timeout_s=settings.request_timeout_s,
         **_scale(settings.replicas, settings.target_ongoing_requests),
         **_COMMON,
     )
@@ -79,10 +82,11 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
             ray_actor_options=_resources(settings, model=True),
             # Those that wait are embedded together: enough for a batch under way and one that gathers.
             max_ongoing_requests=64,
+            graceful_shutdown_timeout_s=settings.request_timeout_s,
             **_scale(settings.embedders, settings.target_ongoing_embeddings),
             **_COMMON,
         )
-        embedder = embedding(EmbedderReplica).bind(settings, load_model, first)
+        embedder = embedding(EmbedderReplica).bind(settings, load_model)
     return deployment(serve.ingress()(_Replica)).bind(settings, load_model, embedder)
 
 
@@ -104,13 +108,17 @@ def run(
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
     settings.access()  # what is wrong with the keys is said at once as well
+    joined = ray.is_initialized() or "RAY_ADDRESS" in os.environ
     if not ray.is_initialized():
-        if "RAY_ADDRESS" not in os.environ:
+        if not joined:
             # Serve's proxies share a port with whoever else listens there (SO_REUSEPORT), another Likeness say.
             with listening(host, port):
                 pass
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        # Ray's workers yield to every other process (nice 15) unless told otherwise: somebody waits for these.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    _require_room(settings, joined=joined)
     try:
         # The app's own time limit comes first.
         timeout_s = settings.request_timeout_s + 5
@@ -166,14 +174,29 @@ class _Replica:
 def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | None, record: ModelRecord) -> Embedder:
     """Load a model into this replica."""
     # Ray gives OpenMP as many threads as it reserves CPUs, one by default: a replica that is alone would leave cores
-    # idle. Several are not to get in each other's way.
-    alone = (settings.embedders or settings.replicas).most == 1
-    threads = settings.threads or (os.cpu_count() if alone else max(1, int(settings.num_cpus)))
+    # idle.
+    threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
     return models(settings.model_copy(update={"threads": threads}), first)(record)
 
 
-def _resources(settings: ServeSettings, *, model: bool) -> dict[str, float]:
-    return {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus if model else 0}
+def _require_room(settings: ServeSettings, *, joined: bool) -> None:
+    """Raises DeployError for replicas that Serve would wait for for ever; a cluster that was `joined` may grow."""
+    missing = shortage(settings, ray.cluster_resources())
+    if missing is None:
+        return
+    if not joined:
+        ray.shutdown()
+        raise DeployError(missing)
+    logger.warning("%s. Waiting for the cluster to grow", missing)
+
+
+def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
+    return {
+        "num_cpus": settings.num_cpus,
+        "num_gpus": settings.num_gpus if model else 0,
+        # Replicas in a cluster that runs already do not have the environment that the command line sets.
+        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE"}},
+    }
 
 
 def _scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
@@ -219,5 +242,8 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
 def _cause() -> str | None:
     """What the replica's constructor raised: the last line of the traceback that Serve keeps."""
     application = serve.status().applications.get(APP_NAME)
-    messages = [deployment.message.strip() for deployment in application.deployments.values()] if application else []
+    deployments = list(application.deployments.values()) if application else []
+    # Those that wait for the one that failed have something to say as well.
+    deployments.sort(key=lambda deployment: deployment.status not in _FAILED)
+    messages = [deployment.message.strip() for deployment in deployments]
     return next((message.splitlines()[-1] for message in messages if message), None)

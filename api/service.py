@@ -34,6 +34,7 @@ class SearchService:
     `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `picture_fetcher`
     reads the pictures of the collection's own rows, whose URIs the operator chose: local files among them.
     With a `source` another index version, and its model, take over when CURRENT names it (`live.start()`).
+    `decoders` pictures are decoded at once, for each may take half a gigabyte; none: one for each core.
 
     Raises OtherModelError when the searcher's vectors come from another model than `embedder`.
     """
@@ -48,12 +49,12 @@ class SearchService:
         query_limits: ImageLimits | None = None,
         cache: EmbeddingCache | None = None,
         source: IndexSource | None = None,
+        decoders: int | None = None,
     ) -> None:
         self.cache = cache or EmbeddingCache()
         self.on_batch: list[Callable[[int], None]] = []
         self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
-        # A decoded picture may take half a gigabyte: only as many at once as there are cores for them.
-        self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._decoding = threading.BoundedSemaphore(decoders or os.cpu_count() or 1)
         self._pictures = Pictures(picture_fetcher, self._decoding)
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()

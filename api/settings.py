@@ -15,6 +15,9 @@ from api.replicas import Replicas
 from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
+_SEARCHES_PER_CORE: Final = 16
+# Beside searches and fetches: pages, thumbnails, and bodies that are long in coming.
+_OTHER_REQUESTS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Access:
 
     keys: KeyRing | None = None
     rate_limit_per_minute: int = 0
-    max_ongoing_requests: int = 64
+    max_ongoing_requests: int = RequestLimits.max_searches + RequestLimits.max_url_fetches + _OTHER_REQUESTS
     request_timeout_s: float = 60.0
     cors_origins: frozenset[str] = frozenset()
 
@@ -105,10 +108,13 @@ class ServeSettings(BaseSettings):
         default=None, description="as `replicas`, of the model alone; none: each of `replicas` holds the model as well"
     )
     target_ongoing_embeddings: float = Field(
-        default=4, gt=0, description="where `embedders` follow the load: calls at once that one should have"
+        # One of `replicas` has 4 at most: 32 queries in calls of 8. So it keeps 4 embedders busy, and no more.
+        default=1,
+        gt=0,
+        description="where `embedders` follow the load: calls at once that one should have",
     )
     embedder_timeout_s: float = Field(
-        default=10, gt=0, description="how long a query waits for `embedders`, its turn among others included"
+        default=10, gt=0, description="how long a batch of queries waits for `embedders`, its turn at them included"
     )
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for each replica")
     num_gpus: float = Field(default=0, ge=0, description="GPUs, or a share of one, for each that holds the model")
@@ -118,7 +124,9 @@ class ServeSettings(BaseSettings):
     max_url_fetches: int = Field(
         default=RequestLimits.max_url_fetches, ge=1, description="pictures fetched from other hosts at once"
     )
-    max_ongoing_requests: int = Field(default=Access.max_ongoing_requests, ge=1)
+    max_ongoing_requests: int | None = Field(
+        default=None, ge=1, description="requests of all kinds at once; none: `max_searches`, `max_url_fetches` and 64"
+    )
     max_queued_requests: int = Field(
         default=32, ge=1, description="on Ray Serve, requests that wait for a replica, one that is started anew say"
     )
@@ -135,6 +143,10 @@ class ServeSettings(BaseSettings):
     def _counted(cls, value: Any) -> Any:
         return Replicas.parse(value) if isinstance(value, str | int) else value
 
+    def cores(self, replicas: Replicas) -> int:
+        """How many cores each of `replicas` may take: all when it is alone, else those that Ray reserves for it."""
+        return (os.cpu_count() or 1) if replicas.most == 1 else max(1, int(self.num_cpus))
+
     def limits(self) -> RequestLimits:
         # Base64 makes a third more of a picture.
         return RequestLimits(
@@ -142,9 +154,14 @@ class ServeSettings(BaseSettings):
             max_upload_bytes=self.max_upload_bytes,
             max_json_bytes=2 * self.max_upload_bytes,
             # Who is let in last waits for all before him: more places make answers later, not more of them.
-            max_searches=self.max_searches or 16 * (os.cpu_count() or 1),
+            max_searches=self.max_searches or _SEARCHES_PER_CORE * self.cores(self.replicas),
             max_url_fetches=self.max_url_fetches,
         )
+
+    def ongoing_requests(self) -> int:
+        """How many requests of all kinds are worked on at once: by default searches and fetches never fill it up."""
+        limits = self.limits()
+        return self.max_ongoing_requests or limits.max_searches + limits.max_url_fetches + _OTHER_REQUESTS
 
     def access(self) -> Access:
         """Who may ask. Raises KeysError for a file of keys that is missing, broken or empty."""
@@ -153,7 +170,7 @@ class ServeSettings(BaseSettings):
         return Access(
             keys=None if self.keys_file is None else KeyRing(self.keys_file),
             rate_limit_per_minute=by_default if self.rate_limit_per_minute is None else self.rate_limit_per_minute,
-            max_ongoing_requests=self.max_ongoing_requests,
+            max_ongoing_requests=self.ongoing_requests(),
             request_timeout_s=self.request_timeout_s,
             cors_origins=self.cors_origins,
         )

@@ -242,10 +242,11 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 
 def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     """In Serve's local testing mode: no cluster, but the same wrapper and the same start-up."""
-    application = serve_app(ServeSettings(collection=collection, num_cpus=0.5), models=fakes())
+    settings = ServeSettings(collection=collection, num_cpus=0.5)
+    application = serve_app(settings, models=fakes())
     serve.run(application, _local_testing_mode=True)
     deployment = application._bound_deployment
-    assert deployment.max_ongoing_requests == 128  # twice the app's own bound
+    assert deployment.max_ongoing_requests == 2 * settings.access().max_ongoing_requests
     assert deployment.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0}
 
 

@@ -19,7 +19,7 @@ from api.keys import KeyScope, add_key
 from api.local import running
 from api.overload import Places
 from api.problems import install_problems
-from api.settings import Access, ServeSettings
+from api.settings import Access, RequestLimits, ServeSettings
 from tests.guarded_app import guarded, local, on_this_machine, told
 
 
@@ -239,6 +239,32 @@ def test_access_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
     assert access.keys is not None
     assert (access.rate_limit_per_minute, access.max_ongoing_requests) == (120, 7)
     assert access.cors_origins == {"https://a.example", "https://b.example"}
+
+
+@pytest.mark.parametrize(
+    ("given", "searches", "requests"),
+    [
+        ({}, 128, 224),
+        ({"replicas": 4}, 16, 112),
+        ({"replicas": "1:4", "num_cpus": 2.5}, 32, 128),
+        ({"embedders": 4}, 128, 224),
+        ({"max_searches": 5, "max_url_fetches": 7}, 5, 76),
+        ({"max_ongoing_requests": 9}, 128, 9),
+    ],
+)
+def test_each_replica_lets_in_what_its_cores_can_do_and_other_requests_besides(
+    given: dict[str, Any], searches: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several may be on one machine: each has the cores that are reserved for it."""
+    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 8)
+    settings = ServeSettings(collection="c", **given)
+    assert settings.limits().max_searches == searches
+    assert settings.access().max_ongoing_requests == requests
+
+
+def test_without_settings_searches_and_fetches_leave_places_too() -> None:
+    limits = RequestLimits()
+    assert Access().max_ongoing_requests == limits.max_searches + limits.max_url_fetches + 64
 
 
 def test_the_openapi_document_says_how_a_key_is_given(tmp_path: Path) -> None:

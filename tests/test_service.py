@@ -1,16 +1,23 @@
 """SearchService: what it answers, what it refuses, and who fetches what."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from api.compose import build_service
 from api.errors import OtherModelError, Problem
 from api.query import Part, Query
 from api.service import SearchService
+from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
+from embedder.images import decode_image
 from index.rows import FIXED
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
@@ -176,6 +183,32 @@ def test_it_is_ready_once_it_has_answered(service: SearchService) -> None:
     assert not service.ready
     service.warm_up()
     assert service.ready
+
+
+@pytest.mark.parametrize(("replicas", "at_once"), [(1, 3), (4, 1)])
+def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, at_once: int
+) -> None:
+    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 3)
+    make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
+    settings = ServeSettings(collection=str(tmp_path / "c"), replicas=replicas)
+    service = build_service(settings, load_model=lambda _: FakeEmbedder())
+    decoding: list[int] = []
+    seen: list[int] = []
+    together = threading.Barrier(at_once)
+
+    def decode(*args: Any, **options: Any) -> Any:
+        decoding.append(1)
+        together.wait(10)
+        seen.append(len(decoding))
+        time.sleep(0.02)
+        decoding.pop()
+        return decode_image(*args, **options)
+
+    monkeypatch.setattr("api.service.decode_image", decode)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: service.search_by_bytes(png((n, n, n)), 1), range(6)))
+    assert max(seen) == at_once
 
 
 def test_rows_know_nothing_of_vectors(service: SearchService) -> None:
