@@ -93,8 +93,12 @@ class _Running:
         """The future of `key`, and whether it is a new one."""
         with self._lock:
             known = self._futures.get(key)
-            future = self._futures.setdefault(key, known or Future())
-            return future, known is None
+            if known is not None:
+                return known, False
+            future = self._futures[key] = Future()
+            # One who leaves must not cancel what others wait for.
+            future.set_running_or_notify_cancel()
+            return future, True
 
     def finish(self, job: _Job, vector: Vector) -> None:
         self._cache.keep(job.key, vector)  # first, so that nobody finds it in neither

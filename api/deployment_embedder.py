@@ -1,25 +1,33 @@
 """The model in replicas of its own, and the Embedder that asks them. Only this and `api.deployment` import Ray."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from time import monotonic
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from api.batching import QueryBatcher
 from api.compose import LoadModel
 from api.embedding_cache import ContentKey, EmbeddingCache
-from api.errors import OtherModelError, Problem
+from api.errors import ApiError, OtherModelError, Problem
 from api.logs import configure_logs
 from api.settings import ServeSettings
+from embedder.errors import EmbedderError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
+from index.collection import Collection
+from index.errors import CollectionError
 from index.records import ModelRecord
+from index.versions import live_manifest
+
+logger = logging.getLogger(__name__)
 
 Items = NDArray[np.uint8] | Sequence[str]
 """Crops, `(n, side, side, 3)`, or texts."""
@@ -35,18 +43,23 @@ _LOAD_TIMEOUT_S: Final = 900.0
 class EmbedderReplica:
     """Embeds with the model that each call names, and loads it first where it does not hold it.
 
-    So a replica that is new, or that has missed a change of models, answers like the others. `first` is loaded at
-    once: the replica is not there before it can embed.
+    So a replica that is new, or that has missed a change of models, answers like the others. The model of the live
+    index is loaded at once, so that a replica is not there before it can embed. Where that fails an older version
+    may still be what is served: its model is loaded when it is asked for.
     """
 
-    def __init__(self, settings: ServeSettings, load_model: LoadModel, first: ModelRecord | None) -> None:
+    def __init__(self, settings: ServeSettings, load_model: LoadModel) -> None:
         configure_logs(settings.log_format)
         self._load_model = load_model
         self._cache = EmbeddingCache(settings.embedding_cache_bytes)
         self._held: dict[str, tuple[Embedder, QueryBatcher]] = {}  # by fingerprint, the one used last at the end
         self._loading = asyncio.Lock()
-        if first is not None:
-            self._held[first.fingerprint] = self._loaded(first)
+        try:
+            live = live_manifest(Collection.open(settings.collection))
+            if live is not None:
+                self._held[live.model.fingerprint] = self._loaded(live.model)
+        except (CollectionError, EmbedderError, ApiError, OSError) as error:
+            logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
         """Hold the model; its identity, and how its pictures are cut. Raises ModelError, OtherModelError."""
@@ -67,10 +80,10 @@ class EmbedderReplica:
         if record.fingerprint not in self._held:
             async with self._loading:
                 if record.fingerprint not in self._held:
-                    loaded = await asyncio.to_thread(self._loaded, record)
+                    # Before the new one is loaded: there may not be memory for one more.
                     while len(self._held) >= _MODELS_HELD:
                         del self._held[next(iter(self._held))]
-                    self._held[record.fingerprint] = loaded
+                    self._held[record.fingerprint] = await asyncio.to_thread(self._loaded, record)
         held = self._held[record.fingerprint] = self._held.pop(record.fingerprint)
         return held
 
@@ -90,7 +103,7 @@ class RemoteEmbedder:
     """A model that EmbedderReplicas hold, as an Embedder. Thread-safe; not for an event loop's thread.
 
     What a replica that dies leaves undone another one is asked for. Raises the problem `embedder-unavailable` when
-    there is no answer within `timeout_s`.
+    a batch is not answered within `timeout_s`, in however many calls.
     """
 
     def __init__(
@@ -125,30 +138,35 @@ class RemoteEmbedder:
         return self._embed(list(texts))
 
     def _embed(self, items: Items) -> NDArray[np.float32]:
+        deadline = monotonic() + self._timeout_s
         parts = [items[start : start + _ITEMS_A_CALL] for start in range(0, len(items), _ITEMS_A_CALL)]
-        with _failures_told():
-            begun = [self._begin(part) for part in parts]
-            vectors = [finish() for finish in begun]
+        with _failures_told(), ExitStack() as unanswered:
+            asked = [self._ask(part, unanswered) for part in parts]
+            vectors = [
+                self._answer(part, response, deadline, unanswered) for part, response in zip(parts, asked, strict=True)
+            ]
+            unanswered.pop_all()
         return np.concatenate(vectors) if vectors else np.empty((0, self.identity.dim), np.float32)
 
-    def _begin(self, part: Items) -> Callable[[], NDArray[np.float32]]:
-        ask = self._handle.embed.remote
-        response = ask(self._record, part)
+    def _ask(self, part: Items, unanswered: ExitStack) -> Any:
+        response = self._handle.embed.remote(self._record, part)
+        unanswered.callback(_cancel, response)
+        return response
 
-        def finish() -> NDArray[np.float32]:
-            try:
-                return self._answer(response)
-            except RayActorError:
-                return self._answer(ask(self._record, part))
-
-        return finish
-
-    def _answer(self, response: Any) -> NDArray[np.float32]:
+    def _answer(self, part: Items, response: Any, deadline: float, unanswered: ExitStack) -> NDArray[np.float32]:
         try:
-            return response.result(timeout_s=self._timeout_s)  # type: ignore[no-any-return]
-        except TimeoutError:
-            response.cancel()
-            raise
+            return _result(response, deadline)
+        except RayActorError:
+            return _result(self._ask(part, unanswered), deadline)
+
+
+def _result(response: Any, deadline: float) -> NDArray[np.float32]:
+    return response.result(timeout_s=max(0.0, deadline - monotonic()))  # type: ignore[no-any-return]
+
+
+def _cancel(response: Any) -> None:
+    with suppress(RayError, RayServeException):  # of what came of it meanwhile
+        response.cancel()
 
 
 @contextmanager
@@ -158,5 +176,5 @@ def _failures_told() -> Iterator[None]:
         yield
     except RayTaskError as error:
         raise error.cause from None
-    except (RayActorError, DeploymentUnavailableError, BackPressureError, TimeoutError) as error:
+    except (RayError, RayServeException, TimeoutError) as error:
         raise Problem("embedder-unavailable", "the model does not answer: try again soon", retry_after_s=2) from error
