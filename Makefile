@@ -1,6 +1,6 @@
 # Every target sets up what it needs; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check fix bench clean
+.PHONY: help install demo notebook test test-slow check fix bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,6 +21,10 @@ install: $(READY)  ## Make .venv and install Likeness with pinned dependencies (
 
 demo: $(READY)  ## Draw a gallery, embed and index it, search it, and stay up as a server
 	$(BIN)/likeness demo
+
+notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo collection
+	$(BIN)/python -m jobs.demo.collection demo-data
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_explore_neighbours.ipynb
 
 test: $(READY)  ## Run the tests, except the slow ones (under 15 minutes on 2 cores)
 	$(BIN)/python -m pytest -m "not fault and not browser and not slow"
@@ -43,6 +47,7 @@ bench: $(READY)  ## Run the benchmarks in their quick form
 	$(BIN)/python -m benchmarks.demo_model --quick
 	$(BIN)/python -m benchmarks.embed --quick
 	$(BIN)/python -m benchmarks.index --quick
+	$(BIN)/python -m benchmarks.reembed --quick
 	$(BIN)/python -m benchmarks.serve --quick
 
 clean:  ## Remove the environment, caches, builds and the demo's data

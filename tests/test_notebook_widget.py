@@ -1,0 +1,120 @@
+"""The widget in a real JupyterLab and a real browser: a click does change the grid."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from jobs.demo.collection import make_demo_collection
+
+pytestmark = [pytest.mark.browser, pytest.mark.notebook]
+
+_CELLS = [
+    "from api.explore import Likeness\nlikeness = Likeness.open({location!r})",
+    'first = likeness.searcher.row("{first}")["image_id"]\nlikeness.explore(first, k=6)',
+]
+_START_S, _STEP_MS = 90, 90_000
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a notebook that explores, in a JupyterLab of its own."""
+    folder = tmp_path_factory.mktemp("lab")
+    collection = make_demo_collection(folder / "demo", count=60)
+    [first, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
+    cells = [cell.format(location=collection.location, first=first) for cell in _CELLS]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, folder / "explore.ipynb")
+    token, log_file = secrets.token_hex(16), folder / "log.txt"
+    settings = {"IPYTHONDIR": str(folder / "ipython"), "JUPYTER_CONFIG_DIR": str(folder / "jupyter")}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--port=0", "--allow-root"]
+    command += [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}"]
+    with log_file.open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})
+    try:
+        yield f"{_address(log_file, server, token)}/lab/tree/explore.ipynb?reset&token={token}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _address(log: Path, server: "subprocess.Popen[bytes]", token: str) -> str:
+    """Where the server says that it listens, once it answers."""
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and server.poll() is None:
+        said = [word for word in log.read_text().split() if word.startswith("http://127.0.0.1:")]
+        if said:
+            base = said[0].partition("/lab")[0]
+            with urllib.request.urlopen(f"{base}/api?token={token}", timeout=30):
+                return base
+        time.sleep(0.2)
+    pytest.fail(f"JupyterLab does not start: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        missing = "needs a browser: `apt-get install chromium`, as .ci/run does"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        page = browser.new_page(viewport={"width": 1300, "height": 1000})
+        page.set_default_timeout(_STEP_MS)
+        expect.set_options(timeout=_STEP_MS)
+        yield page
+        expect.set_options(timeout=None)
+        browser.close()
+
+
+def _scores(grid: Locator) -> list[str]:
+    return grid.locator(".lk-grid figcaption b").all_inner_texts()
+
+
+def test_a_click_makes_a_match_the_query(lab: str, page: Page) -> None:
+    page.goto(lab)
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()  # earlier it would ask for a kernel
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    grid = page.locator(".jp-OutputArea .likeness")
+    expect(grid.locator(".lk-grid .lk-card")).to_have_count(6)
+    status = grid.get_by_role("status")
+    before, scores = status.inner_text(), _scores(grid)
+    assert grid.locator("img").first.evaluate("image => image.naturalWidth") > 30
+
+    second = grid.locator(".lk-like").nth(1)
+    name = (second.get_attribute("aria-label") or "").removeprefix("more like ")
+    second.click()
+    expect(status).to_have_text(f"6 of 60 images like {name}")
+    assert _scores(grid) != scores
+    assert grid.locator(".lk-query figcaption").inner_text().splitlines() == ["query", name]
+
+    grid.get_by_role("button", name="next").click()
+    expect(grid.get_by_text("page 2")).to_be_visible()
+    lower = _scores(grid)
+    grid.get_by_role("button", name="previous").click()
+    expect(grid.get_by_text("page 1")).to_be_visible()
+    assert max(lower) <= min(_scores(grid))
+
+    grid.get_by_role("button", name="slide towards").nth(2).click(force=True)
+    slider = grid.get_by_role("slider")
+    expect(slider).to_have_value("0.5")
+    slider.focus()
+    slider.press("Home")
+    expect(status).to_have_text(f"6 of 60 images like {name}")
+
+    for _ in range(5):
+        grid.get_by_role("button", name="back").click()
+        page.wait_for_timeout(300)
+    expect(status).to_have_text(before)
+    assert _scores(grid) == scores
