@@ -117,7 +117,7 @@ def _print_costs(outcome: Outcome, console: Console) -> None:
         [
             ("Likeness: train, add and write, from vectors on disk (the bar's)", outcome.build_seconds[Ours.name]),
             ("Likeness: all of it, from Parquet to a tuned, measured, checksummed version", built.seconds),
-            *([("the same within its memory and 1.5 GB", outcome.confined.seconds)] if outcome.confined else []),
+            *([("the same within its memory and 1.35 GB", outcome.confined.seconds)] if outcome.confined else []),
             (f"{Usearch.name}: add, from vectors in memory", outcome.build_seconds[Usearch.name]),
             (f"{Hnsw.name}: train and add, from vectors in memory", outcome.build_seconds[Hnsw.name]),
         ],
