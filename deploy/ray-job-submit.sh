@@ -6,7 +6,7 @@
 set -eu
 
 : "${RAY_ADDRESS:?set it to the address of the dashboard: http://head:8265}"
-JOB="${JOB:-/etc/likeness/job.yaml}"   # a path on the cluster's head
+JOB="${JOB:-/etc/likeness/job.yaml}"   # a path on the cluster's head, where Ray runs what asks for no resources
 
 # Fixed for the day: Ray refuses an id that it knows, so whoever retries or comes twice does not start a second job. A
 # day's job that failed is started again under another: SUBMISSION_ID=likeness-reembed-again deploy/ray-job-submit.sh
@@ -17,5 +17,4 @@ SUBMISSION_ID="${SUBMISSION_ID:-likeness-reembed-$(date -u +%Y-%m-%d)}"
 exec ray job submit \
   --address "$RAY_ADDRESS" \
   --submission-id "$SUBMISSION_ID" \
-  --entrypoint-num-cpus 1 \
   -- likeness reembed --spec "$JOB"

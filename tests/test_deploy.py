@@ -83,6 +83,8 @@ def test_the_service_of_systemd(job: Path, tmp_path: Path) -> None:
     )
     assert shell(command, job).returncode == 0
     assert outcomes(job) == [("succeeded", 3)]
+    # By default every process of the unit is told to stop, Ray's too, which the job needs to put down what it does.
+    assert re.findall(r"(?m)^KillMode=(.*)$", service) == ["mixed"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -116,7 +118,10 @@ def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
     submitted = r"job submit --address http://head:8265 --submission-id likeness-reembed-\d{4}-\d\d-\d\d "
     assert re.match(submitted, asked), asked
     options = {name for parameter in submit.params for name in parameter.opts}
-    assert set(re.findall(r"--[a-z-]+", asked.partition(" -- ")[0])) <= options
+    given = set(re.findall(r"--[a-z-]+", asked.partition(" -- ")[0]))
+    assert given <= options
+    # What asks for resources runs on any node, and JOB is a path on the head.
+    assert not {option for option in given if option.startswith("--entrypoint")}
     assert outcomes(job) == [("succeeded", 3)]
 
 
@@ -144,10 +149,14 @@ def test_the_cron_job_of_kubernetes(job: Path, tmp_path: Path) -> None:
         }
     (tmp_path / "k8s.yaml").write_text(files["job.yaml"])
     assert read_spec(tmp_path / "k8s.yaml").resources.address == "auto"
+    # Otherwise KubeRay starts `replicas` workers and leaves it at that.
+    cluster = rayjob["spec"]["rayClusterSpec"]
+    assert cluster["enableInTreeAutoscaling"] is True
+    assert (cluster["workerGroupSpecs"][0]["minReplicas"], cluster["workerGroupSpecs"][0]["maxReplicas"]) == (1, 4)
     mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
     entrypoint = rayjob["spec"]["entrypoint"]
     assert f"{mounted}/job.yaml" in entrypoint
     done = shell(entrypoint.replace(f"{mounted}/job.yaml", str(job)), job, PATH=f"{LIKENESS.parent}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
     pinned = re.findall(r"(?m)^ray==(.*)$", (DEPLOY.parent / "constraints.txt").read_text())
-    assert [rayjob["spec"]["rayClusterSpec"]["rayVersion"]] == pinned
+    assert [cluster["rayVersion"]] == pinned
