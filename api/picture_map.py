@@ -109,4 +109,5 @@ class PictureMap:
             f'<span style="white-space:nowrap"><span style="color:hsl({hue} 65% 52%)">●</span> {escape(name)}</span>'
             for name, hue in hues.items()
         ]
-        return f'<div style="display:flex;flex-wrap:wrap;gap:4px 14px">{"".join(entries)}</div>' if entries else ""
+        style = "display:flex;flex-wrap:wrap;gap:4px 14px;font:13px system-ui,sans-serif"
+        return f'<div style="{style}">{"".join(entries)}</div>' if entries else ""

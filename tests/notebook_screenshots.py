@@ -11,7 +11,7 @@ from api.explore import Likeness
 from index.analysis import neighbourhoods, principal_plane
 from jobs.demo.collection import make_demo_collection
 
-_PAGE = '<body style="margin: 12px; width: max-content; max-width: 984px">{}</body>'
+_PAGE = '<body style="margin: 12px; width: 984px">{}</body>'
 
 
 def main() -> None:
