@@ -34,7 +34,7 @@ _COST_OF_READING: Final = 0.1
 _CHARGE: Final = "likeness.charge"
 
 
-def install_access(app: FastAPI, access: Access, searching: Places | None = None) -> None:
+def install_access(app: FastAPI, access: Access, searching: Places) -> None:
     """Let `app` answer only whom `access` allows, as often as it allows, and while `searching` has places to search.
 
     The metrics go around this, not inside.

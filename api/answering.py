@@ -1,6 +1,6 @@
 """Runs the stages of queries where they belong, so that slow hosts hold up nobody but those who named them."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -33,11 +33,11 @@ class Answering:
         self._fetchers = CapacityLimiter(limits.max_url_fetches)
         self._searchers = CapacityLimiter(limits.max_searches)
 
-    def admit(self, request: Request, parts: Iterable[Part]) -> None:
-        """Raises Problem when there is no place for a request, which has been read, of these parts."""
-        admit(request, self._searching)
-        if any(part.url is not None for part in parts):
-            self._fetching.require_one()
+    def admit(self, request: Request, searches: Sequence[Sequence[Part]]) -> None:
+        """Raises Problem when there are no places for a request, which has been read, of searches for these parts."""
+        admit(request, self._searching, len(searches))
+        if urls := sum(part.url is not None for parts in searches for part in parts):
+            self._fetching.require(urls)
 
     async def search(self, query: Query, engine: Engine) -> SearchResponse:
         """See `SearchService.search`."""

@@ -29,14 +29,20 @@ class Places:
         self._doing = doing
         self.taken = 0
 
-    def require_one(self) -> None:
-        """Raises Problem when all are taken."""
-        if self.taken >= self._most:
-            raise _overloaded(self._most, self._doing)
+    def require(self, count: int = 1) -> None:
+        """Raises Problem unless so many are free; half of all will do for more than that, who else never had a turn.
+
+        Many are counted until the tasks that take them have begun, which the event loop's next round does.
+        """
+        if self.taken + min(count, max(1, self._most // 2)) > self._most:
+            raise _overloaded(self.taken, self._doing, count)
+        if count > 1:
+            self.taken += count
+            asyncio.get_running_loop().call_soon(self._give_back, count)
 
     def keep_one(self) -> "Kept":
         """Takes one for a request whose body is on its way. Raises Problem when all are taken."""
-        self.require_one()
+        self.require()
         return Kept(self)
 
     @contextmanager
@@ -46,7 +52,10 @@ class Places:
         try:
             yield
         finally:
-            self.taken -= count
+            self._give_back(count)
+
+    def _give_back(self, count: int) -> None:
+        self.taken -= count
 
 
 class Kept:
@@ -74,7 +83,7 @@ class Bound:
     request's place is not free.
     """
 
-    def __init__(self, app: ASGIApp, most: int, timeout_s: float, searching: Places | None = None) -> None:
+    def __init__(self, app: ASGIApp, most: int, timeout_s: float, searching: Places) -> None:
         self._app = app
         self._most = most
         self._timeout_s = timeout_s
@@ -89,7 +98,7 @@ class Bound:
         try:
             if len(self._ongoing) >= self._most:
                 raise _overloaded(self._most, "requests are being worked on")
-            if self._searching is not None and path in _SEARCHING:
+            if path in _SEARCHING:
                 scope[_KEPT] = kept = self._searching.keep_one()
         except Problem as busy:
             await problem_response(busy)(scope, receive, send)
@@ -126,14 +135,15 @@ class Bound:
             await problem_response(problem)(scope, receive, send)
 
 
-def admit(request: Request, places: Places) -> None:
-    """Begin a request that has been read: it takes places as it needs them.
+def admit(request: Request, places: Places, count: int) -> None:
+    """Begin a request of so many searches, which has been read: they take places as they need them.
 
-    Raises Problem when the one that was kept for it has lapsed and there is none.
+    Raises Problem when there are too few. The place that was kept for the body is enough for one.
     """
     kept = request.scope.get(_KEPT)
-    if kept is None or not kept.give_back():
-        places.require_one()
+    was_kept = kept is not None and kept.give_back()
+    if count > 1 or not was_kept:
+        places.require(count)
 
 
 def route_path(scope: Scope) -> str:
@@ -141,5 +151,6 @@ def route_path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def _overloaded(most: int, doing: str) -> Problem:
-    return Problem("overloaded", f"{most} {doing}: come back soon", retry_after_s=1)
+def _overloaded(taken: int, doing: str, count: int = 1) -> Problem:
+    asked = "come back soon" if count == 1 else f"{count} more are too many; come back soon, or with fewer"
+    return Problem("overloaded", f"{taken} {doing}: {asked}", retry_after_s=1)

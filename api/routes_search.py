@@ -53,7 +53,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
     )
     async def search(request: Request) -> Response:
         query, engine = await read_search(request, limits), service.engine
-        answering.admit(request, query.parts)
+        answering.admit(request, [query.parts])
         return _json(await answering.search(query, engine))
 
     @router.post(
@@ -66,9 +66,9 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
     async def batch(request: Request) -> Response:
         asked, engine = await read_json(request, BatchRequest, limits), service.engine
         check_count("searches", len(asked.searches), limits)
-        charge(request, len(asked.searches) - 1)
         queries = [_query_or_problem(document, limits) for document in asked.searches]
-        answering.admit(request, [part for query in queries if isinstance(query, Query) for part in query.parts])
+        answering.admit(request, [query.parts for query in queries if isinstance(query, Query)])
+        charge(request, len(queries) - 1)
 
         async def answer(query: Query | Problem) -> Found:
             if isinstance(query, Problem):
@@ -94,7 +94,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
             return Embedded(ok=(await answering.embed(part, engine)).tolist())
 
         parts = parts_of(asked, limits)
-        answering.admit(request, [part for part in parts if isinstance(part, Part)])
+        answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
         found = await settled([partial(answer, part) for part in parts])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from api.access import charge, install_access
 from api.browser_headers import install_browser_headers
+from api.overload import Places
 from api.problems import install_problems
 from api.settings import Access
 
@@ -41,7 +42,7 @@ def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAP
     async def framed() -> PlainTextResponse:
         return PlainTextResponse("", headers={"Content-Security-Policy": "sandbox", "Referrer-Policy": "origin"})
 
-    install_access(app, access)
+    install_access(app, access, Places(64, "searches are being worked on"))
     install_browser_headers(app)
     return app
 

@@ -138,8 +138,8 @@ def test_a_place_is_kept_for_a_body_on_its_way_but_not_for_long(monkeypatch: pyt
         await asyncio.sleep(0.3)
         assert not slow.give_back()
         with places.taking(3), pytest.raises(Problem):
-            places.require_one()
-        places.require_one()
+            places.require()
+        places.require()
 
     asyncio.run(keep())
 
