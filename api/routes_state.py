@@ -24,7 +24,7 @@ def state_routes(service: SearchService) -> APIRouter:
     @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
     async def readyz() -> dict[str, str]:
         if not service.ready:
-            raise Problem("not-ready", "the warm-up query has not succeeded; the server's log says why")
+            raise Problem("not-ready", "no query can be answered now; the server's log says why")
         return {"status": "ready", "index": service.version}
 
     return router

@@ -66,7 +66,7 @@ class SearchService:
 
     @property
     def ready(self) -> bool:
-        """Whether a query has been answered from what answers now."""
+        """Whether a query has been answered from what answers now, and its model is still there."""
         return self.live.has_answered
 
     @property
@@ -155,8 +155,13 @@ class SearchService:
         # All are handed on before the first is waited for: they are embedded together.
         begun = [self._begin(engine, part, watch) for part in parts]
         waiting = any(isinstance(each, Future) for each in begun)
-        with watch.stage("embed") if waiting else nullcontext():
-            return [each.result() if isinstance(each, Future) else each for each in begun]
+        try:
+            with watch.stage("embed") if waiting else nullcontext():
+                return [each.result() if isinstance(each, Future) else each for each in begun]
+        except Problem as problem:
+            if problem.kind.slug == "embedder-unavailable":
+                self.live.lost(engine)
+            raise
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         """The part's vector, or the future of it."""

@@ -37,7 +37,8 @@ class LiveEngine:
     With a source the engine follows CURRENT. A version that cannot be opened is reported once and the engine stays;
     it is tried again after a minute, and at once when CURRENT names another. An engine that was followed by
     another goes with the last request that holds it. `failure` is why CURRENT is not what answers. `has_answered`:
-    the engine was asked a query and answered. One that failed to is asked again whenever CURRENT is read.
+    the engine was asked a query and answered, and has not been `lost` since. One that failed to is asked again whenever
+    CURRENT is read.
     """
 
     def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
@@ -72,6 +73,12 @@ class LiveEngine:
         self.engine.warm_up()
         self.has_answered = True
 
+    def lost(self, engine: Engine) -> None:
+        """The model of `engine` answers no longer."""
+        if self.has_answered and engine.batcher is self.engine.batcher:
+            self.has_answered = False
+            logger.warning("the model of index version %s does not answer: not ready until it does", engine.version)
+
     def look(self, *, now: bool = True) -> None:
         """Serve what CURRENT names. Without `now` a version that failed within the last minute is left alone."""
         if self.source is None:
@@ -82,12 +89,12 @@ class LiveEngine:
                 version = self.source.collection.current()
                 if version is None or version == self.engine.version:
                     self.failure = self._failed_version = None
-                    if not self.has_answered:
-                        self._warm_up_again()
                 elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _AGAIN_S:
                     self._swap(self.source, version)
             except Exception as error:
                 self._failed(version, error)
+            if not self.has_answered:
+                self._warm_up_again()
 
     def _follow(self, source: IndexSource) -> None:
         while not self._stop.wait(source.interval_s):

@@ -545,7 +545,7 @@ def test_health_and_readiness(searcher: Searcher) -> None:
     app = create_app(service)
     before = TestClient(app)
     assert before.get("/healthz").json() == {"status": "up"}
-    assert_problem(before.get("/readyz"), "not-ready", detail="warm-up")
+    assert_problem(before.get("/readyz"), "not-ready", detail="no query can be answered now")
     with TestClient(app) as started:
         assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
         assert started.get("/index").json()["ntotal"] == service.ntotal

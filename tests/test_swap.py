@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.errors import OtherModelError
+from api.errors import OtherModelError, Problem
 from api.query import Part, Query
 from api.service import SearchService
 from api.swap import IndexSource
@@ -265,13 +265,16 @@ def test_no_request_fails_while_index_and_model_change(collection: Collection, m
 
 
 class Ailing(FakeEmbedder):
-    """Fails until it is well, but when it is loaded."""
+    """Fails until it is well, but when it is loaded; and with `failure` while there is one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_well = False
+        self.failure: Exception | None = None
 
     def embed_images(self, pixels: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
         if not self.is_well:
             raise RuntimeError("no memory")
         return super().embed_images(pixels)
@@ -308,6 +311,61 @@ def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(collection: Collecti
         grow(collection, "new.png", other)
         eventually(lambda: client.get("/readyz").status_code == 200)
         assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
+
+
+def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_served(
+    collection: Collection, models: Models
+) -> None:
+    service, embedder = ailing_service(collection, models)
+    grow(collection, "new.png")
+    damage(collection, "000002")
+    with on_this_machine(create_app(service)) as client:
+        eventually(lambda: service.live.failure is not None)
+        assert client.get("/readyz").status_code == 503
+        embedder.is_well = True
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
+        assert service.live.failure is not None
+
+
+def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
+    collection: Collection, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, embedder = ailing_service(collection, models)
+    embedder.is_well = True
+    with on_this_machine(create_app(service)) as client:
+        assert client.get("/readyz").status_code == 200
+        embedder.failure = Problem("embedder-unavailable", "the model does not answer", retry_after_s=2)
+        for _ in range(2):
+            assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
+            time.sleep(0.2)  # the follower asks, and what it was answered at the start does not count
+            assert client.get("/readyz").status_code == 503
+        assert [record.getMessage() for record in caplog.records if record.name == "api.swap"] == [
+            "the model of index version 000001 does not answer: not ready until it does"
+        ]
+        embedder.failure = None
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 200
+
+
+def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_one(
+    service: SearchService, collection: Collection, models: Models
+) -> None:
+    service.warm_up()
+    before = service.engine
+    grow(collection, "new.png")
+    service.live.look()
+    other = OtherEmbedder()
+    models.add(other)
+    same_model = service.engine
+    grow(collection, "more.png", other)
+    service.live.look()
+    assert service.engine.model == other.identity
+    service.live.lost(before)
+    service.live.lost(same_model)
+    assert service.ready
+    service.live.lost(service.engine)
+    assert not service.ready
 
 
 # Over HTTP
