@@ -205,9 +205,7 @@ class ProblemOut(BaseModel):
     title: str
     status: int
     detail: str
-    field: str | None = Field(
-        default=None, description='where in the search the rejected picture stood: "image", "queries.2.url"'
-    )
+    field: str | None = Field(default=None, description='where the rejected picture stood: "image", "queries.2.url"')
     reason: str | None = Field(default=None, description="why a picture was rejected")
     stage: str | None = Field(default=None, description='"fetch" or "decode"')
     retryable: bool | None = Field(default=None, description="whether the same request may work later")

@@ -44,8 +44,8 @@ _BATCH = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured. Each round asks every contestant, for `seconds` or until each client has been answered once
-    and then `turns` times more."""
+    """How much is measured. Each round asks every contestant, for `seconds` and until there are `turns` answers for
+    each client, after as many first ones as there are clients."""
 
     rows: list[int]
     clients: list[int]
@@ -92,7 +92,7 @@ class Race:
         return Load(latencies=[], queries_per_second=done / seconds, cpu_ms=cpu_ms)
 
     def server(self, name: str, clients: int) -> Load:
-        """Queries of so many clients. The first answer of each does not count: not all were asking yet."""
+        """Queries of so many clients. The first answers, one for each, do not count: not all were asking yet."""
         server, plan = self.servers[name], self.plan
         cpu = server.cpu_seconds()
         answers = self.asker.submit(

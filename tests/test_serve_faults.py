@@ -115,7 +115,8 @@ def test_hosts_that_dawdle_keep_nobody_else_from_searching(folder: Path, tmp_pat
         response = requests.post(f"{url}/search", json={"url": host.url("/slow")}, timeout=60)
         statuses.append((response.status_code, response.headers.get("Retry-After")))
 
-    with serving(str(folder / "collection"), tmp_path / "log", *arguments, embedding_cache_bytes=0) as served:
+    settings = {"embedding_cache_bytes": 0, "max_searches": 64}
+    with serving(str(folder / "collection"), tmp_path / "log", *arguments, **settings) as served:
         before = crowd(served.url, folder / "pictures", clients=2, seconds=4)
         with ThreadPoolExecutor(64) as pool:
             for _ in range(64):
