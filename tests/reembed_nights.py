@@ -1,28 +1,41 @@
-"""Re-embedding without Ray and torch, for tests: the real stages, called one after the other in this process."""
+"""Nights without Ray, for tests: `jobs.reembed.reembed` itself, with the stages called one by one in this process."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Collection as Names
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from PIL import Image
 from rich.console import Console
 
-from embedder.fake import FakeEmbedder
-from embedder.images import decode_image
-from embedder.protocol import Embedder
+from embedder.images import CropSpec, decode_image
+from embedder.model import ClipEmbedder
 from index.collection import Collection
-from index.records import RowFile
-from jobs.commit import Written
-from jobs.plan import Plan
-from jobs.reembed import ReembedSettings, bring_up_to_date, list_source
-from jobs.reembed_report import ReembedReport, Stopwatch
-from jobs.report import EmbedReport
-from jobs.run import model_record
+from index.live import LiveRows
+from index.search import Searcher
+from jobs.cluster import Pool
+from jobs.options import DEMO_MODEL
+from jobs.reembed import ReembedSettings, reembed
+from jobs.reembed_report import ReembedReport
+from jobs.request import EmbedOptions
 from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
+
+DEMO = str(DEMO_MODEL)
+BROKEN = b"no picture"
+
+load_once = cache(ClipEmbedder.load)
+"""`ClipEmbedder.load`, once in this process for each model."""
 
 
 @dataclass
@@ -30,67 +43,50 @@ class Nights:
     """A folder of pictures and its collection. `embedded` are the ids that the model was needed for, night by night."""
 
     pictures: Path
-    location: Path
+    location: str
     embedded: list[list[str]] = field(default_factory=list)
     block: int = 4
 
     @property
     def collection(self) -> Collection:
-        return Collection.open(str(self.location))
+        return Collection.open(self.location)
 
     def night(
         self,
-        load: Callable[[], Embedder] = FakeEmbedder,
+        model: str | None = None,
         *,
         after_block: Callable[[], None] = lambda: None,
         source: Path | None = None,
-        **settings: object,
+        **settings: Any,
     ) -> ReembedReport:
         """One job. `after_block` is called whenever a block is on disk, and may raise."""
-        wanted = ReembedSettings(
-            source=str(source or self.pictures),
-            collection=str(self.location),
-            **settings,  # type: ignore[arg-type]
-        )
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def write(plans: Sequence[Plan], collection: Collection) -> list[Written]:
-            return [self._write(plan, collection, load, embedded, after_block) for plan in plans]
+        def blocks(
+            todo: pa.Table, crop: CropSpec, actor: dict[str, Any], options: EmbedOptions, pool: Pool
+        ) -> Iterator[BlockSummary]:
+            embed, decode = EmbedBlock(**actor), DecodeSettings(crop=crop, draft=options.draft, threads=2)
+            for start in range(0, todo.num_rows, self.block):
+                part = todo.slice(start, self.block)
+                block = embed(fetch_and_decode(part, settings=decode)).to_pylist()[0]
+                embedded.extend(map(str, part["image_id"].to_pylist()))
+                after_block()
+                yield BlockSummary.of(block)
 
-        listing = list_source(wanted)
-        collection = Collection.create_or_open(str(self.location))
-        model = model_record(load().identity)
-        return bring_up_to_date(wanted, listing, collection, model, write, Stopwatch(), Console(quiet=True))
-
-    def _write(
-        self,
-        plan: Plan,
-        collection: Collection,
-        load: Callable[[], Embedder],
-        embedded: list[str],
-        after_block: Callable[[], None],
-    ) -> Written:
-        run = plan.run or collection.start_run(plan.source, plan.model)
-        files, report = list(plan.files), EmbedReport.of(plan)
-        actor = EmbedBlock(
-            load=load,
-            fingerprint=plan.model.fingerprint,
-            location=collection.location,
-            run_id=run.run_id,
-            attempt=plan.attempt,
+        wanted = ReembedSettings(
+            source=str(source or self.pictures), collection=self.location, model=model, device="cpu", **settings
         )
-        decode = DecodeSettings(crop=load().crop, draft=True, threads=2)
-        for start in range(0, plan.todo.num_rows, self.block):
-            part = plan.todo.slice(start, self.block)
-            block = BlockSummary.of(actor(fetch_and_decode(part, settings=decode)).to_pylist()[0])
-            embedded += map(str, part["image_id"].to_pylist())
-            files.append(RowFile(path=block.path, rows=block.rows, size=block.size))
-            report.add(block)
-            after_block()
-        return Written(plan=plan, run=run, files=files, report=report)
+        with (
+            patch("jobs.embed._blocks", blocks),
+            patch("jobs.cluster.ray_cluster", lambda *_, **__: nullcontext()),
+            patch.object(Pool, "fitting", lambda *_: Pool()),
+            patch.object(ClipEmbedder, "load", load_once),
+        ):
+            return reembed(wanted, Console(quiet=True))
 
 
+@cache
 def bmp(seed: int) -> bytes:
     """A small picture that is like no other seed's; all have as many bytes."""
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
@@ -99,16 +95,49 @@ def bmp(seed: int) -> bytes:
     return target.getvalue()
 
 
-def assert_rows_are_what_is_there(nights: Nights, load: Callable[[], Embedder] = FakeEmbedder) -> None:
-    """The live rows are the files of the folder, each with the vector of its own content if it is a picture (a BMP)."""
-    model = load()
-    rows = {str(row["image_id"]): row for row in nights.collection.live_rows().to_pylist()}
-    files = {str(path.relative_to(nights.pictures)): path for path in nights.pictures.rglob("*.*") if path.is_file()}
+def assert_rows_are_what_is_there(
+    nights: Nights, model: str = DEMO, source: Path | None = None, unreachable: Names[str] = ()
+) -> None:
+    """The source's live rows are the files of its folder, each with the vector of its own content if it is a picture.
+
+    Rows of the ids `unreachable` may be rejects that will be tried again.
+    """
+    folder = source or nights.pictures
+    live = [row for row in nights.collection.live_rows().to_pylist() if str(row["uri"]).startswith(f"{folder}/")]
+    rows = {str(row["image_id"]): row for row in live}
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*.*") if path.is_file()}
     assert set(rows) == set(files)
     for image_id, path in files.items():
-        assert (rows[image_id]["uri"], rows[image_id]["size"]) == (str(path), path.stat().st_size)
-        if not path.read_bytes().startswith(b"BM"):
-            assert (rows[image_id]["error_reason"], rows[image_id]["embedding"]) == ("not_an_image", None)
+        row, data = rows[image_id], path.read_bytes()
+        assert (row["uri"], row["size"]) == (str(path), len(data))
+        if image_id in unreachable and row["retryable"]:
             continue
-        pixels = decode_image(path.read_bytes(), model.crop).pixels
-        np.testing.assert_allclose(rows[image_id]["embedding"], model.embed_images(pixels[None])[0], atol=1e-6)
+        assert row["content_hash"] == hashlib.sha256(data).hexdigest()
+        if data.startswith(BROKEN):
+            assert (row["error_reason"], row["retryable"], row["embedding"]) == ("not_an_image", False, None)
+        else:
+            np.testing.assert_allclose(row["embedding"], vector_of(data, model), atol=1e-5)
+
+
+@cache
+def vector_of(data: bytes, model: str) -> npt.NDArray[np.float32]:
+    """`(dim,)` float32."""
+    embedder = load_once(model, device="cpu")
+    [vector] = embedder.embed_images(decode_image(data, embedder.crop).pixels[None])
+    return np.asarray(vector)
+
+
+def assert_search_is_exact(collection: Collection) -> None:
+    """The live index finds what brute force finds in the live rows of the runs that it names, each row once."""
+    name = collection.current()
+    assert name is not None
+    covered = collection.read_version(name).runs
+    runs = [run for run in collection.runs() if run.run_id in covered]
+    assert [run.run_id for run in runs] == covered
+    rows = [row for row in LiveRows.of_runs(collection.storage, runs).read().to_pylist() if row["embedding"]]
+    vectors = np.array([row["embedding"] for row in rows], np.float32)
+    searcher = Searcher.open(collection)
+    assert searcher.ntotal == len(rows)
+    for vector, matches in zip(vectors, searcher.search(vectors, len(rows) + 1), strict=True):
+        assert sorted(match.image_id for match in matches) == sorted(row["image_id"] for row in rows)
+        np.testing.assert_allclose([match.score for match in matches], np.sort(vectors @ vector)[::-1], atol=1e-5)

@@ -1,32 +1,37 @@
 """Re-embedding, night by night: what the model is needed for, what rows are left, and when it stops."""
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from embedder.fake import FakeEmbedder
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
 from index.collection import Collection
 from index.errors import RecallTooLowError
 from index.search import Searcher
-from index.storage import Storage
 from index.versions import rollback
 from jobs.errors import SourceError, TooManyMissingError
 from jobs.request import EmbedOptions
-from tests.reembed_nights import Nights, assert_rows_are_what_is_there, bmp
+from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
+from tests.storage_steps import STEPS, KilledError, at, expire, is_step, kill
+from tests.tiny_checkpoints import save_siglip
 
-Other = partial(FakeEmbedder, dim=8)
-"""Another model, of another length."""
 LENIENT = EmbedOptions(max_reject_rate=0.5)
 
 
 class CrashedError(Exception):
     pass
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Another model, of another length."""
+    folder = tmp_path_factory.mktemp("other")
+    save_siglip(folder)
+    return str(folder)
 
 
 @pytest.fixture
@@ -36,8 +41,8 @@ def nights(tmp_path: Path) -> Nights:
     (pictures / "a").mkdir(parents=True)
     for seed in range(10):
         (pictures / "a" / f"{seed}.bmp").write_bytes(bmp(seed))
-    nights = Nights(pictures, tmp_path / "collection")
-    nights.night()
+    nights = Nights(pictures, str(tmp_path / "collection"))
+    nights.night(DEMO)
     return nights
 
 
@@ -172,51 +177,78 @@ def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None
 def test_a_dry_run_writes_nothing(nights: Nights) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "c.bmp")
-    before = sorted(path for path in nights.location.rglob("*"))
+    before = sorted(path for path in Path(nights.location).rglob("*"))
     report = nights.night(dry_run=True)
-    assert sorted(path for path in nights.location.rglob("*")) == before
+    assert sorted(path for path in Path(nights.location).rglob("*")) == before
     counts = report.counts
     assert (counts.new, counts.to_embed, counts.reused, counts.deleted) == (2, 1, 1, 1)
     assert (report.runs, report.promoted, report.dry_run) == ([], False, True)
 
 
-def test_rejects_are_tried_again_when_that_may_help(nights: Nights) -> None:
+def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = nights.pictures / "broken.png"
     broken.write_bytes(b"no picture")
     report = nights.night(options=LENIENT)
     assert (report.rejected, report.failed) == (1, 0)
-    assert nights.night(options=LENIENT).counts.unchanged == 11
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "fetch", None)
+        report = nights.night(options=LENIENT)
+    assert (report.counts.unchanged, report.counts.retried) == (11, 0)
     broken.write_bytes(bmp(40))
     report = nights.night(options=LENIENT)
-    assert (report.counts.changed, nights.embedded[-1]) == (1, ["broken.png"])
+    assert (report.counts.changed, report.counts.retried, nights.embedded[-1]) == (1, 0, ["broken.png"])
+    assert_rows_are_what_is_there(nights)
+
+
+def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    fetch = Fetcher.fetch
+
+    def time_out(fetcher: Fetcher, uri: str) -> bytes:
+        if uri.endswith("/b.bmp"):
+            raise FetchError("timeout", f"{uri}: too slow", retryable=True)
+        return fetch(fetcher, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "fetch", time_out)
+        report = nights.night(options=LENIENT)
+        assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
+        report = nights.night(options=LENIENT)
+        assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
+    assert nights.collection.rejects()["error_reason"].to_pylist() == ["timeout"]
+    report = nights.night(options=LENIENT)
+    assert (report.counts.retried, report.embedded, report.failed) == (1, 1, 0)
+    assert nights.embedded[1:] == [["b.bmp"]] * 3
+    assert_rows_are_what_is_there(nights)
+    assert nights.night(options=LENIENT).runs == []
 
 
 # Another model
 
 
-def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights) -> None:
-    report = nights.night(Other)
+def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights, other: str) -> None:
+    report = nights.night(other)
     assert (report.counts.other_model, report.counts.unchanged, len(nights.embedded[1])) == (10, 0, 10)
     live = nights.collection.read_version("000002")
-    assert (report.promoted, live.dim, live.base) == (True, 8, None)
-    assert_rows_are_what_is_there(nights, Other)
-    assert rollback(nights.collection).manifest.dim == 16
-    assert Searcher.open(nights.collection).model.dim == 16
+    assert (report.promoted, live.dim, live.base) == (True, 32, None)
+    assert_rows_are_what_is_there(nights, other)
+    assert rollback(nights.collection).manifest.dim == 64
+    assert Searcher.open(nights.collection).model.dim == 64
 
 
 def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    nights.night(Other)
+    nights.night(other)
     rollback(nights.collection)
     monkeypatch.setattr("embedder.fetch.Fetcher.fetch", None)
     report = nights.night()
     assert (report.counts.reused, report.counts.to_embed, nights.embedded[2]) == (10, 0, [])
     assert_rows_are_what_is_there(nights)
-    assert Searcher.open(nights.collection).model.dim == 16
+    assert Searcher.open(nights.collection).model.dim == 64
 
 
-def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights) -> None:
+def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other: str) -> None:
     blocks = iter([None, None])
 
     def crash() -> None:
@@ -224,38 +256,40 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
         raise CrashedError
 
     with pytest.raises(CrashedError):
-        nights.night(Other, after_block=crash)
-    assert Searcher.open(nights.collection).model.dim == 16
+        nights.night(other, after_block=crash)
+    assert Searcher.open(nights.collection).model.dim == 64
     # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
-    report = nights.night(Other)
+    report = nights.night(other)
     assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
-    assert_rows_are_what_is_there(nights, Other)
+    assert_rows_are_what_is_there(nights, other)
 
 
-def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "20.bmp").write_bytes(bmp(20))
-    nights.night(source=other)
-    report = nights.night(Other)
+def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other: str) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "20.bmp").write_bytes(bmp(20))
+    nights.night(source=more)
+    report = nights.night(other)
     assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
     assert Searcher.open(nights.collection).ntotal == 11
     (nights.pictures / "a" / "1.bmp").unlink()
-    assert nights.night(Other).counts.deleted == 1
+    assert nights.night(other).counts.deleted == 1
     assert "20.bmp" in nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
 
 
-def test_an_index_that_fails_its_gate_leaves_the_live_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_fails_its_gate_leaves_the_live_one(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("index.build.build_index", failing_gate)
         with pytest.raises(RecallTooLowError):
-            nights.night(Other)
-    assert Searcher.open(nights.collection).model.dim == 16
-    report = nights.night(Other)
+            nights.night(other)
+    assert Searcher.open(nights.collection).model.dim == 64
+    report = nights.night(other)
     assert (nights.embedded[2], report.promoted) == ([], True)
-    assert Searcher.open(nights.collection).model.dim == 8
+    assert Searcher.open(nights.collection).model.dim == 32
 
 
 def failing_gate(*_: object, **__: object) -> None:
@@ -277,31 +311,17 @@ def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights:
 # Crashes
 
 
-STEPS: dict[str, tuple[Callable[..., object], str]] = {
-    "rows": (Storage.write_atomic, r"runs/.*/rows/.*\.parquet"),
-    "deletes": (Storage.write_atomic, r"runs/.*/deletes\.parquet"),
-    "run manifest": (Storage.write_atomic, r"runs/.*/manifest\.json"),
-    "segment": (Storage.put_file, r"index/segments/.*/rows\.arrow"),
-    "version manifest": (Storage.write_atomic, r"index/\d+/manifest\.json"),
-    "CURRENT": (Storage.write_atomic, "CURRENT"),
-}
-
-
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("after", [False, True])
-def test_stopped_at_any_step_the_next_night_completes(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
-) -> None:
+def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, after: bool) -> None:
     folder = nights.pictures / "a"
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
     (folder / "7.bmp").unlink()
-    write, path = STEPS[step]
-    with monkeypatch.context() as patch:
-        patch.setattr(Storage, write.__name__, crashing(write, path, after=after))
-        with pytest.raises(CrashedError):
-            nights.night()
+    with pytest.raises(KilledError), at(is_step(step), after=after, happen=kill):
+        nights.night()
     Searcher.open(nights.collection)
+    expire(nights.collection.storage)
     # What was written for a picture that has gone meanwhile must not come to life.
     (nights.pictures / "b.bmp").unlink()
     (nights.pictures / "d.bmp").write_bytes(bmp(13))
@@ -309,18 +329,3 @@ def test_stopped_at_any_step_the_next_night_completes(
     assert_rows_are_what_is_there(nights)
     assert Searcher.open(nights.collection).ntotal == 10
     assert nights.night().runs == []
-
-
-def crashing(write: Callable[..., object], path: str, *, after: bool) -> Callable[..., object]:
-    """A `Storage` method that fails at such a path."""
-
-    def crash(*arguments: object, **named: object) -> object:
-        hit = any(isinstance(argument, str) and re.fullmatch(path, argument) for argument in arguments)
-        if hit and not after:
-            raise CrashedError
-        result = write(*arguments, **named)
-        if hit:
-            raise CrashedError
-        return result
-
-    return crash

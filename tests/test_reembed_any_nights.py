@@ -5,116 +5,237 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import timedelta
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import patch
 
-import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from embedder.fake import FakeEmbedder
-from index.search import Searcher
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
+from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
+from index.prune import prune
+from index.versions import rollback
+from jobs.reembed_report import ReembedReport
 from jobs.request import EmbedOptions
-from tests.reembed_nights import Nights, assert_rows_are_what_is_there, bmp
+from tests.reembed_nights import BROKEN, DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
+from tests.storage_steps import KilledError, at, expire, is_number, kill
+from tests.tiny_checkpoints import save_siglip
 
-MODELS = (FakeEmbedder, partial(FakeEmbedder, dim=8))
-NAMES = st.sampled_from(["a.bmp", "b.bmp", "c.bmp", "sub/a.bmp", "sub/d.bmp", "sub/e.bmp"])
-SEEDS = st.integers(0, 3)
-MODEL = st.integers(0, len(MODELS) - 1)
-CHANGES = st.one_of(
-    st.tuples(st.just("write"), NAMES, SEEDS),
-    st.tuples(st.just("break"), NAMES, SEEDS),
-    st.tuples(st.just("copy"), NAMES, NAMES),
-    st.tuples(st.just("move"), NAMES, NAMES),
-    st.tuples(st.just("delete"), NAMES, NAMES),
+STAYS = ("pictures/stays.bmp", "more/remains.bmp")  # an index cannot be made of nothing
+FILES = st.sampled_from(
+    ["pictures/a.bmp", "pictures/b.bmp", "pictures/sub/a.bmp", "pictures/sub/b.bmp", "more/x.bmp", "more/y.bmp"]
 )
-# A night with a model, that is stopped after so many blocks, or runs through.
-NIGHTS = st.tuples(st.just("night"), MODEL, st.one_of(st.none(), st.integers(1, 3)))
+SOURCES = st.sampled_from(["pictures", "more"])
+# What happens, at which change of a file, and whether before or after it. A night makes some fifteen.
+EVENTS = st.one_of(
+    st.none(),
+    st.tuples(st.sampled_from(["killed", "second job", "overtaken"]), st.integers(1, 16), st.booleans()),
+)
 
 
-class StoppedError(Exception):
-    pass
+class AnyNights(RuleBasedStateMachine):
+    """Two folders of pictures, which are two sources of one collection, and two models."""
 
-
-class Clock:
-    """Gives every file that is written a time of its own, for file systems' clocks are coarse."""
+    other: ClassVar[str]
+    """The second model's folder."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.models = (None, DEMO, self.other)
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = Path(self.folder.name)
+        self.nights = Nights(self.root / "pictures", str(self.root / "collection"), block=2)
         self.now = 1_700_000_000
+        self.unreachable: set[str] = set()
 
-    def touch(self, path: Path) -> None:
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    @initialize()
+    def begin(self) -> None:
+        for seed, file in enumerate(STAYS):
+            self.write(file, seed)
+        self.night("pictures", 1, None)
+        self.night("more", 0, None)
+
+    # What happens to the pictures
+
+    @rule(file=FILES, seed=st.integers(0, 3))
+    def write(self, file: str, seed: int) -> None:
+        self._put(file, bmp(seed))
+
+    @rule(file=FILES, times=st.integers(1, 2))
+    def break_it(self, file: str, times: int) -> None:
+        self._put(file, BROKEN * times)
+
+    @rule(file=FILES, other=FILES)
+    def copy(self, file: str, other: str) -> None:
+        if (self.root / file).exists():
+            self._put(other, (self.root / file).read_bytes())
+
+    @rule(file=FILES, other=FILES)
+    def move(self, file: str, other: str) -> None:
+        if (self.root / file).exists():
+            (self.root / other).parent.mkdir(exist_ok=True)
+            (self.root / file).replace(self.root / other)
+
+    @rule(file=FILES)
+    def delete(self, file: str) -> None:
+        (self.root / file).unlink(missing_ok=True)
+
+    @rule()
+    def rename_a_folder(self) -> None:
+        here, there = self.root / "pictures" / "sub", self.root / "pictures" / "bus"
+        if here.exists():
+            shutil.rmtree(there, ignore_errors=True)
+            here.rename(there)
+
+    @rule(file=FILES)
+    def become_unreachable(self, file: str) -> None:
+        """For the next night alone."""
+        self.unreachable.add(file)
+
+    # What happens to the collection
+
+    @rule(source=SOURCES, model=st.integers(0, 2), event=EVENTS)
+    def night(self, source: str, model: int, event: tuple[str, int, bool] | None) -> None:
+        others = self._ids_of_others(source)
+        wanted = self.models[model] or self._live_model()
+        with patch.object(Fetcher, "fetch", self._fetch(Fetcher.fetch)):
+            with self._happening(event, lambda: self._run(source, model, wanted)):
+                try:
+                    self._run(source, model, wanted)
+                except KilledError:
+                    expire(self.nights.collection.storage)
+                    return
+                except LeaseLostError:
+                    assert event is not None
+                    assert event[0] == "overtaken"
+            # Whoever was overtaken, and wherever that was, has not spoilt what the other did.
+            self._check(source, wanted)
+        assert self._ids_of_others(source) == others
+        if not self.unreachable:
+            runs = len(self.nights.collection.runs())
+            assert self._run(source, model, wanted).runs == []
+            assert self.nights.embedded[-1] == []
+            assert len(self.nights.collection.runs()) == runs
+        self.unreachable.clear()
+
+    @rule()
+    def roll_back(self) -> None:
+        with suppress(DamagedVersionError):  # there is none to go back to
+            rollback(self.nights.collection)
+
+    @rule(keep=st.integers(1, 2))
+    def prune(self, keep: int) -> None:
+        with patch("index.prune.GRACE", timedelta(0)), patch("index.prune.ABANDONED", timedelta(0)):
+            prune(self.nights.collection, keep)
+
+    @invariant()
+    def an_index_answers(self) -> None:
+        if (self.root / "collection" / "CURRENT").exists():
+            assert_search_is_exact(self.nights.collection)
+
+    def _run(self, source: str, model: int, wanted: str) -> ReembedReport:
+        report = self.nights.night(
+            self.models[model],
+            source=self.root / source,
+            max_missing=1.0,
+            options=EmbedOptions(max_reject_rate=1.0),
+        )
+        self._check(source, wanted)
+        if report.note is None:
+            collection = self.nights.collection
+            live = collection.read_version(str(collection.current()))
+            assert live.runs == [run.run_id for run in collection.runs()]
+            assert live.model.id == wanted
+        return report
+
+    def _check(self, source: str, wanted: str) -> None:
+        folder = self.root / source
+        unreachable = {file.removeprefix(f"{source}/") for file in self.unreachable}
+        assert_rows_are_what_is_there(self.nights, wanted, folder, unreachable)
+        assert_search_is_exact(self.nights.collection)
+
+    def _happening(
+        self, event: tuple[str, int, bool] | None, run: Callable[[], ReembedReport]
+    ) -> AbstractContextManager[None]:
+        if event is None:
+            return nullcontext()
+        what, number, after = event
+        happen: dict[str, Callable[[], None]] = {
+            "killed": kill,
+            "second job": partial(self._second_job, run),
+            "overtaken": partial(self._overtake, run),
+        }
+        return at(is_number(number), after=after, happen=happen[what])
+
+    def _second_job(self, run: Callable[[], ReembedReport]) -> None:
+        before = self._files()
+        with pytest.raises(LeaseHeldError, match="`likeness reembed` of"):
+            run()
+        assert self._files() == before
+
+    def _overtake(self, run: Callable[[], ReembedReport]) -> None:
+        """As when the job was frozen for longer than its lease lasts, and another came by."""
+        expire(self.nights.collection.storage)
+        run()
+
+    def _fetch(self, fetch: Callable[..., bytes]) -> Callable[..., bytes]:
+        def fetched(fetcher: Fetcher, uri: str) -> bytes:
+            if uri in {str(self.root / file) for file in self.unreachable}:
+                raise FetchError("timeout", f"{uri}: too slow", retryable=True)
+            return fetch(fetcher, uri)
+
+        return fetched
+
+    def _put(self, file: str, data: bytes) -> None:
+        """Each file that is written has a time of its own, for file systems' clocks are coarse."""
+        path = self.root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
         self.now += 1
         os.utime(path, (self.now, self.now))
 
+    def _files(self) -> dict[str, tuple[int, int]]:
+        paths = [path for path in (self.root / "collection").rglob("*") if path.is_file()]
+        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
 
-def change(folder: Path, clock: Clock, kind: str, name: str, other: str | int) -> None:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    if kind == "write":
-        path.write_bytes(bmp(int(other)))
-        clock.touch(path)
-    elif kind == "break":
-        path.write_bytes(b"no picture" * (1 + int(other)))
-        clock.touch(path)
-    elif path.exists() and kind == "delete":
-        path.unlink()
-    elif path.exists() and name != other:
-        target = folder / str(other)
-        target.parent.mkdir(exist_ok=True)
-        if kind == "move":
-            path.replace(target)
-        else:
-            shutil.copy(path, target)
-            clock.touch(target)
+    def _ids_of_others(self, source: str) -> list[Any]:
+        if not (self.root / "collection").exists():
+            return []
+        rows = self.nights.collection.live_rows(["image_id", "uri"]).to_pylist()
+        return [row["image_id"] for row in rows if not row["uri"].startswith(f"{self.root / source}/")]
+
+    def _live_model(self) -> str:
+        collection = self.nights.collection
+        return collection.read_version(str(collection.current())).model.id
 
 
-def night(nights: Nights, model: int, stop_after: int | None) -> bool:
-    """Whether the night ran through."""
-    blocks = count(1)
-
-    def stop() -> None:
-        if next(blocks) == stop_after:
-            raise StoppedError
-
-    try:
-        nights.night(
-            MODELS[model],
-            after_block=stop,
-            max_missing=1.0,
-            options=EmbedOptions(max_reject_rate=1),
-        )
-    except StoppedError:
-        return False
-    return True
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("other")
+    save_siglip(folder)
+    return str(folder.resolve())
 
 
-def assert_search_is_exact(nights: Nights) -> None:
-    rows = [row for row in nights.collection.live_rows().to_pylist() if row["embedding"] is not None]
-    vectors = np.array([row["embedding"] for row in rows], np.float32)
-    found = Searcher.open(nights.collection).search(vectors, len(rows))
-    for row, matches in zip(rows, found, strict=True):
-        exact = vectors @ np.array(row["embedding"], np.float32)
-        assert {match.image_id for match in matches} == {row["image_id"] for row in rows}
-        np.testing.assert_allclose([match.score for match in matches], np.sort(exact)[::-1], atol=1e-5)
-
-
-@settings(max_examples=12, deadline=None)
-@given(steps=st.lists(st.one_of(CHANGES, CHANGES, NIGHTS), min_size=4, max_size=25), last=MODEL)
-def test_after_any_nights_rows_and_index_are_what_the_source_holds(steps: list[tuple[Any, ...]], last: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder, clock = Path(name) / "pictures", Clock()
-        folder.mkdir()
-        change(folder, clock, "write", "stays.bmp", 9)
-        nights = Nights(folder, Path(name) / "collection", block=2)
-        for step in [*steps, ("night", last, None)]:
-            if step[0] != "night":
-                change(folder, clock, *step)
-            elif night(nights, step[1], step[2]):
-                assert_rows_are_what_is_there(nights, MODELS[step[1]])
-                assert_search_is_exact(nights)
-                before = nights.collection.runs()
-                assert night(nights, step[1], None)
-                assert nights.embedded[-1] == []
-                assert nights.collection.runs() == before
+@pytest.mark.parametrize(
+    ("examples", "steps"),
+    [
+        pytest.param(20, 15, id="some"),
+        pytest.param(200, 30, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(3_600)]),
+    ],
+)
+def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other: str, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        type("AnyNights", (AnyNights,), {"other": other}),
+        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, print_blob=True),
+    )

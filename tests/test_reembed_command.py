@@ -4,17 +4,19 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3  # type: ignore[import-untyped]
 import pytest
+from moto.server import ThreadedMotoServer
 
-from embedder.model import ClipEmbedder
+from index.build import build_index
 from index.collection import Collection
+from index.records import RunManifest
 from jobs import cli
-from jobs.options import DEMO_MODEL
-from tests.reembed_nights import Nights
+from tests.hand_made import MODEL, rows
+from tests.reembed_nights import DEMO, Nights
 from tests.small_collection import COLOURS, png
 
 WITHOUT = ("torch", "transformers", "ray")
@@ -29,8 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pictures").mkdir()
     for name, colour in COLOURS.items():
         (folder / "pictures" / name).write_bytes(png(colour))
-    nights = Nights(folder / "pictures", folder / "collection")
-    nights.night(partial(ClipEmbedder.load, str(DEMO_MODEL), device="cpu"))
+    Nights(folder / "pictures", str(folder / "collection")).night(DEMO)
     return folder
 
 
@@ -92,12 +93,44 @@ def test_too_many_missing_exits_with_3(here: Path, run: Run, tmp_path: Path) -> 
     collection = tmp_path / "two"
     pictures = tmp_path / "pictures"
     shutil.copytree(here, pictures)
-    Nights(pictures, collection).night()
+    Nights(pictures, str(collection)).night(DEMO)
     (pictures / "red.png").unlink()
     code, _, err = run(pictures, collection)
     assert code == 3
     assert "1 of the 3 images" in err
     assert "say so with --max-missing 0.34" in err
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A source in a local S3 server, with one picture, and the credentials in its address."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "KEY")
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
+        client.create_bucket(Bucket="images")
+        client.put_object(Bucket="images", Key="pics/a.png", Body=png((1, 2, 3)))
+        yield "s3://KEY:s3cret@images/pics"
+    finally:
+        server.stop()
+
+
+def test_credentials_in_addresses_are_neither_printed_nor_reported(bucket: str, run: Run, tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    start = collection.start_run("s3://images/pics", MODEL)
+    file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
+    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
+    build_index(collection)
+    code, out, err = run(bucket, tmp_path / "collection")
+    assert (code, "1 of the 2 images of s3://images/pics are not listed any more" in err) == (3, True)
+    assert "s3cret" not in out + err
+    code, out, err = run(bucket, tmp_path / "collection", "--missing", "keep", "--dry-run", "--format", "json")
+    assert (code, json.loads(out)["source"]) == (0, "s3://images/pics")
+    assert "s3cret" not in out + err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""Lets something happen at a step of a job: before or after a change that it makes to the files of a collection."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from inspect import signature
+from typing import Any
+from unittest.mock import patch
+
+from index.conditional import update_file
+from index.lease import LEASE, LeaseRecord
+from index.storage import Storage
+
+STEPS = {
+    "rows": r"runs/[^/]+/rows/.*\.parquet",
+    "deletes": r"runs/[^/]+/deletes[^/]*\.parquet",
+    "run manifest": r"runs/[^/]+/manifest\.json",
+    "segment": r"index/segments/.*/rows\.arrow",
+    "version manifest": r"index/[^/]+/manifest\.json",
+    "CURRENT": r"CURRENT",
+}
+"""The commit steps, by the path that is written."""
+
+_CHANGES = (Storage.write_atomic, Storage.put_file, Storage.delete)
+
+
+class KilledError(BaseException):
+    """As if the process were killed: nothing that it does afterwards reaches the collection."""
+
+
+@contextmanager
+def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None]) -> Iterator[None]:
+    """While the block lasts, `happen` once: before or after the first file is changed whose path `is_it` says yes to.
+
+    `happen` may raise `KilledError`.
+    """
+    happened, killed = False, False
+
+    def changed(change: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal happened, killed
+        if killed:
+            raise KilledError
+        path = signature(change).bind(*arguments).arguments["path"]
+        here = not happened and is_it(path)
+        happened |= here
+        try:
+            if here and not after:
+                happen()
+            result = change(*arguments)
+            if here and after:
+                happen()
+        except KilledError:
+            killed = True
+            raise
+        return result
+
+    def update(*arguments: Any) -> None:
+        if killed:
+            raise OSError("killed")
+        update_file(*arguments)
+
+    def method(change: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: changed(change, *arguments)
+
+    with ExitStack() as patches:
+        for change in _CHANGES:
+            patches.enter_context(patch.object(Storage, change.__name__, method(change)))
+        patches.enter_context(patch("index.lease.update_file", update))
+        yield
+
+
+def is_step(name: str) -> Callable[[str], bool]:
+    """Says yes to the path of one of `STEPS`."""
+    return lambda path: re.fullmatch(STEPS[name], path) is not None
+
+
+def is_number(number: int) -> Callable[[str], bool]:
+    """Says yes when it is asked for the `number`-th time, from 1."""
+    left = iter(range(number - 1, -1, -1))
+    return lambda _: next(left, -1) == 0
+
+
+def kill() -> None:
+    raise KilledError
+
+
+def expire(storage: Storage) -> None:
+    """The lease, if anyone has it, as if its owner had been silent for too long."""
+
+    def change(content: bytes) -> bytes:
+        if not content:
+            return content
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        return LeaseRecord.from_bytes(content).model_copy(update={"expires_at": past}).to_bytes()
+
+    update_file(storage, LEASE, change)
