@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from index.collection import Collection
-from index.errors import DamagedVersionError, FactoryError, RecallTooLowError
+from index.errors import CollectionError, DamagedVersionError, FactoryError, RecallTooLowError
 from index.records import (
     IndexSettings,
     RunManifest,
@@ -16,7 +16,7 @@ from index.records import (
 from index.segment_job import SegmentJob
 from index.verify import check_version
 from index.version_build import RunJobs, VersionBuild
-from index.versions import live_manifest
+from index.versions import NOT_GOOD, live_manifest, live_version, pass_over, require_good
 
 logger = logging.getLogger(__name__)
 
@@ -38,25 +38,64 @@ def build_index(
 
     The live version is updated by what has changed since; when that is nothing, and every file is whole, it is
     returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an update's
-    recall is below the target. `settings` None: those of the live version.
+    recall is below the target. What is there already, and not live, is not built twice. `settings` None: those of the
+    live version.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
-    RecallTooLowError when recall@10 is below the target: that version is then complete, and not live. The live
-    version stays as it is.
+    RecallTooLowError when recall@10 is below the target, CollectionError when somebody made another version live
+    meanwhile: the new version is then complete, and not live. The live version stays as it is.
     """
     runs = collection.runs()
-    live = live_manifest(collection)
+    before, live = live_version(collection), live_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
     base = live if live and _covers_first(live, runs) else None
-    if base and not rebuild and settings == base.settings:
-        if len(base.runs) == len(runs):
-            if _is_whole(collection, base):
-                logger.info("index version %s covers all runs already: nothing to build", base.version)
-                return base
-        elif manifest := _updated(VersionBuild(collection, runs, settings, run_jobs), base):
-            return _published(collection, manifest, promote)
-    return _published(collection, VersionBuild(collection, runs, settings, run_jobs).from_scratch(), promote)
+    update = base is not None and not rebuild and settings == base.settings
+    if base and update and len(base.runs) == len(runs) and _is_whole(collection, base):
+        logger.info("index version %s covers all runs already: nothing to build", base.version)
+        return base
+    manifest = None if rebuild else _made_already(collection, runs, settings, before)
+    if base and update and manifest is None and len(base.runs) < len(runs):
+        manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
+    manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
+    if manifest.recall["10"] < manifest.settings.target_recall:
+        raise RecallTooLowError(_too_low(collection, manifest))
+    if promote:
+        _promote(collection, manifest, before)
+    return manifest
+
+
+def _made_already(
+    collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, live: str | None
+) -> VersionManifest | None:
+    """The newest version if it is of these very runs and settings: below its target, or left by a job that was stopped
+    before it went live. None for one that is damaged or was rolled back.
+    """
+    newest = max(collection.versions(), default="")
+    if newest <= (live or ""):
+        return None
+    try:
+        manifest = collection.read_version(newest)
+        if manifest.runs != [run.run_id for run in runs] or manifest.settings != settings:
+            return None
+        return require_good(collection, newest)
+    except RecallTooLowError:
+        return manifest
+    except NOT_GOOD as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:
+    """Make a version live, unless another than `before` is: whoever chose that does not know of this one."""
+    now = live_version(collection)
+    if now != before:
+        pass_over(collection, manifest.version)
+        raise CollectionError(
+            f"index version {now} was made live while {manifest.version} was built, so that stays: "
+            f"`likeness promote {collection.location} {manifest.version}` takes this one"
+        )
+    collection.promote(manifest.version)
 
 
 def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
@@ -70,14 +109,6 @@ def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | No
         logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
         build.discard()
         return None
-    return manifest
-
-
-def _published(collection: Collection, manifest: VersionManifest, promote: bool) -> VersionManifest:
-    if manifest.recall["10"] < manifest.settings.target_recall:
-        raise RecallTooLowError(_too_low(collection, manifest))
-    if promote:
-        collection.promote(manifest.version)
     return manifest
 
 

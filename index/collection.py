@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,7 @@ from index.errors import DamagedRunError, DamagedVersionError, NotACollectionErr
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.rows import EMBEDDING, check_rows
-from index.storage import Storage
+from index.storage import Storage, without_password
 
 if TYPE_CHECKING:
     from index.lease import Lease
@@ -55,7 +56,7 @@ class Collection:
     @classmethod
     def create_or_open(cls, location: str) -> Collection:
         """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
-        storage = Storage.open(location)
+        storage, location = Storage.open(location), without_password(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
         foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {HISTORY}]
@@ -71,7 +72,7 @@ class Collection:
     @classmethod
     def open(cls, location: str) -> Collection:
         """A collection that exists. NotACollectionError when there is none."""
-        storage = Storage.open(location)
+        storage, location = Storage.open(location), without_password(location)
         if not storage.exists():
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
         if not any(entry.name in _MEMBERS for entry in storage.list()):
@@ -127,9 +128,9 @@ class Collection:
         return self._write_table(path, check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.Array[Any] | Sequence[str]) -> RowFile:
-        """Record ids that have left the source; the run's manifest has to name the file."""
+        """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
         table = pa.table({"image_id": pa.array(image_ids, pa.string())})
-        return self._write_table(f"runs/{run_id}/deletes.parquet", table)
+        return self._write_table(f"runs/{run_id}/deletes-{secrets.token_hex(4)}.parquet", table)
 
     def row_files(self, run_id: str) -> list[str]:
         """Paths of all row files of a run, finished or not, by name."""
@@ -213,7 +214,20 @@ class Collection:
         """Make a version the live one, at once. DamagedVersionError when it has no readable manifest."""
         self.read_version(version)
         self.check_lease()
+        with suppress(DamagedVersionError):  # CURRENT cannot be read, which this mends
+            before = self.current()
+            if before and before != version:
+                # First: it would be pruned at once where nothing says that somebody may be reading it still.
+                self.storage.write_atomic(f"index/{before}/superseded", f"{version}\n".encode())
         self.storage.write_atomic("CURRENT", f"{version}\n".encode())
+
+    def superseded(self, version: str) -> tuple[str, datetime] | None:
+        """Which version was made live in place of this one the last time, and when; None where none was."""
+        path = f"index/{version}/superseded"
+        try:
+            return self.storage.read(path).decode().strip(), self.storage.modified(path)
+        except FileNotFoundError:
+            return None
 
     def read_version(self, version: str) -> VersionManifest:
         """The manifest of a version. DamagedVersionError when it is missing or altered."""

@@ -58,11 +58,11 @@ class _Folder:
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
     """Remove old versions, and then the segments that no other names. Runs, from which all is made, stay.
 
-    What stays: the live version and those newer than it; of those before it the newest, until `keep` good ones are
-    there, the live one counted; what was superseded within `GRACE`; a version whose manifest cannot be read, and every
-    segment that it may name, which are all made by it or before. Good is what one could go back to
-    (`index.versions.rollback`), its files checked by their sizes. What no version names is removed once its build has
-    been idle for `ABANDONED`.
+    What stays: the live version and those newer than it, of those below their target the newest alone; of those before
+    it the newest, until `keep` good ones are there, the live one counted; what was superseded within `GRACE`; a version
+    whose manifest cannot be read, and every segment that it may name, which are all made by it or before. Good is what
+    one could go back to (`index.versions.rollback`), its files checked by their sizes. What no version names is removed
+    once its build has been idle for `ABANDONED`.
 
     CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
     job writes.
@@ -87,8 +87,8 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
 def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
     """What would be removed, and the paths of it in order."""
     manifests, unreadable = _manifests(collection)
-    versions = _outdated(collection, sorted(manifests), keep)
-    recent = _recently_superseded(collection, manifests, versions)
+    versions = _outdated(collection, manifests, keep)
+    recent = _recently_superseded(collection, versions)
     versions = [name for name in versions if name not in recent]
     needed = _named(manifests[name] for name in manifests if name not in versions)
     dropped = _named(manifests[name] for name in versions)
@@ -128,14 +128,16 @@ def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict
     return read, unreadable
 
 
-def _outdated(collection: Collection, names: Sequence[str], keep: int) -> list[str]:
-    """Versions before the live one that are not among the newest `keep` good ones, oldest first."""
+def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], keep: int) -> list[str]:
+    """Versions before the live one that are not among the newest `keep` good ones, and those after it that are below
+    their target, the newest apart; oldest first.
+    """
     live = collection.current()
+    if live is None:
+        return []
     outdated: list[str] = []
     good = 0
-    for name in reversed(names):
-        if live is None or name > live:
-            continue
+    for name in sorted((name for name in manifests if name <= live), reverse=True):
         if good >= keep:
             outdated.append(name)
             continue
@@ -144,23 +146,21 @@ def _outdated(collection: Collection, names: Sequence[str], keep: int) -> list[s
             good += 1
         except NOT_GOOD:
             continue  # nothing that one could go back to
-    return outdated[::-1]
+    failed = [name for name, made in manifests.items() if name > live and _below_target(made)]
+    return sorted([*outdated, *sorted(failed)[:-1]])
 
 
-def _recently_superseded(
-    collection: Collection, manifests: Mapping[str, VersionManifest], versions: Sequence[str]
-) -> dict[str, str]:
+def _below_target(manifest: VersionManifest) -> bool:
+    return manifest.recall["10"] < manifest.settings.target_recall
+
+
+def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:
     """Those versions that another took the place of within `GRACE`, with the reason to leave them."""
-    names = sorted(manifests)
-    live = collection.current()
     recent = {}
     for name in versions:
-        successor = names[names.index(name) + 1]  # the live one at the latest
-        since = manifests[successor].created_at
-        if successor == live:
-            since = max(since, collection.storage.modified("CURRENT"))
-        if since > datetime.now(UTC) - GRACE:
-            recent[name] = f"index version {successor} took its place within {GRACE}; it may be read still"
+        found = collection.superseded(name)
+        if found and found[1] > datetime.now(UTC) - GRACE:
+            recent[name] = f"index version {found[0]} took its place within {GRACE}; it may be read still"
     return recent
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from index.choose import FEWEST, choose
 from index.collection import Collection
-from index.errors import EmptyCollectionError, FactoryError
+from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.files import SEGMENTS, file_record
 from index.ground_truth import HeldOut
 from index.live import LiveRows
@@ -46,13 +46,13 @@ class VersionBuild:
         self.runs = runs
         self.settings = settings
         self.run_jobs = run_jobs
-        self.version = _next_version(collection)
+        self.version = _reserved(collection)
         self.started = time.monotonic()
 
     def from_scratch(self) -> VersionManifest:
         """All live rows, in segments of at most `segment_rows`."""
-        live = LiveRows.of_runs(self.storage, self.runs)
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+            live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
             dim = self.runs[-1].model.dim
@@ -75,8 +75,8 @@ class VersionBuild:
         DamagedVersionError when the base is damaged, FactoryError when no index fits what the collection has become.
         """
         new = [run for run in self.runs if run.run_id not in base.runs]
-        changed = LiveRows.of_runs(self.storage, new)
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+            changed = LiveRows.of_runs(self.storage, new)
             # Content is checked of what is written anew, and else whenever a version is opened to be searched.
             check_version(self.collection, base.model_copy(update={"segments": []}))
             old = open_segments(self.collection, base, Path(cache), verify=False)
@@ -176,9 +176,11 @@ class VersionBuild:
 
     @contextmanager
     def _discarded_on_failure(self) -> Iterator[None]:
-        """The space of a version that failed is worth more than its remains."""
+        """The space of a version that failed is worth more than its remains. Who has lost the lease removes nothing."""
         try:
             yield
+        except LeaseError:
+            raise
         except BaseException:
             self.discard()
             raise
@@ -194,11 +196,17 @@ def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> 
         )
 
 
-def _next_version(collection: Collection) -> str:
-    """A number that no version ever had. What builds that were killed left behind is for `prune` to remove."""
+def _reserved(collection: Collection) -> str:
+    """A number that no version ever had, with its folder begun, so that no other build takes it.
+
+    What builds that were killed left behind is for `prune` to remove.
+    """
     folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
     numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
-    return f"{max(numbers, default=0) + 1:06d}"
+    version = f"{max(numbers, default=0) + 1:06d}"
+    collection.check_lease()
+    collection.storage.write_atomic(f"index/{version}/started", f"{datetime.now(UTC).isoformat()}\n".encode())
+    return version
 
 
 def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:

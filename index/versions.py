@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Version:
     """A complete version. `manifest` is None, and `damage` says why, when it cannot be read.
 
-    `rolled_back`: it was live until somebody went back from it, and was not promoted since.
+    `rolled_back`: somebody went back from it, or chose another while it was built, and it was not promoted since.
     """
 
     name: str
@@ -93,7 +93,7 @@ def rollback(collection: Collection) -> RolledBack:
             skipped[name] = str(error)
             continue
         # First: a rollback that is cut short is repeated, and the next one must not come back to this version.
-        collection.storage.write_atomic(_mark(before), f"{datetime.now(UTC).isoformat()}\n".encode())
+        pass_over(collection, before)
         collection.promote(name)
         return RolledBack(manifest=manifest, before=before, skipped=skipped)
     reasons = "; ".join(skipped.values()) or "there is no older one"
@@ -113,7 +113,7 @@ def open_last_good(collection: Collection) -> Searcher:
         return Searcher.open(collection)
     except DamagedVersionError as error:
         damage = error
-    for name in _older(collection, _current(collection)):
+    for name in _older(collection, live_version(collection)):
         try:
             require_good(collection, name, verify=False)  # opening it verifies every byte
             searcher = Searcher.open(collection, name)
@@ -123,6 +123,11 @@ def open_last_good(collection: Collection) -> Searcher:
         logger.warning("%s. Serving index version %s, the last good one", damage, name)
         return searcher
     raise damage
+
+
+def pass_over(collection: Collection, version: str) -> None:
+    """Remember that somebody chose another version than this one: nothing goes to it unless it is promoted."""
+    collection.storage.write_atomic(_mark(version), f"{datetime.now(UTC).isoformat()}\n".encode())
 
 
 def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
@@ -169,8 +174,8 @@ def _older(collection: Collection, version: str | None) -> Iterator[str]:
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
-def _current(collection: Collection) -> str | None:
-    """The live version; None where there is none, or CURRENT cannot be read."""
+def live_version(collection: Collection) -> str | None:
+    """The number of the live version; None where there is none, or CURRENT cannot be read."""
     try:
         return collection.current()
     except DamagedVersionError:

@@ -18,14 +18,19 @@ from index.errors import (
     DamagedVersionError,
     EmptyCollectionError,
     FactoryError,
+    LeaseLostError,
     ModelMismatchError,
+    RecallTooLowError,
 )
+from index.lease import LEASE, writing
 from index.prune import prune
 from index.records import IndexSettings, SegmentRecord, VersionManifest
 from index.search import Searcher
 from index.segment import Segment
 from index.segment_job import SegmentJob
 from index.vector_file import flat_header
+from index.version_build import VersionBuild
+from index.versions import list_versions, rollback
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
@@ -77,7 +82,7 @@ def test_a_version_says_what_it_holds(collection: Collection) -> None:
         assert file.size == index_file(collection, name).stat().st_size
         assert file.sha256 == collection.storage.sha256(f"index/{name}")
     assert names(index_file(collection)) == ["000001", "segments"]
-    assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow"]
+    assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow", "started"]
     assert names(index_file(collection, "segments/000001-00")) == ["rows.arrow", "vectors.faiss"]
 
 
@@ -100,9 +105,7 @@ def test_a_manifest_of_another_version_is_refused(collection: Collection) -> Non
     build_index(collection)
     root = Path(collection.location)
     shutil.copytree(root / "index/000001", root / "index/000002")
-    with pytest.raises(
-        DamagedVersionError, match=r"000002/manifest.json is damaged \(it is that of version 000001"
-    ):
+    with pytest.raises(DamagedVersionError, match=r"000002/manifest.json is damaged \(it is that of version 000001"):
         collection.read_version("000002")
 
 
@@ -284,8 +287,8 @@ def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Coll
     (Path(collection.location) / "CURRENT").write_bytes(b"\xff nonsense")
     with pytest.raises(DamagedVersionError, match=r"CURRENT holds .*: expected six digits; versions: 000001"):
         Searcher.open(collection)
-    assert build_index(collection).version == "000002"
-    assert Searcher.open(collection).version == "000002"
+    assert build_index(collection).version == "000001"
+    assert Searcher.open(collection).version == "000001"
 
 
 # Imports once and forks for each point, before any library has started a thread.
@@ -351,9 +354,10 @@ def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
     searcher = Searcher.open(collection)
     assert searcher.version == live
     assert (searcher.ntotal, searcher.row("007") is None) == (250, live == "000002")
-    # A version that is complete keeps its number.
+    # A version that is complete keeps its number, and goes live as it is.
+    complete = "000002" in collection.versions()
     final = build_index(collection)
-    assert final.version == ("000002" if live == "000002" else "000003")
+    assert final.version == ("000002" if complete else "000003")
     assert (final.base, final.ntotal) == ("000001", 250)
     matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
@@ -375,8 +379,100 @@ def test_a_build_leaves_the_files_of_another_that_is_under_way(
         assert build_index(collection).version == "000002"
         return records
 
-    assert build_index(collection, run_jobs=meanwhile).version == "000001"
+    with pytest.raises(CollectionError, match="index version 000002 was made live while 000001 was built"):
+        build_index(collection, run_jobs=meanwhile)
     assert [Searcher.open(collection, version).ntotal for version in ("000001", "000002")] == [250, 250]
+
+
+def test_two_builds_that_begin_together_take_two_numbers(collection: Collection) -> None:
+    settings = IndexSettings()
+    first, second = (VersionBuild(collection, collection.runs(), settings, run_here) for _ in range(2))
+    assert (first.version, second.version) == ("000001", "000002")
+    assert collection.versions() == []
+    assert [second.from_scratch().ntotal, first.from_scratch().ntotal] == [250, 250]
+    assert collection.versions() == ["000001", "000002"]
+
+
+def test_a_build_that_lost_its_lease_begins_nothing_and_removes_nothing(collection: Collection) -> None:
+    with writing(collection, "index") as slept:
+
+        def sleep(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+            records = run_here(jobs)
+            collection.storage.delete(LEASE)  # as when another took it, and gave it back
+            return records
+
+        with pytest.raises(LeaseLostError):
+            build_index(slept, run_jobs=sleep)
+        assert collection.versions() == []
+        assert names(index_file(collection)) == ["000001", "segments"]
+        with pytest.raises(LeaseLostError):
+            build_index(slept)
+    assert names(index_file(collection)) == ["000001", "segments"]
+    assert names(index_file(collection, "segments")) == ["000001-00"]
+
+
+def test_what_an_operator_makes_live_during_a_build_stays(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    build_index(collection)
+    add_run(collection, rows(["newer"]))
+
+    def meanwhile(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+        rollback(collection)
+        return run_here(jobs)
+
+    told = (
+        f"index version 000001 was made live while 000003 was built, .*`likeness promote {collection.location} 000003`"
+    )
+    with pytest.raises(CollectionError, match=told):
+        build_index(collection, run_jobs=meanwhile)
+    assert collection.current() == "000001"
+    assert Searcher.open(collection, "000003").ntotal == 252
+    # Nothing goes to it by itself.
+    assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000002", "000003"]
+
+
+def test_what_is_complete_and_not_live_is_not_built_twice(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    made = build_index(collection, promote=False)
+    assert build_index(collection, promote=False) == made
+    assert collection.current() == "000001"
+    assert build_index(collection) == made
+    assert (collection.current(), collection.versions()) == ("000002", ["000001", "000002"])
+    assert build_index(collection, rebuild=True).version == "000003"
+
+
+@pytest.mark.parametrize("change", ["damaged", "rolled back", "other settings", "more rows"])
+def test_what_is_not_the_same_or_not_good_is_built_anew(collection: Collection, change: str) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    build_index(collection, promote=change == "rolled back")
+    if change == "damaged":
+        index_file(collection, "000002/queries.arrow").unlink()
+    elif change == "rolled back":
+        rollback(collection)
+    elif change == "more rows":
+        add_run(collection, rows(["newer"]))
+    settings = IndexSettings(target_recall=0.9) if change == "other settings" else None
+    assert build_index(collection, settings).version == "000003"
+    assert collection.current() == "000003"
+
+
+def test_a_version_below_its_target_is_not_built_every_night(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    with monkeypatch.context() as patch:
+        patch.setattr("index.measure.recall", lambda found, exact, k: np.array([0.5]))
+        with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
+            build_index(collection)
+    with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
+        build_index(collection)
+    assert collection.versions() == ["000001", "000002"]
+    add_run(collection, rows(["newer"]))
+    assert build_index(collection).version == collection.current() == "000003"
 
 
 @pytest.mark.parametrize("wrong", ["ids", "vectors"])

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -197,22 +197,43 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("index.prune.GRACE", timedelta(0))
 
 
-def test_what_was_superseded_of_late_may_be_read_still(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def superseded_ago(collection: Collection, version: str, hours: float) -> None:
+    age(file_of(collection, f"{version}/superseded"), hours * 3600)
+
+
+def test_what_was_superseded_of_late_may_be_read_still(collection: Collection) -> None:
     done = prune(collection, keep=1)
     assert (done.versions, done.bytes_freed) == ([], 0)
     assert done.left["000004"] == "index version 000005 took its place within 1:00:00; it may be read still"
-    manifests = {name: collection.read_version(name) for name in collection.versions()}
-    for name, hours in (("000002", 30), ("000003", 20), ("000004", 0.5), ("000005", 0.2)):
-        old = manifests[name].model_copy(update={"created_at": datetime.now(UTC) - timedelta(hours=hours)})
-        collection.storage.write_atomic(f"index/{name}/manifest.json", old.to_bytes())
+    for name, hours in (("000001", 20), ("000002", 2), ("000003", 0.9), ("000004", 0.5)):
+        superseded_ago(collection, name, hours)
     assert prune(collection, keep=1).versions == ["000001", "000002"]
     assert collection.versions() == ["000003", "000004", "000005"]
-    # Built long ago, and made live just now.
-    old = manifests["000005"].model_copy(update={"created_at": datetime.now(UTC) - timedelta(hours=2)})
-    collection.storage.write_atomic("index/000005/manifest.json", old.to_bytes())
-    assert list(prune(collection, keep=1).left) == ["000003", "000004"]
-    age(Path(collection.location) / "CURRENT", 2 * 3600)
-    assert prune(collection, keep=1).versions == ["000004"]
+
+
+def test_what_was_live_until_just_now_stays_though_newer_versions_are_old(collection: Collection) -> None:
+    for name in collection.versions()[:-1]:
+        superseded_ago(collection, name, 48)
+    promote(collection, "000001")
+    promote(collection, "000005")
+    done = prune(collection, keep=1)
+    assert done.versions == ["000002", "000003", "000004"]
+    assert done.left == {"000001": "index version 000005 took its place within 1:00:00; it may be read still"}
+    promote(collection, "000005")  # which is live: nothing is superseded
+    superseded_ago(collection, "000001", 2)
+    assert prune(collection, keep=1).versions == ["000001"]
+
+
+def test_of_versions_that_failed_after_the_live_one_the_newest_stays(collection: Collection) -> None:
+    for name in collection.versions()[:-1]:
+        superseded_ago(collection, name, 48)
+    promote(collection, "000001")
+    for name in ("000002", "000003", "000005"):
+        below_target(collection, name)
+    done = prune(collection)
+    assert done.versions == ["000002", "000003"]
+    assert collection.versions() == ["000001", "000004", "000005"]
+    assert [Searcher.open(collection, name).ntotal for name in collection.versions()] == [50, 53, 54]
 
 
 def test_nothing_is_pruned_while_another_job_writes(collection: Collection, no_grace: None) -> None:
