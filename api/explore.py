@@ -100,8 +100,8 @@ class Likeness:
         """The `k` (10) nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
-        are those of `LikenessClient.search`. FetchError and ImageError say what is wrong with a picture, ModelError why
-        the model cannot be loaded, Problem and QueryError what else is.
+        are those of `LikenessClient.search`. FetchError says what is wrong with a URL, ModelError why the model cannot
+        be loaded, Problem and QueryError what else is.
         """
         asked = [self._asked(example) for example in self._examples(query, search)]
         parts = tuple(each.part for each in asked)
