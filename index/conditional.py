@@ -1,6 +1,6 @@
 """Changes one small file of a collection so that of two who do it at once neither undoes the other's.
 
-pyarrow cannot write on a condition, so object stores are spoken to through obstore here.
+A folder's file is locked meanwhile. `index.conditional_bucket` is about object stores.
 """
 
 from __future__ import annotations
@@ -8,22 +8,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
-
-import obstore
-from obstore.auth.boto3 import Boto3CredentialProvider
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import AzureStore, GCSStore, S3Store
-from pyarrow.fs import AzureFileSystem, GcsFileSystem, S3FileSystem
 
 from index.errors import CollectionError
-from index.storage import Storage
-
-if TYPE_CHECKING:
-    from obstore import PutMode
-    from obstore.store import S3Config
+from index.storage import Storage, full_disk_named
 
 Change = Callable[[bytes], bytes]
 
@@ -37,24 +26,18 @@ def update_file(storage: Storage, path: str, change: Change) -> None:
     if storage.is_local:
         _update_local(Path(storage.absolute(path)), change)
         return
-    key = storage.absolute(path).partition("/")[2]
-    try:
-        store = _object_store(storage)
-        while not _update_object(store, key, change):
-            pass
-    except (BaseError, FileNotFoundError) as error:
-        raise CollectionError(
-            f"{storage.absolute(path)} cannot be written on a condition ({str(error).splitlines()[0]}): expected "
-            "credentials that may read and write it, and a store that knows If-Match and If-None-Match"
-        ) from error
+    from index.conditional_bucket import update_object  # obstore takes a while, which folders should not cost
+
+    update_object(storage, path, change)
 
 
 def _update_local(path: Path, change: Change) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0) as file:
+    with full_disk_named(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if os.fstat(file.fileno()).st_uid == os.geteuid():
             # Whoever may add files to the folder may write this one, which a umask would forbid.
-            os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
+            with suppress(OSError):  # vfat and CIFS have no such modes
+                os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back when a process dies
         except OSError as error:
@@ -65,51 +48,5 @@ def _update_local(path: Path, change: Change) -> None:
             file.seek(0)
             file.write(changed)
             file.truncate()
+            file.flush()
             os.fsync(file.fileno())
-
-
-def _update_object(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
-    """False when another's update came in between."""
-    mode: PutMode = "create"
-    content = b""
-    try:
-        found = obstore.get(store, key)
-    except FileNotFoundError:
-        pass
-    else:
-        content = bytes(found.bytes())
-        mode = {"e_tag": found.meta["e_tag"]}
-        if version := found.meta["version"]:  # S3 without versioning has none, and obstore takes no None
-            mode["version"] = version
-    changed = change(content)
-    if changed == content:
-        return True
-    try:
-        obstore.put(store, key, changed, mode=mode)
-    except (AlreadyExistsError, PreconditionError):
-        return False
-    return True
-
-
-def _object_store(storage: Storage) -> S3Store | GCSStore | AzureStore:
-    """The bucket of a storage. Credentials are those of its address, or what the cloud's own tools would find."""
-    bucket = storage.root.partition("/")[0]
-    address = urlsplit(storage.uri)
-    if isinstance(storage.filesystem, AzureFileSystem):
-        return AzureStore(bucket, account_name=address.username)
-    if isinstance(storage.filesystem, GcsFileSystem):
-        return GCSStore(bucket)
-    if not isinstance(storage.filesystem, S3FileSystem):
-        raise CollectionError(f"{storage.location}: expected a folder or an s3:// gs:// az:// address to write to")
-    query = dict(parse_qsl(address.query))
-    options: S3Config = {"region": storage.filesystem.region}
-    if endpoint := query.get("endpoint_override"):
-        options["endpoint"] = f"{query.get('scheme', 'https')}://{endpoint}"
-    if address.username and address.password:
-        options["access_key_id"], options["secret_access_key"] = unquote(address.username), unquote(address.password)
-        return S3Store(bucket, config=options, client_options={"allow_http": True})
-    try:
-        provider = Boto3CredentialProvider()
-    except ValueError as error:
-        raise CollectionError(f"{storage.location}: no AWS credentials were found, which writing needs") from error
-    return S3Store(bucket, config=options, client_options={"allow_http": True}, credential_provider=provider)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from index.files import SEGMENTS, file_record
 from index.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.rows import EMBEDDING
 from index.segment import ANN, ROWS, VECTORS, Segment
-from index.storage import Storage
+from index.storage import DISK_FULL, Storage
 from index.tune import tune
 from index.vector_file import VectorFile, flat_header
 
@@ -146,7 +148,7 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
         vectors.write(flat_header(dim, 0))
         for batch in _joined(batches):
-            _unit_vectors(batch, dim).tofile(vectors)
+            vectors.write(_unit_vectors(batch, dim).data)  # `tofile` does not say why it failed
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
         vectors.seek(0)
@@ -155,12 +157,19 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
-    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
+    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them.
+
+    OSError where it cannot be written.
+    """
     dim = sample.shape[1]
     index = ann.new_index(factory, dim)
     ann.train(index, sample)
     ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
-    faiss.write_index(index, str(folder / ANN))
+    try:
+        faiss.write_index(index, str(folder / ANN))
+    except RuntimeError as error:  # all that faiss raises, with what the system said somewhere in it
+        code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
+        raise OSError(code, os.strerror(code), str(folder / ANN)) from error
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:

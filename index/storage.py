@@ -1,5 +1,6 @@
 """Files of a collection, in a folder or in an object store, through pyarrow's file systems."""
 
+import errno
 import hashlib
 import os
 import re
@@ -19,6 +20,9 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 
 _CHUNK = 8 << 20
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a file has no room: on the disk, in a quota, or in the largest that it may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,8 @@ class Storage:
             filesystem, root = pafs.FileSystem.from_uri(uri)
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise CollectionError(
-                f"{location}: expected a folder or a file:// s3:// gs:// az:// address ({error})"
+                f"{without_password(text)}: expected a folder or a file:// s3:// gs:// az:// address "
+                f"({without_password(str(error))})"
             ) from error
         return cls(filesystem, root.rstrip("/") or "/", without_password(text), uri)
 
@@ -139,8 +144,9 @@ class Storage:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
         try:
-            partial.write_bytes(data)
-            _publish(partial, target)
+            with full_disk_named(target):
+                partial.write_bytes(data)
+                _publish(partial, target)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -164,7 +170,7 @@ class Storage:
         parent = Path(self.absolute(folder)) if self.is_local else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name:
+        with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, full_disk_named(parent or Path(name)):
             yield Path(name)
 
     def download(self, path: str, target: Path) -> None:
@@ -198,8 +204,22 @@ class Storage:
 
 
 def without_password(location: str) -> str:
-    """An address without the credentials that it may hold, for whatever people or other machines read."""
-    return re.sub(r"://[^/@]*:[^/@]*@", "://", location)
+    """An address, or a text that has one, without its credentials, for whatever people or other machines read.
+
+    A secret with a slash should be written with %2F; one that is not, and that nothing can open, is left out too.
+    """
+    return re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", location)
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Errors of a full disk name no file by themselves: they come when it is open already."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _publish(partial: Path, target: Path) -> None:
@@ -225,6 +245,7 @@ def _azure_uri(location: str) -> str:
         return f"abfs://{rest}"
     if not account:
         raise CollectionError(
-            f"{location}: expected a storage account; set AZURE_STORAGE_ACCOUNT or write az://account@container/…"
+            f"{without_password(location)}: expected a storage account; set AZURE_STORAGE_ACCOUNT or write "
+            "az://account@container/…"
         )
     return f"abfs://{account}@{rest}"

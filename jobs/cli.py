@@ -24,6 +24,7 @@ from index.collection import Collection
 from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
+from index.storage import DISK_FULL
 from jobs.commands import embed, info, rejects
 from jobs.errors import JobError, TooManyMissingError, TooManyRejectsError, UsageError
 from jobs.index_commands import build_and_show, build_index, compact, duplicates, promote, prune, rollback, versions
@@ -43,6 +44,8 @@ from jobs.schedule_commands import runs, schedule
 from jobs.serve_commands import keys, serve
 
 errors = Console(stderr=True)
+
+FULL_REMEDY = "free some space there and run the same command again; what was complete before is as it was"
 
 
 def main() -> None:
@@ -67,7 +70,7 @@ def main() -> None:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
-        _fail(error, 2)
+        _fail(f"{error}: {FULL_REMEDY}" if isinstance(error, OSError) and error.errno in DISK_FULL else error, 2)
     except ValidationError as error:
         _fail(_settings_message(error), 2)
 

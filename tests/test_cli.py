@@ -552,9 +552,50 @@ def test_places_that_the_operating_system_refuses(run: Run, pictures: Path, tmp_
     assert_one_line(run("embed", pictures, "file/made", "--model", "demo"), "file/made")
 
 
+@pytest.mark.parametrize(
+    ("most", "file"),
+    [(100, "/.lease'"), (500, "/index/segments/000002-00'")],
+)
+def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: str) -> None:
+    """Files that may not grow further stand for a full disk: the system refuses the same calls."""
+    code = (
+        "import resource, sys; from jobs import cli\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
+        "cli.main()"
+    )
+    command = [sys.executable, "-c", code, "compact", str(growing), str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = Result(done.returncode, done.stdout, done.stderr)
+    assert_one_line(
+        result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
+    )
+    assert Collection.open(str(growing)).current() == "000001"
+
+
 def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIKENESS_THREADS", "many")
     assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
+
+
+@pytest.mark.parametrize("module", ["pyarrow", "jobs.options"])
+def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
+    """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
+    code = f"""
+import os, signal, sys
+from importlib.metadata import entry_points
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+[likeness] = entry_points(group="console_scripts", name="likeness")
+sys.argv = ["likeness", "--help"]
+likeness.load()()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_the_command_as_a_process(collection: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import boto3  # type: ignore[import-untyped]
 import pytest
@@ -18,7 +19,8 @@ from obstore.store import AzureStore, GCSStore, S3Store
 import index.lease
 from index.build import build_index
 from index.collection import Collection
-from index.conditional import _object_store, update_file
+from index.conditional import update_file
+from index.conditional_bucket import object_store
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.lease import LEASE, LeaseRecord, writing
 from index.storage import Storage
@@ -206,6 +208,23 @@ def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) 
         os.umask(before)
 
 
+def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fchmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))  # as on vfat
+    collection = Collection.create_or_open(str(tmp_path))
+    with writing(collection, "index"):
+        assert held_record(collection).command == "index"
+
+
+def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
+    code = (
+        "import sys; from jobs import cli; from index.collection import Collection; from index.lease import writing\n"
+        "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
+        "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("address", "kind"),
     [
@@ -215,7 +234,7 @@ def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) 
     ],
 )
 def test_every_object_store_has_its_client(address: str, kind: type) -> None:
-    assert isinstance(_object_store(Storage.open(address)), kind)
+    assert isinstance(object_store(Storage.open(address)), kind)
 
 
 def test_half_a_record_is_nobodys(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from index.duplicates import near_duplicates
 from index.errors import CollectionError, DamagedVersionError
 from index.records import ModelRecord, RunStart
 from index.search import Searcher
-from index.storage import FileInfo, Storage
+from index.storage import FileInfo, Storage, without_password
 from tests.hand_made import add_run, rows, unit_vectors
 
 
@@ -95,6 +95,37 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not secret.is_local
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://KEY:s3cret@bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("cannot parse 's3://KEY:s3/cret@bucket'", "cannot parse 's3://bucket'"),
+        ("s3://bucket/a?endpoint_override=127.0.0.1:9000&x=a@b", None),
+        ("az://account@container/a", None),
+        ("/pictures/a:b@c", None),
+        ("s3://bucket/day:1 and mail to a@b", None),
+    ],
+)
+def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
+    assert without_password(text) == (shown or text)
+
+
+def test_no_message_about_a_location_has_its_password(bucket: str) -> None:
+    with_key = bucket.replace("s3://images/likeness", "s3://KEY:s3cret@images/theirs")
+    for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
+        with pytest.raises(CollectionError) as error:
+            Storage.open(location)
+        assert "KEY:s3cret" not in str(error.value)
+    with pytest.raises(CollectionError, match="does not exist") as error:
+        Collection.open(with_key)
+    assert "s3cret" not in str(error.value)
+    Storage.open(with_key).write_atomic("mine.txt", b"mine")
+    for opened in (Collection.open, Collection.create_or_open):
+        with pytest.raises(CollectionError) as error:
+            opened(with_key)
+        assert "s3cret" not in str(error.value)
 
 
 def test_azure_takes_the_account_from_the_address_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
