@@ -181,7 +181,7 @@ def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | Non
 
 def _require_room(settings: ServeSettings, *, joined: bool) -> None:
     """Raises DeployError for replicas that Serve would wait for for ever; a cluster that was `joined` may grow."""
-    missing = shortage(settings, ray.cluster_resources())
+    missing = shortage(settings, ray.cluster_resources())  # type: ignore[no-untyped-call]
     if missing is None:
         return
     if not joined:

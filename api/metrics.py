@@ -91,7 +91,10 @@ class Metrics:
             "likeness_rejected_pictures", "Query pictures of no use, by reason.", ("reason",), registry=registry
         )
         self._batches = Histogram(
-            "likeness_embedding_batch_queries", "Queries embedded together.", buckets=_QUERIES, registry=registry
+            "likeness_embedding_batch_queries",
+            "Queries embedded, or sent to embedders, together.",
+            buckets=_QUERIES,
+            registry=registry,
         )
 
     def in_flight(self) -> AbstractContextManager[None]:

@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 
 
 def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
-    """Each replica's samples, told apart by a label `replica`: sums over it are right whichever replica answers."""
+    """Each replica's samples, told apart by a label `replica`: sums over it are right whichever replica answers.
+
+    `likeness_scraped_replicas` is how many replicas these are.
+    """
     families: dict[str, Metric] = {}
     for replica, metrics in by_replica.items():
         for metric in metrics:
@@ -14,4 +18,5 @@ def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
             family.samples += [
                 sample._replace(labels={**sample.labels, "replica": replica}) for sample in metric.samples
             ]
-    return list(families.values())
+    scraped = GaugeMetricFamily("likeness_scraped_replicas", "Replicas whose metrics these are.", len(by_replica))
+    return [*families.values(), scraped]

@@ -69,8 +69,6 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         # Every client is let in: by default a small machine has fewer searches at once and refuses the others.
         "LIKENESS_MAX_SEARCHES": "64",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's workers yield to every other process (nice 15); those that they are compared with do not.
-        "RAY_worker_niceness": "0",
     }
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
         try:

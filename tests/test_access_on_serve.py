@@ -1,8 +1,6 @@
 """Keys and bounds on Ray Serve, where they are the same as under uvicorn alone."""
 
-import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 import ray
-from ray import serve
 
 from api.compose import LoadModel
 from api.deployment import Models, run
@@ -20,6 +17,7 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.records import ModelRecord
 from tests.guarded_app import told
+from tests.served import free_port
 from tests.small_collection import COLOURS, make_collection, png
 
 
@@ -43,20 +41,6 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     location = tmp_path_factory.mktemp("served") / "collection"
     make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
     return str(location)
-
-
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
-    yield
-    serve.shutdown()  # type: ignore[no-untyped-call]
-    ray.shutdown()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.ray

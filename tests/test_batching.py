@@ -101,6 +101,15 @@ def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
         ask(batcher, "bad").result(10)
 
 
+def test_one_who_no_longer_waits_holds_nobody_up(slow: SlowEmbedder) -> None:
+    batcher = QueryBatcher(slow, EmbeddingCache())
+    left = held(slow, batcher)
+    assert not left.cancel()  # others may wait for it too
+    slow.go.set()
+    np.testing.assert_array_equal(ask(batcher, "star").result(10), FakeEmbedder().embed_texts(["star"])[0])
+    assert left.result(0).shape == (16,)
+
+
 def test_an_embedder_that_loses_a_vector_holds_nobody_up() -> None:
     class Forgetful(FakeEmbedder):
         def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:

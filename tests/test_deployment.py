@@ -5,8 +5,9 @@ import os
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from api.app import create_app
 from api.compose import LoadModel, build_service
-from api.deployment import Models, run, serve_app
+from api.deployment import APP_NAME, Models, run, serve_app
 from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.local import run_local, running
 from api.service import SearchService
@@ -33,6 +34,7 @@ from index.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
+from tests.served import free_port
 from tests.small_collection import COLOURS, add_pictures, make_collection, png
 
 Compose = Callable[[ServeSettings], SearchService]
@@ -67,13 +69,6 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     pictures = {name: png(colour) for name, colour in COLOURS.items()}
     make_collection(location, {**pictures, "50%25.png": png((9, 9, 9))}, FakeEmbedder())
     return str(location)
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def get(url: str) -> tuple[int, Any]:
@@ -245,9 +240,9 @@ def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
     settings = ServeSettings(collection=collection, num_cpus=0.5)
     application = serve_app(settings, models=fakes())
     serve.run(application, _local_testing_mode=True)
-    deployment = application._bound_deployment
+    deployment: Any = application._bound_deployment
     assert deployment.max_ongoing_requests == 2 * settings.access().max_ongoing_requests
-    assert deployment.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0}
+    assert deployment.ray_actor_options["num_cpus"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -301,21 +296,56 @@ def test_a_collection_that_is_not_there_is_said_before_a_cluster_is_started(tmp_
     assert not ray.is_initialized()
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
-    yield
-    serve.shutdown()  # type: ignore[no-untyped-call]
-    ray.shutdown()
+def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> dict[str, str]:
+    """No Ray is started, and it has two CPUs. Returns what takes the place of the process's environment."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
+    monkeypatch.setattr(os, "environ", environ)
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    return environ
+
+
+def test_more_replicas_than_the_machine_has_room_for_are_refused(
+    collection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve would wait for room for ever, and say nothing."""
+    environ = without_a_cluster(monkeypatch)
+    with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer"):
+        run(ServeSettings(collection=collection, port=free_port(), replicas=3), models=fakes())
+    assert environ["RAY_worker_niceness"] == "0"  # replicas yield to nobody: people wait for them
+
+
+def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str]) -> None:
+    """Serve does not bring the application up; a status and a message of each deployment."""
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Deploying application likeness failed: see the logs")
+
+    told = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
+    status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=told)})
+    monkeypatch.setattr(serve, "start", lambda **options: None)
+    monkeypatch.setattr(serve, "run", fails)
+    monkeypatch.setattr(serve, "status", lambda: status)
+
+
+def test_the_deployment_that_failed_says_why(
+    collection: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_a_cluster(monkeypatch, RAY_ADDRESS="auto")
+    waiting = ("UPDATING", "Deployment 'Likeness' has 1 replicas that have taken more than 30s to initialize.")
+    told_by_serve(monkeypatch, Likeness=waiting, Embedder=("DEPLOY_FAILED", "Traceback\nModelError: no such model\n"))
+    with pytest.raises(DeployError, match="could not start the application: ModelError: no such model"):
+        run(ServeSettings(collection=collection, port=free_port(), replicas=3), models=fakes())
+    # A cluster of several machines may grow.
+    assert "expected 3 CPUs, 1 for each of 3 replicas, got 2" in caplog.text
+    assert "Waiting for the cluster to grow" in caplog.text
 
 
 @pytest.mark.ray
-def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None, free_port: int) -> None:
-    settings = ServeSettings(collection=collection, port=free_port, max_upload_bytes=100_000)
+def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None) -> None:
+    settings = ServeSettings(collection=collection, port=free_port(), max_upload_bytes=100_000)
     url = run(settings, blocking=False, models=fakes())
-    assert url == f"http://127.0.0.1:{free_port}"
+    assert url == f"http://127.0.0.1:{settings.port}"
     assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
     with urllib.request.urlopen(urllib.request.Request(url, headers={"X-Request-ID": "mine"}), timeout=20) as response:
         assert response.headers.get_all("X-Request-ID") == ["mine"]

@@ -30,4 +30,6 @@ def test_what_replicas_counted_is_told_apart_and_adds_up() -> None:
     quick = [each for each in samples if each.name.endswith("_seconds_bucket") and each.labels["le"] == "0.1"]
     assert [each.value for each in quick if each.labels.get("route") == "/search"] == [1, 0]
     assert text.count("# TYPE likeness_request_duration_seconds histogram") == 1
-    assert {each.labels.get("replica") for each in samples} == {"a", "b"}
+    (scraped,) = [each for each in samples if each.name == "likeness_scraped_replicas"]
+    assert (scraped.value, scraped.labels) == (2, {})
+    assert {each.labels.get("replica") for each in samples if each is not scraped} == {"a", "b"}

@@ -3,14 +3,12 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
 import pytest
-import ray
 import requests
 from ray import serve
 
@@ -40,14 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_edition(collection, draw_pictures(folder / "pictures", 60), embedder, 1)
     build_index(collection)
     return folder
-
-
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
-    yield
-    serve.shutdown()  # type: ignore[no-untyped-call]
-    ray.shutdown()
 
 
 @pytest.mark.parametrize("replicas", [2, 1])

@@ -1,23 +1,22 @@
 """The model and the index in deployments of their own, and several replicas of either."""
 
 import os
+import re
 import signal
-import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import ray
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from ray import serve
 
 from api.app import create_app
+from api.cluster_room import shortage
 from api.compose import LoadModel, build_service
 from api.deployment import Models, run, serve_app
 from api.local import running
@@ -31,6 +30,7 @@ from index.records import ModelRecord
 from jobs.errors import UsageError
 from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told
+from tests.served import free_port
 from tests.small_collection import COLOURS, add_pictures, make_collection, png
 
 PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
@@ -38,7 +38,10 @@ OTHER_SIDE = 64
 
 
 def fakes(notes: Path) -> Models:
-    """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value."""
+    """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value.
+
+    The text "slow" takes until there is a file `go` beside `notes`.
+    """
 
     def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
         known = {fake.identity.fingerprint: fake for fake in map(_Fake, (32, 64))}
@@ -56,6 +59,8 @@ def fakes(notes: Path) -> Models:
         def embed_texts(self, texts: Any) -> Any:
             if "unspeakable" in texts:
                 raise ModelError("there are no words for it")
+            while "slow" in texts and not (notes.parent / "go").exists():
+                time.sleep(0.05)
             return super().embed_texts(texts)
 
     return models
@@ -74,20 +79,6 @@ def notes(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
-    yield
-    serve.shutdown()  # type: ignore[no-untyped-call]
-    ray.shutdown()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def answer(client: httpx.Client, query: dict[str, Any]) -> Any:
     response = client.post("/search", json=query)
     assert response.status_code == 200, response.text
@@ -98,6 +89,12 @@ def scale(deployment: Any) -> tuple[float, float, float]:
     """Replicas at least and at most, and the requests at once that each should have."""
     wanted = deployment._deployment_config.autoscaling_config
     return wanted.min_replicas, wanted.max_replicas, wanted.target_ongoing_requests
+
+
+def reserved(deployment: Any) -> tuple[float, float]:
+    """CPUs and GPUs of each replica."""
+    options = deployment.ray_actor_options
+    return options["num_cpus"], options["num_gpus"]
 
 
 # Settings
@@ -140,19 +137,49 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
         num_cpus=0.5,
         num_gpus=0.25,
         max_ongoing_requests=40,
+        request_timeout_s=40,
     )
     app = serve_app(settings)
-    ingress = app._bound_deployment
+    ingress: Any = app._bound_deployment
+    embedder: Any
     (embedder,) = [arg._bound_deployment for arg in ingress.init_args if isinstance(arg, serve.Application)]
     assert scale(ingress) == (2, 6, 9)
-    assert (ingress.max_ongoing_requests, ingress.ray_actor_options) == (80, {"num_cpus": 0.5, "num_gpus": 0})
+    assert (ingress.max_ongoing_requests, reserved(ingress)) == (80, (0.5, 0))
     assert scale(embedder) == (1, 3, 2.5)
-    assert embedder.ray_actor_options == {"num_cpus": 0.5, "num_gpus": 0.25}
+    assert reserved(embedder) == (0.5, 0.25)
+    # What has begun may end.
+    assert {each._deployment_config.graceful_shutdown_timeout_s for each in (ingress, embedder)} == {40}
+    # What the command line sets for this process holds where replicas do not inherit it.
+    passive = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE"}}
+    assert [each.ray_actor_options["runtime_env"] for each in (ingress, embedder)] == [passive, passive]
 
-    whole = serve_app(ServeSettings(collection=collection.location, replicas=3, num_gpus=1))._bound_deployment
+    whole: Any = serve_app(ServeSettings(collection=collection.location, replicas=3, num_gpus=1))._bound_deployment
     assert whole.num_replicas == 3
     assert whole._deployment_config.autoscaling_config is None
-    assert whole.ray_actor_options == {"num_cpus": 1, "num_gpus": 1}
+    assert reserved(whole) == (1, 1)
+
+
+def test_one_replica_keeps_as_many_embedders_busy_as_it_has_calls() -> None:
+    """A batch of 32 in calls of 8: with more calls wanted for each embedder a second one would never be started."""
+    assert ServeSettings(collection="c").target_ongoing_embeddings == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicas": 2}, None),
+        ({"replicas": "1:8"}, None),
+        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer with --replicas"),
+        ({"replicas": 4, "num_cpus": 0.5}, None),
+        ({"replicas": 2, "embedders": 1}, "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
+        ({"embedders": 1, "num_gpus": 0.5}, "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"),
+    ],
+)
+def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
+    options: dict[str, Any], message: str | None
+) -> None:
+    missing = shortage(ServeSettings(collection="c", **options), {"CPU": 2.0})
+    assert (missing is None) if message is None else re.match(message, missing or "")
 
 
 # On Ray Serve
@@ -168,6 +195,7 @@ def test_the_parts_apart_answer_as_they_do_together(collection: Collection, clus
         num_cpus=0.5,
         swap_interval_s=0.1,
         max_searches=64,
+        embedder_timeout_s=4,
     )
     url = run(settings, blocking=False, models=fakes(notes))
     whole = build_service(settings, load_model=fakes(notes)(settings, None))
@@ -187,6 +215,7 @@ def test_the_parts_apart_answer_as_they_do_together(collection: Collection, clus
         assert fine["ok"]["matches"] == expected[3]
 
         _metrics_are_of_both(client, asked=len(queries) + 1)
+        _a_slow_embedder_is_not_waited_for(client, notes)
         _models_change_together(client, collection)
         _one_embedder_is_replaced(client, notes)
 
@@ -200,8 +229,19 @@ def _metrics_are_of_both(client: httpx.Client, asked: int) -> None:
                 if sample.name == "likeness_request_duration_seconds_count" and sample.labels["route"] == "/search":
                     replica = sample.labels["replica"]
                     counted[replica] = counted.get(replica, 0) + sample.value
-        assert len(counted) <= 2
+        assert len(counted) == 2
         assert sum(counted.values()) == asked
+
+
+def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> None:
+    """And when it is done it answers again."""
+    before = set(notes.iterdir())
+    refused = client.post("/search", json={"text": "slow"})
+    assert told(refused) == (503, "embedder-unavailable")
+    assert refused.headers["retry-after"] == "2"
+    (notes.parent / "go").touch()
+    assert len(answer(client, {"text": "quick"})["matches"]) == 3
+    assert set(notes.iterdir()) == before  # the same replica
 
 
 def _models_change_together(client: httpx.Client, collection: Collection) -> None:
@@ -237,7 +277,7 @@ def _models_change_together(client: httpx.Client, collection: Collection) -> Non
 
 
 def _one_embedder_is_replaced(client: httpx.Client, notes: Path) -> None:
-    """While there is none the answer is a problem, and then answers come again."""
+    """Searches wait for the next one, or are told to come again, and then answers come."""
     killed = [int(name.name) for name in notes.iterdir() if int(name.name) != os.getpid()]
     assert len(killed) == 1
     os.kill(killed[0], signal.SIGKILL)

@@ -426,6 +426,14 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(metrics: Metri
         assert labels <= of_series, expression
 
 
+def test_the_dashboard_names_the_replica_of_what_it_does_not_add_up() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    targets = [target for panel in panels for target in panel.get("targets", ())]
+    each = [target for target in targets if not re.match(r"(sum|max|count|histogram_quantile)\b", target["expr"])]
+    assert len(each) == 3
+    assert {target["legendFormat"] for target in each} == {"{{instance}} {{replica}}"}
+
+
 def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
     metrics.follow(lambda: SERVING)
     families = text_string_to_metric_families(asyncio.run(metrics.exposition())[0].decode())
