@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from pyarrow import fs
 
 from index.errors import CollectionError
-from index.storage import Storage
+from index.storage import Storage, without_password
 from jobs.errors import SourceError
 
 _SCHEMES = ("", "file", "s3", "gs", "az")
@@ -35,13 +35,25 @@ class SourceFile:
 def source_files(location: str) -> list[SourceFile]:
     """The files of a source by name, hidden ones left out. Raises `SourceError` where there is no such place."""
     storage = _open(location)
+    shown = without_password(location)
     try:
-        found = list(_local_files(storage) if storage.is_local else _stored_files(storage, location))
+        found = list(_local_files(storage) if storage.is_local else _stored_files(storage))
     except FileNotFoundError:
-        raise SourceError(_not_found(location, storage)) from None
+        raise SourceError(_not_found(shown, storage)) from None
     except OSError as error:
-        raise SourceError(f"cannot list {location}: {error}") from error
+        raise SourceError(f"cannot list {shown}: {error}") from error
     return sorted(found, key=lambda file: file.name)
+
+
+def require_place(location: str) -> None:
+    """`SourceError` where there is no such place; what is there is not listed."""
+    storage = _open(location)
+    try:
+        there = storage.exists()
+    except OSError as error:
+        raise SourceError(f"cannot list {without_password(location)}: {error}") from error
+    if not there:
+        raise SourceError(_not_found(without_password(location), storage))
 
 
 def extension(path: str) -> str:
@@ -62,20 +74,14 @@ def text(name: str) -> str:
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
-    parts = urlsplit(location) if "://" in location else urlsplit("")
+    parts, shown = urlsplit(location) if "://" in location else urlsplit(""), without_password(location)
     if parts.scheme in ("http", "https"):
-        raise SourceError(
-            f"{location}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`"
-        )
+        raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
     if parts.scheme not in _SCHEMES:
-        raise SourceError(
-            f"{location}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://"
-        )
+        raise SourceError(f"{shown}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
     if "endpoint_override" in parse_qs(parts.query):
         # Each picture is fetched by its own address, which has no room for the server's.
-        raise SourceError(
-            f"{location}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine"
-        )
+        raise SourceError(f"{shown}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine")
     try:
         return Storage.open(location)
     except (CollectionError, OSError) as error:
@@ -130,10 +136,10 @@ def _local_uri(path: str) -> str:
     return path
 
 
-def _stored_files(storage: Storage, location: str) -> Iterator[SourceFile]:
+def _stored_files(storage: Storage) -> Iterator[SourceFile]:
     info = storage.filesystem.get_file_info(storage.root)
     if info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(location)
+        raise FileNotFoundError(storage.location)
     if info.type == fs.FileType.File:
         infos, prefix = [info], storage.root.rindex("/") + 1
     else:

@@ -14,12 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from index.collection import HISTORY, Collection
+from index.errors import LeaseError
 from index.lease import holder
 from index.records import Record
 from index.storage import Storage, without_password
 
 KEPT = 200
-"""Runs that are remembered: half a year of nights."""
+"""Runs that are remembered, beside the last success of each source: half a year of nights."""
 
 _SHOWN = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
 
@@ -73,10 +74,24 @@ class JobRun(Record):
         return f"likeness: {self.collection} {self.outcome}{f': {details}' if details else ''}"
 
 
+def outcome_of(error: BaseException) -> tuple[Outcome, str]:
+    """What a job came to that ended with an error, and the message of it, without credentials."""
+    message = without_password(str(error)) or type(error).__name__
+    if isinstance(error, LeaseError):
+        return "busy", message
+    return "failed" if isinstance(error, Exception) else "stopped", message
+
+
 def save(storage: Storage, run: JobRun) -> None:
-    """Write a run down, over what was written of it before, and forget the oldest."""
+    """Write a run down, over what was written of it before, and forget the oldest.
+
+    The last success of each source stays: for how long a job has failed has to be known however long that is.
+    """
     storage.write_atomic(f"{HISTORY}/{run.id}.json", run.to_bytes())
     for old in _ids(storage)[:-KEPT]:
+        record = _read(storage, old)
+        if record and record.outcome == "succeeded" and last_success(storage, record.source) == record:
+            continue
         storage.delete(f"{HISTORY}/{old}.json")
         storage.delete(f"{HISTORY}/{old}.log")
 
@@ -93,13 +108,14 @@ def read_output(storage: Storage, run_id: str) -> str:
 
 def last_runs(collection: Collection, count: int) -> list[JobRun]:
     """The newest `count` runs, oldest first. What cannot be read is left out."""
-    runs = []
-    for run_id in _ids(collection.storage)[-count:]:
-        try:
-            runs.append(JobRun.from_bytes(collection.storage.read(f"{HISTORY}/{run_id}.json")))
-        except (FileNotFoundError, ValueError):
-            continue  # another process forgets it at this moment, or it was altered: no reason to hide the others
-    return runs
+    runs = [_read(collection.storage, run_id) for run_id in _ids(collection.storage)[-count:]]
+    return [run for run in runs if run]
+
+
+def last_success(storage: Storage, source: str) -> JobRun | None:
+    """The newest run of a source that succeeded."""
+    runs = (_read(storage, run_id) for run_id in reversed(_ids(storage)))
+    return next((run for run in runs if run and (run.source, run.outcome) == (source, "succeeded")), None)
 
 
 def facts(collection: Collection, runs: Sequence[JobRun]) -> list[dict[str, Any]]:
@@ -128,6 +144,14 @@ def runs_table(shown: Sequence[dict[str, Any]]) -> Table:
         row = (run["id"], took.partition(".")[0], run["outcome"], ", ".join(counts), run["index"], run["message"])
         table.add_row(*(escape(value or "") for value in row))
     return table
+
+
+def _read(storage: Storage, run_id: str) -> JobRun | None:
+    """None for what another process forgets at this moment, or somebody altered: no reason to hide the others."""
+    try:
+        return JobRun.from_bytes(storage.read(f"{HISTORY}/{run_id}.json"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _ids(storage: Storage) -> list[str]:

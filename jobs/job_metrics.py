@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from jobs.history import JobRun, Outcome
 
 
-def write_metrics(path: str, run: JobRun, earlier: Sequence[JobRun]) -> None:
+def write_metrics(path: str, run: JobRun, last_success: JobRun | None) -> None:
     """Write the metrics of a run that is over, whole or not at all. OSError where the file cannot be written.
 
-    `earlier` are the runs before, oldest first: the last success is among them when this one is none.
+    `last_success` is this run, an earlier one of the same source, or none yet.
     """
     registry = CollectorRegistry()
 
     def gauge(name: str, text: str, values: Mapping[str, float] | float | None, label: str | None = None) -> None:
-        made = Gauge(f"likeness_job_{name}", text, ["collection", *([label] if label else [])], registry=registry)
+        # Without the source two jobs of one collection would say the same series, which node_exporter refuses.
+        labels = ["collection", "source", *([label] if label else [])]
+        made = Gauge(f"likeness_job_{name}", text, labels, registry=registry)
         if isinstance(values, Mapping):
             for key, value in values.items():
-                made.labels(run.collection, key).set(value)
+                made.labels(run.collection, run.source, key).set(value)
         elif values is not None:
-            made.labels(run.collection).set(values)
+            made.labels(run.collection, run.source).set(values)
 
     ended = run.ended_at or run.started_at
-    successes = [each.ended_at for each in [*earlier, run] if each.outcome == "succeeded" and each.ended_at]
+    succeeded = last_success.ended_at.timestamp() if last_success and last_success.ended_at else None
     outcomes = {name: float(name == run.outcome) for name in typing.get_args(Outcome) if name != "running"}
     gauge("last_end_timestamp_seconds", "When the last run ended.", ended.timestamp())
-    gauge("last_success_timestamp_seconds", "When a run succeeded.", successes[-1].timestamp() if successes else None)
+    gauge("last_success_timestamp_seconds", "When a run succeeded.", succeeded)
     gauge("last_duration_seconds", "What the last run took.", (ended - run.started_at).total_seconds())
     gauge("last_outcome", "1 for what became of the last run.", outcomes, "outcome")
     gauge("last_images", "Images of the last run by what was found and done.", dict(run.counts), "change")

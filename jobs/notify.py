@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import requests
@@ -19,10 +21,19 @@ TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
 # Webhooks are posts, which are not retried by default: whoever listens may be told twice.
 _RETRY = Retry(
-    total=3, backoff_factor=1, backoff_max=10, status_forcelist=(429, 500, 502, 503, 504), allowed_methods=None
+    total=3,
+    backoff_factor=1,
+    backoff_max=10,
+    status_forcelist=(429, 500, 502, 503, 504),
+    allowed_methods=None,
+    raise_on_status=False,
 )
 
 logger = logging.getLogger(__name__)
+
+
+class _NotToldError(Exception):
+    """Why nobody was told, in words of our own: those of libraries have the address, and with it a secret."""
 
 
 def notify(targets: Notify, run: JobRun) -> None:
@@ -32,44 +43,61 @@ def notify(targets: Notify, run: JobRun) -> None:
         return
     # `text` is what chat services show of a message.
     body = json.dumps({"text": run.text, **run.model_dump(mode="json")}).encode()
+    url = target.url and os.path.expandvars(target.url)
     try:
-        if target.url is not None:
-            _post(os.path.expandvars(target.url), body)
+        if url is not None:
+            _post(url, body)
         else:
             _run(target, body)
-    except (requests.RequestException, OSError, ValueError, subprocess.SubprocessError) as error:
-        where = "the command" if target.url is None else urlsplit(target.url).netloc  # its path may be a secret
-        logger.warning("telling %s of run %s failed: %s", where, run.id, _without(target, error))
+    except (_NotToldError, requests.RequestException, OSError, ValueError) as error:
+        why = error if isinstance(error, _NotToldError) else type(error).__name__
+        logger.warning("telling %s of run %s failed: %s", "the command" if url is None else _host(url), run.id, why)
 
 
 def _post(url: str, body: bytes) -> None:
     if not url.startswith(("http://", "https://")):
-        raise ValueError("expected an http:// or https:// address: is the environment variable set?")
-    with requests.Session() as session:
+        raise _NotToldError("expected an http:// or https:// address: is the environment variable set?")
+    with requests.Session() as session, _retries_unlogged():
         session.mount(url, HTTPAdapter(max_retries=_RETRY))
         headers = {"Content-Type": "application/json"}
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
-    answer.raise_for_status()
+    if answer.status_code >= 400:
+        raise _NotToldError(f"it answered {answer.status_code}")
     if answer.status_code >= 300:  # following one would turn the post into a get
-        raise ValueError(f"it answered {answer.status_code}: expected the address that it redirects to")
+        raise _NotToldError(f"it answered {answer.status_code}: expected the address that it redirects to")
 
 
 def _run(target: Target, body: bytes) -> None:
-    done = subprocess.run(
-        ["sh", "-c", target.command or ""],
-        input=body,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=COMMAND_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["sh", "-c", target.command or ""],
+            input=body,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _NotToldError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
     if done.returncode:
-        raise OSError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
+        raise _NotToldError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
 
 
-def _without(target: Target, error: Exception) -> str:
-    """The error without the address, which names a secret in many services."""
-    if target.url is None:
-        return str(error)
-    path = urlsplit(os.path.expandvars(target.url)).path
-    return str(error).replace(path, "/…") if len(path) > 1 else str(error)
+def _host(url: str) -> str:
+    """All of an address that is shown: the rest of it, user, path and query, may be a secret."""
+    try:
+        return urlsplit(url).hostname or "the webhook"
+    except ValueError:
+        return "the webhook"
+
+
+@contextmanager
+def _retries_unlogged() -> Iterator[None]:
+    """urllib3 logs the path, and what follows it, of whatever it tries again."""
+    theirs = logging.getLogger("urllib3.connectionpool")
+    level = theirs.level
+    theirs.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        theirs.setLevel(level)

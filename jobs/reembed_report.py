@@ -67,14 +67,20 @@ class ReembedReport:
     def to_json(self) -> str:
         """One object; the counts stand beside the rest."""
         content = asdict(self)
-        return json.dumps({**content.pop("counts"), **content}, indent=2)
+        return json.dumps({"outcome": "succeeded", **content.pop("counts"), **content}, indent=2)
 
 
 class Stopwatch:
-    """Seconds by stage."""
+    """Seconds by stage, and `counts` once they are known: what there is to report of a job that fails."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.counts: Counts | None = None
+
+    def to_json(self, outcome: str, message: str) -> str:
+        """The report of a job that did not end well."""
+        counts = asdict(self.counts) if self.counts else {}
+        return json.dumps({"outcome": outcome, "message": message, **counts, "seconds": self.seconds}, indent=2)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:

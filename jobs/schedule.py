@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TextIO
 
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.base import BaseTrigger
 
 from index.collection import Collection
 from index.errors import CollectionError
 from jobs.errors import SpecError
-from jobs.history import JobRun, Outcome, last_runs, save_output
-from jobs.schedule_run import finish
+from jobs.history import JobRun, last_runs, save_output
+from jobs.schedule_run import finish, remember
 from jobs.spec import JobSpec, read_spec
 
 COMMAND = (sys.executable, "-m", "jobs.cli", "reembed", "--spec")
@@ -50,15 +50,12 @@ class ScheduledJob:
         if self._stopping.is_set():
             return
         began = datetime.now(UTC) - timedelta(seconds=1)
-        child = self._child = subprocess.Popen(
-            [*COMMAND, str(self._path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # Ctrl-C is for the scheduler, which passes it on
-        )
+        try:
+            child = self._child = self._start()
+        except OSError as error:  # no memory, or Likeness was moved: nobody else could tell
+            run = JobRun.begin(self._spec.source, self._spec.collection)
+            finish(self._spec, run.end("failed", f"could not be started: {error}"))
+            return
         if self._stopping.is_set():  # `stop` came before there was anything to stop
             child.send_signal(signal.SIGINT)
         kept: deque[str] = deque(maxlen=OUTPUT_LINES)
@@ -85,6 +82,17 @@ class ScheduledJob:
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
 
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, str(self._path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for the scheduler, which passes it on
+        )
+
     def _copy(self, child: subprocess.Popen[str], kept: deque[str]) -> None:
         if child.stdout is None:
             return
@@ -100,16 +108,20 @@ class ScheduledJob:
             self._spec = read_spec(self._path)
         run = _run_of(self._spec, pid, began)
         if run is None or run.outcome == "running":
-            outcome: Outcome = "stopped" if self._stopping.is_set() else "failed"
-            run = (run or _begin(self._spec, pid, began)).end(outcome, _why(code, output))
-            finish(self._spec, run)
+            run = run or _begin(self._spec, pid, began)
+            if code == 0:  # it has told of its success itself, and only the history could not be written
+                run = run.end("succeeded")
+                remember(self._spec, run)
+            else:
+                run = run.end("stopped" if self._stopping.is_set() else "failed", _why(code, output))
+                finish(self._spec, run)
         try:
             save_output(Collection.open(self._spec.collection).storage, run.id, output)
         except (CollectionError, OSError) as error:
             logger.warning("what run %s printed is not kept: %s", run.id, error)
 
 
-def run_schedule(job: ScheduledJob, trigger: CronTrigger, stop: threading.Event) -> None:
+def run_schedule(job: ScheduledJob, trigger: BaseTrigger, stop: threading.Event) -> None:
     """Run a job at the trigger's times until told to stop, and stop a run that is under way then.
 
     A run that is due while another is under way is left out, with a warning. One run makes up for all those that were

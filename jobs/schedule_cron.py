@@ -1,16 +1,50 @@
 """When a schedule runs: crontab's five fields, with crontab's meaning."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from jobs.errors import UsageError
 
+
+class CrontabTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """A CronTrigger's times, in the hour that comes twice when summer ends as well, in which that gets lost.
+
+    There times of each hour (`*`, `*/2`) come twice, those of named hours once, as with cron. What would be due in the
+    hour that is left out in spring comes an hour later.
+    """
+
+    __slots__ = ("_cron", "_each_hour", "_jitter_s")
+
+    def __init__(self, cron: CronTrigger, *, each_hour: bool, jitter_s: int) -> None:
+        self._cron = cron
+        self._each_hour = each_hour
+        self._jitter_s = jitter_s
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """The first time after `previous_fire_time`, or, without one, from `now` on."""
+        due = self._from(_second_after(previous_fire_time) if previous_fire_time else now)
+        while due.fold and not self._each_hour:
+            due = self._from(_second_after(due))
+        later: datetime = self._apply_jitter(due, self._jitter_s, now)
+        return later
+
+    def _from(self, start: datetime) -> datetime:
+        due: datetime = self._cron.get_next_fire_time(None, start.astimezone(UTC))
+        return due.astimezone(UTC).astimezone(self._cron.timezone)  # so that `fold` is right, and the time one there is
+
+
+def _second_after(time: datetime) -> datetime:
+    return time.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=1)
+
+
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
-def cron_trigger(expression: str, timezone: str | None, jitter_s: int) -> CronTrigger:
+def cron_trigger(expression: str, timezone: str | None, jitter_s: int) -> CrontabTrigger:
     """The times of `0 3 * * *`, in a time zone or this machine's, each up to `jitter_s` seconds later.
 
     UsageError for what crontab would not take, and for days of the month and of the week together, where it takes
@@ -27,17 +61,14 @@ def cron_trigger(expression: str, timezone: str | None, jitter_s: int) -> CronTr
     except (ValueError, OSError, KeyError) as error:
         raise UsageError(f"--timezone is {timezone!r}: expected a name such as Europe/Berlin or UTC") from error
     try:
-        return CronTrigger(
-            minute=minute,
-            hour=hour,
-            day=day,
-            month=month,
-            day_of_week=_weekdays(weekday),
-            timezone=zone,
-            jitter=jitter_s or None,
+        cron = CronTrigger(
+            minute=minute, hour=hour, day=day, month=month, day_of_week=_weekdays(weekday), timezone=zone
         )
     except ValueError as error:
         raise UsageError(f"--cron is {expression!r}: {error}") from error
+    if cron.get_next_fire_time(None, datetime.now(UTC)) is None:
+        raise UsageError(f"--cron is {expression!r}: there is no such day")
+    return CrontabTrigger(cron, each_hour=hour.startswith("*"), jitter_s=jitter_s)
 
 
 def _weekdays(field: str) -> str:

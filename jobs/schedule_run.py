@@ -8,27 +8,27 @@ from dataclasses import asdict, replace
 from rich.console import Console
 
 from index.collection import Collection
-from index.errors import CollectionError, LeaseError
+from index.errors import CollectionError
 from index.prune import prune
-from jobs.history import JobRun, Outcome, last_runs, save
+from jobs.history import JobRun, last_success, outcome_of, save
 from jobs.job_metrics import write_metrics
 from jobs.notify import notify
 from jobs.reembed import reembed
-from jobs.reembed_report import ReembedReport
+from jobs.reembed_report import ReembedReport, Stopwatch
 from jobs.spec import JobSpec
 
 logger = logging.getLogger(__name__)
 
 
-def run_job(spec: JobSpec, console: Console, *, verbose: bool = False) -> ReembedReport:
+def run_job(spec: JobSpec, console: Console, *, verbose: bool = False, clock: Stopwatch | None = None) -> ReembedReport:
     """Bring the collection up to date as its job says. Raises what `jobs.reembed.reembed` raises, once it is told."""
-    run = JobRun.begin(spec.source, spec.collection)
-    _remember(spec, run)
+    run, clock = JobRun.begin(spec.source, spec.collection), clock or Stopwatch()
+    remember(spec, run)
     try:
-        report = reembed(replace(spec.settings(), verbose=verbose), console)
-        _retain(spec)
+        report = _retain(spec, reembed(replace(spec.settings(), verbose=verbose), console, clock))
     except BaseException as error:
-        finish(spec, run.end(_outcome(error), str(error) or type(error).__name__))
+        counts = asdict(clock.counts) if clock.counts else {}
+        finish(spec, run.end(*outcome_of(error), counts=counts, seconds=clock.seconds))
         raise
     counts = asdict(report.counts) | {
         "embedded": report.embedded,
@@ -49,23 +49,27 @@ def run_job(spec: JobSpec, console: Console, *, verbose: bool = False) -> Reembe
 
 def finish(spec: JobSpec, run: JobRun) -> None:
     """Write down a run that is over, its metrics too, and tell of it. What fails of that is logged."""
-    _remember(spec, run)
+    remember(spec, run)
     if spec.metrics_file:
         try:
-            write_metrics(spec.metrics_file, run, _earlier(spec, run))
+            write_metrics(spec.metrics_file, run, run if run.outcome == "succeeded" else _last_success(spec, run))
         except (CollectionError, OSError) as error:
             logger.warning("the metrics of run %s could not be written: %s", run.id, error)
     notify(spec.notify, run)
 
 
-def _retain(spec: JobSpec) -> None:
+def _retain(spec: JobSpec, report: ReembedReport) -> ReembedReport:
+    """Remove old versions. What goes wrong is noted: all else is done, and the next run removes as much."""
     try:
         prune(Collection.open(spec.collection), spec.retention.keep)
-    except LeaseError as error:  # the next run removes as much
-        logger.warning("old index versions stay for now: %s", error)
+    except (CollectionError, OSError) as error:
+        note = f"old index versions stay for now: {error}"
+        return replace(report, note=f"{report.note}; {note}" if report.note else note)
+    return report
 
 
-def _remember(spec: JobSpec, run: JobRun) -> None:
+def remember(spec: JobSpec, run: JobRun) -> None:
+    """Write a run down. Where that fails it is logged."""
     try:
         save(Collection.open(spec.collection).storage, run)
     except (CollectionError, OSError) as error:
@@ -74,14 +78,8 @@ def _remember(spec: JobSpec, run: JobRun) -> None:
             logger.warning("run %s is not in the history: %s", run.id, error)
 
 
-def _earlier(spec: JobSpec, run: JobRun) -> list[JobRun]:
+def _last_success(spec: JobSpec, run: JobRun) -> JobRun | None:
     try:
-        return [each for each in last_runs(Collection.open(spec.collection), 100) if each.id != run.id]
-    except (CollectionError, OSError):
-        return []
-
-
-def _outcome(error: BaseException) -> Outcome:
-    if isinstance(error, LeaseError):
-        return "busy"
-    return "failed" if isinstance(error, Exception) else "stopped"
+        return last_success(Collection.open(spec.collection).storage, run.source)
+    except CollectionError:  # there is none: the first run failed before it made one
+        return None

@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from jobs.errors import SpecError, UsageError
 from jobs.listing import IMAGE_EXTENSIONS
-from jobs.options import model_named, parse_actors, parse_size
+from jobs.options import model_named, parse_actors, parse_extensions, parse_size
 from jobs.reembed import ReembedSettings
 from jobs.request import EmbedOptions
 
@@ -32,6 +41,14 @@ def _actors(value: object) -> object:
         return parse_actors(str(value)) if isinstance(value, int | str) else value
     except UsageError as error:
         raise ValueError(str(error).removeprefix("--actors is ")) from error
+
+
+def _extensions(value: tuple[str, ...]) -> tuple[str, ...]:
+    """`[JPG, .png]` as the command reads `JPG,.png`."""
+    try:
+        return parse_extensions(",".join(value))
+    except UsageError as error:
+        raise ValueError(str(error).removeprefix("--extensions is ")) from error
 
 
 Size = Annotated[
@@ -113,7 +130,9 @@ class JobSpec(_Section):
     resources: Resources = Resources()
     index: IndexBudget = IndexBudget()
     retention: Retention = Retention()
-    extensions: tuple[str, ...] = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to take")
+    extensions: Annotated[tuple[str, ...], AfterValidator(_extensions)] = Field(
+        IMAGE_EXTENSIONS, min_length=1, description="file extensions to take"
+    )
     missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
     max_missing: float = Field(
         0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"

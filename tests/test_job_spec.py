@@ -63,6 +63,11 @@ def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
     assert spec_of(tmp_path, text + "4}").resources.actors == (4, 4)
 
 
+def test_extensions_are_read_as_those_of_the_command(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nextensions: "
+    assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").settings().extensions == ("jpg", "png", "tiff")
+
+
 def test_names_of_models(tmp_path: Path) -> None:
     text = "source: a\ncollection: b\nmodel: "
     assert spec_of(tmp_path, text + "openai/clip-vit-base-patch32").model == "openai/clip-vit-base-patch32"
@@ -87,6 +92,7 @@ def test_names_of_models(tmp_path: Path) -> None:
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
         (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
+        (WHOLE.replace("[jpg]", "[' ']"), r"line 12, extensions: ' ': expected extensions such as jpg,png"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("", r"job\.yaml, line 1: .*dictionary"),
         ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from index.collection import Collection
 from index.lease import writing
 from jobs import notify as notify_module
-from jobs.history import KEPT, JobRun, facts, last_runs, save
+from jobs.history import KEPT, JobRun, facts, last_runs, last_success, outcome_of, save
 from jobs.job_metrics import write_metrics
 from jobs.notify import notify
 from jobs.spec import Notify, Target
@@ -61,7 +61,7 @@ def hook() -> Iterator[Hook]:
 
 
 def url_of(hook: Hook) -> str:
-    return f"http://127.0.0.1:{hook.server_port}/services/T0P-SECRET"
+    return f"http://user:T0P-SECRET@127.0.0.1:{hook.server_port}/services/T0P-SECRET?token=T0P-SECRET"
 
 
 def test_the_report_is_posted(hook: Hook) -> None:
@@ -94,16 +94,24 @@ def test_a_hook_that_refuses_is_logged_without_its_secret(
     monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
     hook.statuses = [status]
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
-    message = caplog.records[-1].getMessage()
-    assert f"telling 127.0.0.1:{hook.server_port} of run run-1 failed" in message
-    assert "T0P-SECRET" not in message
+    assert f"telling 127.0.0.1 of run run-1 failed: it answered {status}" in caplog.records[-1].getMessage()
+    assert "T0P-SECRET" not in caplog.text
 
 
-def test_nobody_listens(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET", "telling 127.0.0.1 of run run-1 failed"),
+        ("http://no.such.host.invalid/hook?token=T0P-SECRET", "telling no.such.host.invalid of run run-1 failed"),
+        ("http://[T0P-SECRET/hook", "telling the webhook of run run-1 failed"),
+        ("http://127.0.0.1:T0P-SECRET/hook", "telling 127.0.0.1 of run run-1 failed"),
+    ],
+)
+def test_nobody_listens(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
     monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
-    notify(Notify(on_success=Target(url="http://127.0.0.1:9/T0P-SECRET")), a_run())
-    assert "telling 127.0.0.1:9 of run run-1 failed" in caplog.records[-1].getMessage()
-    assert "T0P-SECRET" not in caplog.records[-1].getMessage()
+    notify(Notify(on_success=Target(url=url)), a_run())
+    assert told in caplog.records[-1].getMessage()
+    assert "T0P-SECRET" not in caplog.text
 
 
 def test_an_address_may_come_from_the_environment(
@@ -127,7 +135,7 @@ def test_a_command_gets_the_report_on_its_stdin(tmp_path: Path) -> None:
     ("command", "message"),
     [
         ("echo no printer >&2; exit 3", "it ended with 3: no printer"),
-        ("exec sleep 30", "timed out after 0.2 seconds"),
+        ("exec sleep 30 # T0P-SECRET", "it took longer than 0.2 seconds"),
         ("exit 4 <&-", "it ended with 4"),
     ],
 )
@@ -137,23 +145,22 @@ def test_a_command_that_fails_is_logged(
     monkeypatch.setattr(notify_module, "COMMAND_TIMEOUT_S", 0.2 if "sleep" in command else 60)
     notify(Notify(on_success=Target(command=command)), a_run())
     assert message in caplog.records[-1].getMessage()
+    assert "T0P-SECRET" not in caplog.text
 
 
 def metrics(path: Path) -> dict[tuple[str, str], float]:
     samples = [sample for family in text_string_to_metric_families(path.read_text()) for sample in family.samples]
-    assert {sample.labels["collection"] for sample in samples} == {"/collection"}
-    return {
-        (each.name.removeprefix("likeness_job_"), "".join(v for k, v in each.labels.items() if k != "collection")): (
-            each.value
-        )
-        for each in samples
+    # With both, jobs of one collection make series of their own.
+    assert {(each.labels.pop("collection"), each.labels.pop("source")) for each in samples} == {
+        ("/collection", "/pictures")
     }
+    return {(each.name.removeprefix("likeness_job_"), "".join(each.labels.values())): each.value for each in samples}
 
 
 def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> None:
     path = tmp_path / "likeness.prom"
     success = a_run(counts={"new": 3, "unchanged": 97}, seconds={"embed": 1.5}, recall=0.995)
-    write_metrics(str(path), success, [])
+    write_metrics(str(path), success, success)
     found = metrics(path)
     ended = (STARTED + timedelta(minutes=5)).timestamp()
     assert found["last_success_timestamp_seconds", ""] == found["last_end_timestamp_seconds", ""] == ended
@@ -162,17 +169,20 @@ def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> Non
     assert (found["last_images", "new"], found["last_images", "unchanged"]) == (3, 97)
     assert (found["last_stage_seconds", "embed"], found["recall", ""]) == (1.5, 0.995)
     failure = a_run("failed", ended_at=STARTED + timedelta(days=1))
-    write_metrics(str(path), failure, [success])
+    write_metrics(str(path), failure, success)
     found = metrics(path)
     assert found["last_success_timestamp_seconds", ""] == ended
     assert found["last_end_timestamp_seconds", ""] == (STARTED + timedelta(days=1)).timestamp()
     assert (found["last_outcome", "succeeded"], found["last_outcome", "failed"]) == (0, 1)
     assert [each.name for each in tmp_path.iterdir()] == ["likeness.prom"]
+    write_metrics(str(path), failure, None)
+    assert ("last_success_timestamp_seconds", "") not in metrics(path)
 
 
 def test_credentials_in_addresses_are_told_to_nobody() -> None:
     run = JobRun.begin("s3://KEY:secret@bucket/pictures", "s3://KEY:secret@bucket/c?region=eu-west-1")
     assert (run.source, run.collection) == ("s3://bucket/pictures", "s3://bucket/c?region=eu-west-1")
+    assert outcome_of(ValueError("s3://KEY:secret@bucket is empty")) == ("failed", "s3://bucket is empty")
 
 
 def test_runs_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
@@ -184,6 +194,20 @@ def test_runs_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
     (tmp_path / "history" / f"{KEPT + 2:04d}.json").write_text("{}")
     assert [run.id for run in last_runs(collection, 2)] == [f"{KEPT + 1:04d}"]
     assert Collection.create_or_open(str(tmp_path)) == collection  # what jobs write down is the collection's own
+
+
+def test_the_last_success_of_each_source_is_not_forgotten(tmp_path: Path) -> None:
+    storage = Collection.create_or_open(str(tmp_path)).storage
+    save(storage, a_run(id="0000"))
+    save(storage, a_run(id="0001"))
+    save(storage, a_run(id="0002", source="/others"))
+    save(storage, a_run("failed", id="0003"))
+    for number in range(4, KEPT + 8):
+        save(storage, a_run("failed", id=f"{number:04d}", source="/third"))
+    found = [last_success(storage, source) for source in ("/pictures", "/others", "/third")]
+    assert [run and run.id for run in found] == ["0001", "0002", None]
+    kept = sorted(path.stem for path in (tmp_path / "history").glob("*.json"))
+    assert (kept[:3], len(kept)) == (["0001", "0002", "0008"], KEPT + 2)
 
 
 def test_a_run_without_an_end_runs_while_it_holds_the_lease(tmp_path: Path) -> None:

@@ -433,6 +433,26 @@ def test_locations_that_cannot_be_sources(monkeypatch: pytest.MonkeyPatch, locat
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://KEY:s3cret@x.test/a.jpg",
+        "ftp://KEY:s3cret@x.test/pictures",
+        "s3://KEY:s3cret@images/x?endpoint_override=localhost:1",
+        "s3://KEY:s3/cr/s3cret@images/x",  # a slash that should have been %2F
+        "s3://KEY:s3cret@images/x?nonsense=1",
+        "s3://KEY:s3cret@images/nothing",
+        "s3://KEY:s3cret@images/empty",
+    ],
+)
+def test_credentials_are_in_no_message(bucket: Any, location: str) -> None:
+    bucket.put_object(Bucket="images", Key="empty/notes.txt", Body=b"n")
+    with pytest.raises(SourceError) as error:
+        list_images(location)
+    assert "s3cret" not in str(error.value)
+    assert "images" in str(error.value) or "x.test" in str(error.value)
+
+
 def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         list_images(f"{tmp_path}/deep/er/gone")
