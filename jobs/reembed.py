@@ -15,7 +15,7 @@ from index.collection import Collection
 from index.lease import writing
 from index.live import LiveRows
 from index.records import ModelRecord
-from index.storage import Storage
+from index.storage import Storage, without_password
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
@@ -66,15 +66,15 @@ class ReembedSettings:
         return ModelSource(model=model.id, revision=model.revision, device=self.device, batch_size=self.batch_size)
 
 
-def reembed(settings: ReembedSettings, console: Console) -> ReembedReport:
-    """Bring the collection up to date and its index with it; only look with `dry_run`.
+def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None = None) -> ReembedReport:
+    """Bring the collection up to date and its index with it; only look with `dry_run`. `clock` is told on the way.
 
     Raises `TooManyMissingError` with nothing changed, `TooManyRejectsError` and `RecallTooLowError` with nothing
     published, `SourceError` where the source cannot be listed, and what loading, embedding and indexing raise. After
     any of them, and after a crash, the same call goes on.
     """
-    clock = Stopwatch()
-    with clock("list"), console.status(f"listing {settings.source}"):
+    clock = clock or Stopwatch()
+    with clock("list"), console.status(f"listing {without_password(settings.source)}"):
         listing = list_source(settings)
     if settings.dry_run or settings.model is None:
         collection = Collection.open(settings.collection)
@@ -111,7 +111,8 @@ def bring_up_to_date(
     source, delete = _address(settings.source), settings.missing == "delete"
     with clock("compare"), console.status("comparing"):
         change = compare(listing, collection, source, model, delete=delete, verify_hash=settings.verify_hash)
-        change.require_few_missing(settings.source, settings.max_missing, delete=delete)
+        clock.counts = change.counts
+        change.require_few_missing(without_password(settings.source), settings.max_missing, delete=delete)
     if settings.dry_run:
         return _report(settings, model, change, [], IndexOutcome.untouched(collection), clock)
     with clock("reuse"):
@@ -177,8 +178,8 @@ def _report(
         seconds = {**seconds, "start": round(seconds["embed"] - embedding, 3), "embed": round(embedding, 3)}
     failed = sum(each.report.retryable for each in written)
     return ReembedReport(
-        source=settings.source,
-        collection=settings.collection,
+        source=without_password(settings.source),
+        collection=without_password(settings.collection),
         model=str(model),
         dry_run=settings.dry_run,
         counts=change.counts,
