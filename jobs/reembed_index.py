@@ -1,13 +1,13 @@
 """The last part of re-embedding: an index version of all live rows, made only where there is none."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from rich.console import Console
 
 from index.collection import Collection
-from index.records import IndexSettings
+from index.records import IndexSettings, RunManifest, VersionManifest
 from index.versions import list_versions, live_manifest
 from jobs.index import run_on_ray
 
@@ -38,22 +38,35 @@ def bring_index_up_to_date(
 ) -> IndexOutcome:
     """Build and promote a version where the live one does not cover every run, or other settings are asked for.
 
-    A version that covers every run and was rolled back stays so until something changes. Raises what
-    `index.build.build_index` raises.
+    A version that covers every run and was rolled back stays so until something changes; one that brought another model
+    until it is promoted. Raises what `index.build.build_index` raises.
     """
     live = live_manifest(collection)
     settings = IndexSettings(**{**(live.settings.model_dump() if live else {}), **changes})
-    runs = [run.run_id for run in collection.runs()]
-    if live and live.runs == runs and live.settings == settings:
+    runs = collection.runs()
+    if live and live.runs == [run.run_id for run in runs] and live.settings == settings:
         return IndexOutcome.untouched(collection)
-    for version in list_versions(collection):
-        made = version.manifest
-        if version.rolled_back and made and made.runs == runs and made.settings == settings:
-            return IndexOutcome.untouched(
-                collection,
-                f"index {version.name} has these images and was rolled back: `likeness promote` takes it again",
-            )
+    if note := _gone_back_from(collection, live, runs, settings):
+        return IndexOutcome.untouched(collection, note)
     from index.build import build_index
 
     built = build_index(collection, settings, run_jobs=run_on_ray(address, console))
     return IndexOutcome(before=live.version if live else None, after=built.version, recall=built.recall["10"])
+
+
+def _gone_back_from(
+    collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest], settings: IndexSettings
+) -> str | None:
+    """Names a version that somebody went back from, where what would be built is the same again, or has its model."""
+    ids = [run.run_id for run in runs]
+    other_model = bool(live and runs and not live.model.agrees_with(runs[-1].model))
+    for version in list_versions(collection):
+        made = version.manifest
+        if not made or not version.rolled_back:
+            continue
+        again = f"index {version.name} has %s and was rolled back: `likeness promote` takes it again"
+        if made.runs == ids and made.settings == settings:
+            return again % "these images"
+        if other_model and live and version.name > live.version and made.model.agrees_with(runs[-1].model):
+            return again % f"the model {made.model}"
+    return None
