@@ -128,13 +128,13 @@ class LiveRows:
     @cached_property
     def _schemas(self) -> list[pa.Schema]:
         one: dict[pa.Schema, pa.Schema] = {}  # of equals: a job that is sent to a worker names thousands of files
-        schemas = _at_once(partial(_read_schema, self._storage), [part.file for part in self._parts])
+        schemas = at_once(partial(_read_schema, self._storage), [part.file for part in self._parts])
         return [one.setdefault(schema, schema) for schema in schemas]
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """These columns, or all, as one table. CollectionError names a column that no file has."""
         schema = self._schema_of(columns)
-        tables = _at_once(lambda part: self._read_part(part, schema), self._parts)
+        tables = at_once(lambda part: self._read_part(part, schema), self._parts)
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
@@ -206,7 +206,7 @@ def _agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
 _NO_EMBEDDING = row_schema(0).field(EMBEDDING)
 
 
-def _at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
+def at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
     """What is read of each file, in order. Side by side: for an object store it is the waiting that is shared."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, files))

@@ -66,7 +66,7 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     for schema in schemas:
         for name in metadata_columns(schema):
             field = schema.field(name).remove_metadata()
-            fields[name] = _promote(fields.get(name, field), field)
+            fields[name] = promoted(fields.get(name, field), field)
     return row_schema(dims[0] if dims else 0, fields.values())
 
 
@@ -122,7 +122,8 @@ def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
     return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
 
 
-def _promote(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
+def promoted(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any]:
+    """The column that holds the values of both: the wider of their types, or strings."""
     if one.type == other.type:
         return one
     try:

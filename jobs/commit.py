@@ -1,5 +1,6 @@
-"""The end of a run: every listed image is accounted for once, and its manifest is published."""
+"""The end of a job: every listed image is accounted for once, and the manifests of its runs are published."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,11 +25,21 @@ class Written:
     report: EmbedReport
 
 
-def commit(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest:
-    """Check that every listed image is accounted for once, and publish the run.
+def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> None:
+    """Check that every listed image is accounted for once, and publish the runs when all are good.
 
-    Raises `JobError`, or `TooManyRejectsError`, with the run left unfinished.
+    Raises `JobError`, or `TooManyRejectsError`, with all of them left unfinished.
     """
+    collection.check_lease()
+    manifests = [_checked(collection, each, max_reject_rate) for each in written]
+    for each, manifest in zip(written, manifests, strict=True):
+        gone = each.plan.deletes
+        deletes = collection.write_deletes(manifest.run_id, gone) if len(gone) else None
+        collection.commit_run(manifest.model_copy(update={"deletes": deletes}))
+
+
+def _checked(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest:
+    """The manifest of a run that may be published, as yet without its deletes."""
     plan, run, report = written.plan, written.run, written.report
     rows = fold(collection, written.files)
     missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
@@ -46,14 +57,13 @@ def commit(collection: Collection, written: Written, max_reject_rate: float) -> 
     report.reject_reasons = count_reasons(rejects)
     if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
         raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
-    manifest = RunManifest(
+    return RunManifest(
         run_id=run.run_id,
         source=run.source,
         model=run.model,
         started_at=run.started_at,
         finished_at=datetime.now(UTC),
         files=written.files,
-        deletes=collection.write_deletes(run.run_id, plan.deletes) if len(plan.deletes) else None,
         counts={
             "listed": report.listed,
             "already_there": report.already_there,
@@ -62,8 +72,6 @@ def commit(collection: Collection, written: Written, max_reject_rate: float) -> 
             "deleted": len(plan.deletes),
         },
     )
-    collection.commit_run(manifest)
-    return manifest
 
 
 def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:

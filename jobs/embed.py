@@ -21,7 +21,7 @@ from jobs.errors import JobError
 from jobs.plan import Plan
 from jobs.report import EmbedReport, Progress
 from jobs.request import EmbedOptions
-from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
@@ -45,7 +45,7 @@ def embed(
     if plan.done:
         return EmbedReport.of(plan)
     written = write(plan, collection, load=load, crop=crop, options=options, pool=pool, progress=progress)
-    commit(collection, written, options.max_reject_rate)
+    commit(collection, [written], options.max_reject_rate)
     return written.report
 
 
@@ -59,7 +59,7 @@ def write(
     pool: Pool,
     progress: Progress,
 ) -> Written:
-    """Write the rows of what is to do; nothing counts before `commit`."""
+    """Write the rows of what is to do; nothing counts before `commit`. `LeaseLostError` once another job writes."""
     report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
     files = list(plan.files)
@@ -69,12 +69,13 @@ def write(
             "fingerprint": plan.model.fingerprint,
             "location": collection.location,
             "run_id": run.run_id,
-            "attempt": plan.attempt,
+            "attempt": attempt_name(plan.attempt),
         }
         for block in _blocks(plan.todo, crop, actor, options, pool):
             files.append(RowFile(path=block.path, rows=block.rows, size=block.size))
             report.add(block)
             progress.advance(report)
+            collection.check_lease()  # else a job that was taken over from would compute on to its end
     return Written(plan=plan, run=run, files=files, report=report)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
-from index.live import LiveRows
+from index.live import LiveRows, at_once
 from index.records import ModelRecord, RowFile, RunStart
 from index.rows import newest
 from jobs.content import content_hashes
@@ -130,15 +130,16 @@ def _fold(tables: Sequence[pa.Table]) -> pa.Table:
 
 def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
     """The complete row files of an unfinished run, those of earlier attempts first; what is not one is left out."""
-    files = []
-    for path in collection.row_files(run.run_id):
-        attempt = path.rpartition("/")[2].split("-")[0]
+    paths = collection.row_files(run.run_id)
+    ours = [path for path in paths if path.rpartition("/")[2].split("-")[0].isdigit()]
+
+    def read(path: str) -> RowFile | None:
         try:
-            if attempt.isdigit():
-                files.append(collection.row_file(path))
+            return collection.row_file(path)
         except (pa.ArrowInvalid, OSError):
-            continue  # no file of ours is ever half written under its name: this one is foreign, or its disk is bad
-    return files
+            return None  # no file of ours is ever half written under its name: its disk is bad
+
+    return [file for file in at_once(read, ours) if file]
 
 
 def _check_model(collection: Collection, model: ModelRecord) -> None:
@@ -161,8 +162,12 @@ def covered(listing: pa.Table, rows: pa.Table) -> Column:
     # An image always has a uri: one that was missing and is there now is a change.
     no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
     covered = pc.and_(covered, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
+    rejected = pc.is_valid(found["error_reason"])
     for name in _EVIDENCE:
         covered = pc.and_(covered, _fill(pc.equal(listing[name], found[name]), True))
+        # A link that led nowhere had neither size nor time: to have one now is a change.
+        known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
+        covered = pc.and_not(covered, pc.and_(rejected, known_now))
     return covered
 
 

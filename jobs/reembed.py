@@ -19,6 +19,7 @@ from index.storage import Storage, without_password
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
+from jobs.files import require_place
 from jobs.listing import IMAGE_EXTENSIONS, LISTING
 from jobs.plan import Plan
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
@@ -73,22 +74,23 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     published, `SourceError` where the source cannot be listed, and what loading, embedding and indexing raise. After
     any of them, and after a crash, the same call goes on.
     """
-    clock = clock or Stopwatch()
-    with clock("list"), console.status(f"listing {without_password(settings.source)}"):
-        listing = list_source(settings)
+    require_place(settings.source)
     if settings.dry_run or settings.model is None:
         collection = Collection.open(settings.collection)
     else:
         collection = Collection.create_or_open(settings.collection)
     if settings.dry_run:
-        return _bring_up_to_date(settings, listing, collection, clock, console)
+        return _bring_up_to_date(settings, collection, clock or Stopwatch(), console)
     with writing(collection, "reembed") as held:
-        return _bring_up_to_date(settings, listing, held, clock, console)
+        return _bring_up_to_date(settings, held, clock or Stopwatch(), console)
 
 
 def _bring_up_to_date(
-    settings: ReembedSettings, listing: pa.Table, collection: Collection, clock: Stopwatch, console: Console
+    settings: ReembedSettings, collection: Collection, clock: Stopwatch, console: Console
 ) -> ReembedReport:
+    # Once the lease is held: what another job embedded after the listing would look as if it were gone.
+    with clock("list"), console.status(f"listing {without_password(settings.source)}"):
+        listing = list_source(settings)
     named = settings.model and ModelSource(
         model=settings.model, revision=settings.revision, device=settings.device, batch_size=settings.batch_size
     )
@@ -120,8 +122,7 @@ def bring_up_to_date(
     with clock("embed"):
         written = write([plan for plan in plans if not plan.done], collection)
     with clock("commit"):
-        for each in written:
-            commit(collection, each, settings.options.max_reject_rate)
+        commit(collection, written, settings.options.max_reject_rate)
     with clock("index"), console.status("bringing the index up to date"):
         outcome = bring_index_up_to_date(collection, settings.index, settings.address, console)
     return _report(settings, model, change, written, outcome, clock)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from index.collection import Collection
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile
+from index.rows import conform, promoted
 from jobs.errors import TooManyMissingError
 from jobs.listing import LISTING
 from jobs.plan import STATE_COLUMNS, Plan, covered, plan_run, unfinished_run, written_files
@@ -85,14 +86,17 @@ def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bo
     """The listing of a source whose rows are another model's: its own, with what is kept though it is missing, or what
     the rows of another source say.
     """
-    if not own:
-        rows = theirs.read([*LISTING.names, *theirs.metadata])
-        return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
-    if not keep:
+    if own and not keep:
         return listing
-    rows = theirs.read(LISTING.names)
+    rows = theirs.read([*LISTING.names, *theirs.metadata])
+    if not own:
+        return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     kept = rows.filter(pc.is_in(rows["image_id"], missing["image_id"]))
-    return pa.concat_tables([listing, kept], promote_options="default")
+    fields = {field.name: field for field in listing.schema}
+    for field in kept.schema:
+        fields[field.name] = promoted(fields.get(field.name, field), field)
+    schema = pa.schema(fields.values())
+    return pa.concat_tables([conform(listing, schema), conform(kept, schema)])
 
 
 def _plan(

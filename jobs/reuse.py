@@ -19,7 +19,7 @@ from index.live import LiveRows
 from index.rows import EMBEDDING, newest
 from jobs.content import content_hashes
 from jobs.plan import STATE_COLUMNS, Plan, covered, written_files
-from jobs.stages import block_name
+from jobs.stages import attempt_name, block_name
 
 Positions = npt.NDArray[np.int64]
 
@@ -55,8 +55,9 @@ def find_known(plan: Plan, collection: Collection, *, verify_hash: bool) -> Know
     Reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
     """
     none = np.empty(0, np.int64)
-    pool = _pool(plan, collection)
-    if not plan.todo.num_rows or not len(pool):
+    # A quiet night opens none of the files that runs have left unfinished.
+    pool = _pool(plan, collection) if plan.todo.num_rows else LiveRows.of_files(collection.storage, [])
+    if not len(pool):
         return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], pa.string()))
     state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
@@ -71,12 +72,13 @@ def write_known(known: Known, collection: Collection) -> Plan:
     if not len(known):
         return plan
     run = plan.run or collection.start_run(plan.source, plan.model)
-    files = list(plan.files)
+    files, attempt = list(plan.files), attempt_name(plan.attempt)
     order = np.argsort(known.rows, kind="stable")  # rows of one file together
     for start in range(0, len(order), _BLOCK):
         here = order[start : start + _BLOCK]
         table = _rows(plan.todo.take(known.todo[here]), known.pool, known.rows[here])
-        name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
+        name = block_name(attempt, list(map(str, table["image_id"].to_pylist())))
+        collection.check_lease()
         files.append(collection.write_rows(run.run_id, name, table))
     return replace(plan, run=run, files=files, todo=known.unknown)
 

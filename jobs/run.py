@@ -50,7 +50,7 @@ def _run(
         report = EmbedReport.of(plan)
     else:
         [written] = carry_out(request, [plan], collection, crop if plan.todo.num_rows else None, console)
-        commit(collection, written, request.options.max_reject_rate)
+        commit(collection, [written], request.options.max_reject_rate)
         report = written.report
     console.print(embed_table(report))
     return report

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from index.collection import Collection
 from jobs.errors import OtherModelError
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
+_PASSING = ("not_found", "permission_denied")
+"""Why what was listed a moment ago cannot be read now: a disk that is lost, a token that has expired."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +72,11 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), what was read, and why not."""
     fetcher = _fetcher()
     listed_sizes = table["size"].to_pylist()
+    seen = pc.or_(pc.is_valid(table["size"]), pc.is_valid(table["modified"])).to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
-        outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
+        outcomes = list(
+            pool.map(lambda uri, was: _outcome(uri, fetcher, settings, seen=was), table["uri"].to_pylist(), seen)
+        )
     for name, type_ in _OUTCOME_TYPES.items():
         table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
     # What the listing knows stays; a list of URLs knows no sizes.
@@ -86,7 +92,8 @@ def _fetcher() -> Fetcher:
     return Fetcher(FetchPolicy())
 
 
-def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Outcome:
+def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings, *, seen: bool) -> _Outcome:
+    """`seen`: the listing has found it where it is."""
     started = time.perf_counter()
     fetched: float | None = None
     digest = None
@@ -106,7 +113,7 @@ def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Ou
             error_stage=error.stage,
             error_reason=error.reason,
             error_message=error.message,
-            retryable=error.retryable,
+            retryable=error.retryable or (seen and error.reason in _PASSING),
             fetch_seconds=(fetched or ended) - started,
             decode_seconds=ended - (fetched or ended),
         )
@@ -147,8 +154,9 @@ class BlockSummary:
 class EmbedBlock:
     """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
 
-    Both in one call: what a crash can cost is the block in hand. The file's name follows from the ids in it, so that a
-    block that Ray tries again, because its actor died after writing, replaces its own file.
+    Both in one call: what a crash can cost is the block in hand. The file's name follows from `attempt` (see
+    `attempt_name`) and the ids in it, so that a block that Ray tries again, because its actor died after writing,
+    replaces its own file, and nobody else's.
     """
 
     def __init__(
@@ -158,7 +166,7 @@ class EmbedBlock:
         fingerprint: str,
         location: str,
         run_id: str,
-        attempt: int,
+        attempt: str,
     ) -> None:
         self._embed = EmbedImages(load)
         if self._embed.identity.fingerprint != fingerprint:
@@ -196,7 +204,15 @@ class EmbedBlock:
         return pa.Table.from_pylist([vars(summary)])
 
 
-def block_name(attempt: int, image_ids: list[str]) -> str:
-    """The name of a file of these rows, the same whenever it is written in an attempt; later attempts sort later."""
+def attempt_name(number: int) -> str:
+    """What the names of an attempt's files begin with: its number, by which later attempts sort later, and a token.
+
+    The token is drawn once: a writer that has lost its lease may have counted as the one that took over.
+    """
+    return f"{number:04}-{secrets.token_hex(4)}"
+
+
+def block_name(attempt: str, image_ids: list[str]) -> str:
+    """The name of a file of these rows, the same whenever it is written in an attempt."""
     digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
-    return f"{attempt:04}-{digest[:20]}"
+    return f"{attempt}-{digest[:20]}"

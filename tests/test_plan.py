@@ -123,6 +123,13 @@ def test_rejects_are_tried_again_when_that_may_help(collection: Collection) -> N
     assert todo(plan_of(collection, image("none", uri="/now/there"))) == ["none"]
 
 
+def test_a_link_that_led_nowhere_and_is_mended_is_tried_again(collection: Collection) -> None:
+    nowhere = {"size": None, "modified": None, "etag": None}
+    committed(collection, rejected("link", retryable=False, **nowhere), embedded("list", **nowhere))
+    assert plan_of(collection, image("link", **nowhere), image("list", **nowhere)).done
+    assert todo(plan_of(collection, image("link", etag=None), image("list"))) == ["link"]
+
+
 def test_an_unfinished_run_is_gone_on_with(collection: Collection) -> None:
     committed(collection, embedded("a"))
     run = collection.start_run(SOURCE, MODEL)

@@ -21,7 +21,7 @@ from jobs.options import DEMO_MODEL
 from jobs.request import ModelSource
 from jobs.run import model_record
 from jobs.sources import list_images
-from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
 
 COUNT = 600
 
@@ -49,7 +49,11 @@ def embed_here(
     model = model_record(embedder.identity)
     run = collection.start_run(Storage.open(str(pictures)).location.rstrip("/"), model)
     embed = EmbedBlock(
-        load=load, fingerprint=model.fingerprint, location=collection.location, run_id=run.run_id, attempt=0
+        load=load,
+        fingerprint=model.fingerprint,
+        location=collection.location,
+        run_id=run.run_id,
+        attempt=attempt_name(0),
     )
     decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True, threads=2))
     block = BlockSummary.of(embed(decoded).to_pylist()[0])

@@ -1,0 +1,75 @@
+"""The end of a job: its runs are published together or not at all, and only by the one who holds the lease."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from index.collection import Collection
+from index.errors import LeaseLostError
+from index.lease import LEASE, writing
+from jobs.commit import Written, commit
+from jobs.errors import TooManyRejectsError
+from jobs.listing import listing_table
+from jobs.plan import Plan, make_plan
+from jobs.report import EmbedReport
+from tests.hand_made import MODEL, add_run, rows, unit_vectors
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def written(
+    collection: Collection, image_id: str, *, rejected: bool = False, deletes: list[str] | None = None
+) -> Written:
+    """A run of a source of one image, with its row on disk."""
+    source = f"/{image_id}"
+    plan = make_plan(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
+    plan = Plan(**{**vars(plan), "deletes": pa.array(deletes or [], pa.string())})
+    run = collection.start_run(source, MODEL)
+    table = rows([], unit_vectors(0), rejected={image_id: "corrupt"}) if rejected else rows([image_id])
+    report = EmbedReport.of(plan)
+    report.embedded, report.rejected = int(not rejected), int(rejected)
+    return Written(plan=plan, run=run, files=[collection.write_rows(run.run_id, "0001-x", table)], report=report)
+
+
+def files(collection: Collection) -> list[str]:
+    root = Path(collection.location) / "runs"
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+
+def test_runs_are_published_with_their_deletes(collection: Collection) -> None:
+    add_run(collection, rows(["gone", "stays"]))
+    commit(collection, [written(collection, "a", deletes=["gone"]), written(collection, "b")], 0)
+    assert [run.counts.get("deleted", 0) for run in collection.runs()] == [0, 1, 0]
+    assert collection.live_rows(["image_id"])["image_id"].to_pylist() == ["a", "b", "stays"]
+
+
+def test_no_run_is_published_when_another_of_the_job_is_not_good(collection: Collection) -> None:
+    both = [written(collection, "a", deletes=["x"]), written(collection, "b", rejected=True)]
+    before = files(collection)
+    with pytest.raises(TooManyRejectsError, match="1 of 1 images were rejected"):
+        commit(collection, both, 0.5)
+    assert (collection.runs(), files(collection)) == ([], before)
+    commit(collection, both, 1)
+    assert len(collection.runs()) == 2
+
+
+def test_who_has_lost_the_lease_writes_nothing(collection: Collection) -> None:
+    with writing(collection, "reembed") as slept:
+        job = written(slept, "a", deletes=["x"])
+        collection.storage.delete(LEASE)
+        before = files(collection)
+        with pytest.raises(LeaseLostError):
+            commit(slept, [job], 0)
+        assert files(collection) == before
+
+
+def test_deletes_of_two_writers_of_a_run_do_not_replace_each_other(collection: Collection) -> None:
+    run = collection.start_run("/a", MODEL)
+    first, second = (collection.write_deletes(run.run_id, [image_id]) for image_id in ("x", "y"))
+    assert collection.row_file(first.path) == first
+    assert collection.row_file(second.path) == second
+    assert first.path != second.path

@@ -1,0 +1,80 @@
+"""What re-embedding compares, with what, and when: rows that are kept, files it opens, and under whose lease."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from index.collection import Collection
+from index.lease import holder
+from index.records import ModelRecord
+from jobs.errors import SourceError
+from jobs.listing import listing_table
+from jobs.plan import make_plan
+from jobs.reembed import ReembedSettings, reembed
+from jobs.reembed_plan import compare
+from jobs.reuse import find_known
+from tests.hand_made import MODEL, add_run, rows
+from tests.small_collection import png
+
+OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def listed(*ids: str, **metadata: list[object]) -> pa.Table:
+    columns = {"image_id": ids, "uri": [f"memory:{image_id}" for image_id in ids]}
+    return listing_table(columns, {name: pa.array(values) for name, values in metadata.items()})
+
+
+def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: Collection) -> None:
+    metadata = {"label": ["cat", "dog"], "year": [1999, 2001], "price": [1, 2], "stars": [3, 4]}
+    add_run(collection, rows(["stays", "missing"], metadata=metadata))
+    listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
+    change = compare(listing, collection, "memory:", OTHER, delete=False, verify_hash=False)
+    [known] = change.known
+    names = ["image_id", "label", "year", "price", "stars"]
+    assert known.plan.todo.select(names).to_pylist() == [
+        {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
+        {"image_id": "missing", "label": "dog", "year": 2001.0, "price": "2", "stars": 4},
+    ]
+
+
+def test_a_night_without_change_opens_no_file_of_an_unfinished_run(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = collection.start_run("memory:", MODEL)
+    collection.write_rows(run.run_id, "0001-a", rows(["a"]))
+    add_run(collection, rows(["a"]))
+    monkeypatch.setattr(Collection, "row_file", None)
+    found = find_known(make_plan(listed("a"), collection, "memory:", MODEL), collection, verify_hash=False)
+    assert (len(found), found.unknown.num_rows) == (0, 0)
+
+
+def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_bytes(png((1, 2, 3)))
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+
+    class ListedError(Exception):
+        pass
+
+    def look(*_: object, **__: object) -> pa.Table:
+        held = holder(collection.storage)
+        raise ListedError(held and held.command)
+
+    monkeypatch.setattr("jobs.reembed.list_images", look)
+    settings = ReembedSettings(source=str(tmp_path / "pictures"), collection=collection.location)
+    with pytest.raises(ListedError, match="reembed"):
+        reembed(settings, Console(quiet=True))
+
+
+def test_a_source_that_is_not_there_leaves_no_collection_behind(tmp_path: Path) -> None:
+    settings = ReembedSettings(source=str(tmp_path / "nowhere"), collection=str(tmp_path / "new"), model="demo")
+    with pytest.raises(SourceError, match="does not exist"):
+        reembed(settings, Console(quiet=True))
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,121 @@
+"""The stages of the embedding pipeline without Ray: what a reject says, and whose files a block replaces."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from embedder.errors import FetchError
+from embedder.fake import FakeEmbedder
+from embedder.fetch import Fetcher
+from index.collection import Collection
+from index.errors import LeaseLostError
+from index.lease import LEASE, writing
+from jobs.cluster import Pool
+from jobs.embed import write
+from jobs.listing import listing_table
+from jobs.plan import make_plan
+from jobs.report import EmbedReport
+from jobs.request import EmbedOptions
+from jobs.run import model_record
+from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
+from tests.small_collection import png
+
+FAKE = FakeEmbedder()
+MODEL = model_record(FAKE.identity)
+SETTINGS = DecodeSettings(crop=FAKE.crop, draft=True, threads=2)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def listed(*places: str, size: int | None = None, modified: datetime | None = None) -> pa.Table:
+    count = len(places)
+    columns = {"image_id": places, "uri": places, "size": [size] * count, "modified": [modified] * count}
+    return listing_table(columns, {})
+
+
+@pytest.mark.parametrize(
+    ("seen", "retryable"),
+    [({"size": 10}, True), ({"modified": datetime(2026, 11, 21, tzinfo=UTC)}, True), ({}, False)],
+    ids=["a file of a folder", "a cell of a table", "a line of a list"],
+)
+def test_what_was_listed_and_cannot_be_read_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: dict[str, object], retryable: bool
+) -> None:
+    def outcome() -> tuple[object, object]:
+        table = fetch_and_decode(listed(str(tmp_path / "gone.png"), **seen), settings=SETTINGS)  # type: ignore[arg-type]
+        return table["error_reason"][0].as_py(), table["retryable"][0].as_py()
+
+    assert outcome() == ("not_found", retryable)
+
+    def refuse(fetcher: Fetcher, uri: str) -> bytes:
+        raise FetchError("permission_denied", f"{uri}: access refused")
+
+    monkeypatch.setattr(Fetcher, "fetch", refuse)
+    assert outcome() == ("permission_denied", retryable)
+
+
+def test_a_picture_that_is_none_is_not_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "text.png"
+    path.write_bytes(b"no picture")
+    table = fetch_and_decode(listed(str(path), size=10), settings=SETTINGS)
+    assert (table["error_reason"][0].as_py(), table["retryable"][0].as_py()) == ("not_an_image", False)
+
+
+def test_a_block_replaces_its_own_file_and_no_other_jobs(collection: Collection, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
+    run = collection.start_run("/pictures", MODEL)
+    table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
+
+    def embed(attempt: str) -> str:
+        actor = EmbedBlock(
+            load=FakeEmbedder,
+            fingerprint=MODEL.fingerprint,
+            location=collection.location,
+            run_id=run.run_id,
+            attempt=attempt,
+        )
+        return str(actor(table)["path"][0].as_py())
+
+    one, other, later = attempt_name(1), attempt_name(1), attempt_name(2)
+    paths = [embed(attempt) for attempt in (one, one, other, later)]
+    assert paths[0] == paths[1]
+    assert len(set(paths)) == 3
+    assert paths[3] == max(collection.row_files(run.run_id))
+    assert sorted(set(paths)) == collection.row_files(run.run_id)
+
+
+def test_a_job_that_lost_its_lease_stops_at_the_next_block(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+
+    def blocks(*_: object) -> Iterator[BlockSummary]:
+        for number in range(3):
+            done.append(number)
+            if number == 1:
+                collection.storage.delete(LEASE)
+            yield summary(f"runs/x/rows/{number}.parquet")
+
+    monkeypatch.setattr("jobs.embed._blocks", blocks)
+    plan = make_plan(listed("a", "b", "c"), collection, "/pictures", MODEL)
+    with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
+        write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+    assert done == [0, 1]
+
+
+class Silent:
+    def advance(self, report: EmbedReport) -> None:
+        pass
+
+
+def summary(path: str) -> BlockSummary:
+    names = ("started_at", "ended_at", "fetch_seconds", "decode_seconds", "model_seconds", "write_seconds")
+    times: dict[str, Any] = dict.fromkeys(names, 0.0)
+    return BlockSummary(path=path, actor="here", rows=1, size=1, embedded=1, rejected=0, **times)
