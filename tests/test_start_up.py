@@ -1,17 +1,55 @@
 """How long `likeness serve --local` takes to come up with the demo model."""
 
+import gc
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import requests
 
+from api.errors import StartError
+from api.local import run_local
+from api.service import SearchService
+from api.settings import ServeSettings
+from embedder.fake import FakeEmbedder
 from embedder.model import ClipEmbedder
 from jobs.options import DEMO_MODEL
 from tests.served import serving
 from tests.small_collection import COLOURS, make_collection, png
 
 BAR_S = 5.0
+
+
+def test_no_garbage_is_looked_for_while_a_server_loads() -> None:
+    enabled = []
+
+    def compose(settings: ServeSettings) -> SearchService:
+        enabled.append(gc.isenabled())
+        raise StartError("enough")
+
+    with pytest.raises(StartError, match="enough"):
+        run_local(ServeSettings(collection="c", port=0), compose=compose)
+    assert (enabled, gc.isenabled()) == ([False], True)
+
+
+def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
+    """Half a second, for nothing that a search needs: Arrow asks for it when it is given arrays."""
+    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    script = (
+        "import sys; from index.collection import Collection; from index.search import Searcher; "
+        "searcher = Searcher.open(Collection.open(sys.argv[1])); "
+        "print(len(searcher.search([[1.0] * searcher.dim], 10)[0]), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "c")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.stdout == "3 False\n"
 
 
 @pytest.mark.slow
