@@ -1,4 +1,4 @@
-"""Ten times the load that a server can take, for a minute, on a model of ViT-B/32's size."""
+"""Ten times the load that a server can take, for a minute, on a model of ViT-B/32's size; in one process and on Ray."""
 
 import threading
 import time
@@ -52,11 +52,12 @@ def watching_memory(served: Served) -> Iterator[list[int]]:
         watcher.join()
 
 
-def test_ten_times_the_load_for_a_minute(collection: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [["--local"], pytest.param([], marks=pytest.mark.ray)], ids=["local", "ray-serve"])
+def test_ten_times_the_load_for_a_minute(collection: Path, tmp_path: Path, options: list[str]) -> None:
     """Normal is the most that is not refused: as many clients as there are places, each waiting for its answers."""
     pictures = collection / "pictures"
     location = str(collection / "collection")
-    with serving(location, tmp_path / "log", "--local", embedding_cache_bytes=0, max_searches=_PLACES) as served:
+    with serving(location, tmp_path / "log", *options, embedding_cache_bytes=0, max_searches=_PLACES) as served:
         crowd(served.url, pictures, clients=_PLACES, seconds=5)
         before = crowd(served.url, pictures, clients=_PLACES, seconds=_NORMAL_S)
         able = len(before) / _NORMAL_S
