@@ -143,7 +143,7 @@ def _facts(answer: dict[str, Any]) -> dict[str, Any]:
         "version": answer["index"]["version"],
         "model": answer["model"]["fingerprint"],
         "ntotal": answer["index"]["ntotal"],
-        "editions": tuple(match["metadata"]["edition"] for match in answer["matches"]),
+        "editions": tuple(each["metadata"]["edition"] for each in answer["matches"] if "edition" in each["metadata"]),
         "best": answer["matches"][0]["image_id"],
         "score": answer["matches"][0]["score"],
     }
