@@ -1,7 +1,8 @@
 """What a night costs, by the share of images that have changed: `python -m benchmarks.reembed [--quick]`.
 
-Each night is a `likeness reembed` in a process of its own over small files, with the demo model. Start-up of Ray and of
-the model is reported apart. Then a million listed rows are compared with a million live ones, in a new process.
+Each night is a `likeness reembed` in a process of its own over small files, with the demo model. Its work is all of its
+time but the start-up of Ray and of the model, and the index, which are reported apart. Beside that a million listed
+rows are compared with a million live ones, in a new process.
 """
 
 import argparse
@@ -59,6 +60,11 @@ class Night:
         return self.seconds.get("start", 0.0)
 
     @property
+    def work(self) -> float:
+        """Seconds from the process's start to its end, but for `start` and the index: hashing and commits are in it."""
+        return self.wall_seconds - self.start - self.seconds["index"]
+
+    @property
     def embedding(self) -> float:
         """Seconds of all workers: fetching, decoding, the model, writing."""
         return sum(self.report["worker_seconds"].values())  # type: ignore[attr-defined]
@@ -100,14 +106,19 @@ def run_night(pictures: Path, collection: Path, *options: str) -> Night:
         )
 
 
-def patiently(pictures: Path, collection: Path, *options: str) -> Night:
-    """A night that is tried again when Ray, on a busy machine, did not start within the 30 s that it allows itself."""
-    for _ in range(4):
+def patiently(expected: int, pictures: Path, collection: Path, *options: str) -> Night:
+    """A night that embeds so many, tried again when Ray, on a busy machine, did not start within its 30 s."""
+    for left in range(4, -1, -1):
         try:
-            return run_night(pictures, collection, *options)
+            night = run_night(pictures, collection, *options)
+            break
         except JobError as error:
+            if not left or "Ray did not start" not in str(error):
+                raise
             print(error, file=sys.stderr)
-    return run_night(pictures, collection, *options)
+    if night.report["embedded"] != expected:  # what an earlier try has done would make this one look cheap
+        raise JobError(f"expected {expected:,} images to be embedded, got {night.report['embedded']}")
+    return night
 
 
 def _children(pid: int) -> list[tuple[int, str]]:
@@ -131,12 +142,13 @@ def main() -> int:
         with console.status(f"drawing {files:,} pictures"):
             draw(pictures, range(files), seed=0)
         with console.status("embedding all of them"):
-            full = patiently(pictures, collection, "--model", "demo")
+            full = patiently(files, pictures, collection, "--model", "demo")
         nights = {}
         for seed, share in enumerate(SHARES, start=1):
             with console.status(f"a night with {share:.1%} changed"):
-                draw(pictures, range(round(files * share)), seed=seed)
-                nights[share] = patiently(pictures, collection)
+                changed = round(files * share)
+                draw(pictures, range(changed), seed=seed)
+                nights[share] = patiently(changed, pictures, collection)
     return conclude(files, full, nights, compared, console)
 
 
@@ -144,16 +156,17 @@ def conclude(files: int, full: Night, nights: Mapping[float, Night], compared: C
     """Print the table, then the bars; returns the exit status."""
     print_table(
         f"seconds of a night over {files:,} files",
-        ("changed", "embedded", "list, compare", "Ray and model start", "embedding, workers'", "index", "all"),
+        ("changed", "embedded", "list, compare", "work", "Ray and model start", "index", "all", "workers'"),
         [
             (
                 label,
                 night.report["embedded"],
                 night.listing,
+                night.work,
                 night.start,
-                night.embedding,
                 night.seconds["index"],
                 night.wall_seconds,
+                night.embedding,
             )
             for label, night in [("first run", full), *((f"{share:.1%}", night) for share, night in nights.items())]
         ],
@@ -164,11 +177,13 @@ def conclude(files: int, full: Night, nights: Mapping[float, Night], compared: C
         benchmark="reembed",
         figures={
             "files": files,
-            "full_embedding_s": full.embedding,
+            "full_work_s": full.work,
             "full_start_s": full.start,
+            "full_embedding_s": full.embedding,
             "nights": {
                 f"{share:g}": {
                     "listing_s": night.listing,
+                    "work_s": night.work,
                     "start_s": night.start,
                     "embedding_s": night.embedding,
                     "index_s": night.seconds["index"],
@@ -184,8 +199,8 @@ def conclude(files: int, full: Night, nights: Mapping[float, Night], compared: C
             Bar(name="0%: torch and Ray imported", value=len(still.imported), bar=0, goal=Goal.AT_MOST),
             Bar(name="0%: processes of Ray", value=still.ray_processes, bar=0, goal=Goal.AT_MOST),
             Bar(
-                name="1%: embedding ÷ that of the first run",
-                value=nights[0.01].embedding / full.embedding,
+                name="1%: work beyond that of 0%, ÷ that of the first run",
+                value=(nights[0.01].work - still.work) / full.work,
                 bar=0.03,
                 goal=Goal.AT_MOST,
             ),
