@@ -2,12 +2,15 @@
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -41,9 +44,24 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
             ray.shutdown()
 
 
+def _init(**options: Any) -> None:
+    """`ray.init`, which puts a handler of SIGTERM that exits with 15 in the place of this process's own."""
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    try:
+        ray.init(**options)
+    except SystemExit as stop:
+        if callable(handler) and stop.code == signal.SIGTERM:  # Ray's was there already
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        if callable(handler):  # without one, Ray's at least ends what it started
+            signal.signal(signal.SIGTERM, handler)
+
+
 def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
     try:
-        ray.init(
+        _init(
             address="local",  # never the remains of a cluster whose driver was killed
             num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
             include_dashboard=False,
@@ -64,7 +82,7 @@ def _connect(address: str, *, log_to_driver: bool, logging_level: int) -> None:
     try:
         if port.isdigit():
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging_level)
+        _init(address=address, log_to_driver=log_to_driver, logging_level=logging_level)
     except (OSError, SystemExit, RuntimeError, ValueError) as error:
         raise JobError(
             f"cannot join the Ray cluster at {address} ({error}): expected HOST:PORT as `ray start --head` printed it, "

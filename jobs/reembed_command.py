@@ -1,6 +1,8 @@
 """The command `reembed`. `jobs.cli` registers it."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +24,7 @@ from jobs.options import (
 )
 
 if TYPE_CHECKING:
-    from jobs.reembed_report import ReembedReport
+    from jobs.reembed_report import ReembedReport, Stopwatch
 
 
 class Missing(StrEnum):
@@ -68,7 +70,8 @@ def reembed(
     Exits with 0 when all is up to date, 1 when the outcome is not good enough to publish, 2 for a mistake or a source
     that cannot be listed, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
 
-    With --spec old index versions are removed at the end, and whoever the file names is told.
+    With --spec old index versions are removed at the end, and whoever the file names is told; --max-missing is for this
+    run then, in place of what the file says.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
@@ -78,14 +81,17 @@ def reembed(
 
     # Programs read stdout: what is for people goes to stderr then.
     shown = console if output is OutputFormat.table else Console(stderr=True)
+    if report is not None and not report.absolute().parent.is_dir():
+        raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
     if spec is not None:
-        _require_none_of_the_specs(context)
-        _show(_run_spec(spec, dry_run=dry_run, verbose=verbose, shown=shown), report, output)
+        given = _given_beside_spec(context)
+        changes = {"max_missing": max_missing} if "max_missing" in given else {}
+        with _reporting(report) as clock:
+            outcome = _run_spec(spec, changes, dry_run=dry_run, verbose=verbose, shown=shown, clock=clock)
+        _show(outcome, report, output)
         return
     if source is None or collection is None:
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
-    if report is not None and not report.absolute().parent.is_dir():
-        raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
     settings = ReembedSettings(
         source=source,
         collection=collection,
@@ -105,12 +111,30 @@ def reembed(
         verify_hash=verify_hash,
         dry_run=dry_run,
     )
-    _show(bring_up_to_date(settings, shown), report, output)
+    with _reporting(report) as clock:
+        outcome = bring_up_to_date(settings, shown, clock)
+    _show(outcome, report, output)
 
 
-def _require_none_of_the_specs(context: typer.Context) -> None:
-    """UsageError for an option whose place is in the file."""
-    beside = {"spec", "dry_run", "report", "output", "verbose"}
+@contextmanager
+def _reporting(report: Path | None) -> Iterator["Stopwatch"]:
+    """Write the report of a job that ends with an error: otherwise that of an earlier one would seem to be its own."""
+    from jobs.history import outcome_of
+    from jobs.reembed_report import Stopwatch
+
+    clock = Stopwatch()
+    try:
+        yield clock
+    except BaseException as error:
+        if report is not None:
+            with suppress(OSError):  # what there is to tell is the job's error
+                report.write_text(clock.to_json(*outcome_of(error)) + "\n")
+        raise
+
+
+def _given_beside_spec(context: typer.Context) -> set[str]:
+    """The options that were given. UsageError for one whose place is in the file."""
+    beside = {"spec", "max_missing", "dry_run", "report", "output", "verbose"}
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     if wrong := sorted(given - beside):
@@ -118,19 +142,22 @@ def _require_none_of_the_specs(context: typer.Context) -> None:
             f"--{name.replace('_', '-')}" if name not in ("source", "collection") else name for name in wrong
         )
         raise UsageError(f"{names} beside --spec: expected it in the file, which says all of the job")
+    return given
 
 
-def _run_spec(path: Path, *, dry_run: bool, verbose: bool, shown: Console) -> "ReembedReport":
+def _run_spec(
+    path: Path, changes: dict[str, float], *, dry_run: bool, verbose: bool, shown: Console, clock: "Stopwatch"
+) -> "ReembedReport":
     from jobs.reembed import reembed as bring_up_to_date
     from jobs.schedule_run import run_job
     from jobs.spec import read_spec
 
-    job = read_spec(path)
+    job = read_spec(path).model_copy(update=changes)
     if dry_run:
-        return bring_up_to_date(replace(job.settings(), dry_run=True, verbose=verbose), shown)
+        return bring_up_to_date(replace(job.settings(), dry_run=True, verbose=verbose), shown, clock)
     # systemd and Kubernetes stop a job so: it ends as with Ctrl-C, and is written down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run_job(job, shown, verbose=verbose)
+    return run_job(job, shown, verbose=verbose, clock=clock)
 
 
 def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -> None:

@@ -2,10 +2,13 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3  # type: ignore[import-untyped]
 import pytest
@@ -13,9 +16,12 @@ from moto.server import ThreadedMotoServer
 
 from index.build import build_index
 from index.collection import Collection
+from index.lease import writing
 from index.records import RunManifest
-from jobs import cli
+from jobs import cli, cluster
+from jobs.history import last_runs
 from tests.hand_made import MODEL, rows
+from tests.quiet_night import make_job
 from tests.reembed_nights import DEMO, Nights
 from tests.small_collection import COLOURS, png
 
@@ -99,6 +105,99 @@ def test_too_many_missing_exits_with_3(here: Path, run: Run, tmp_path: Path) -> 
     assert code == 3
     assert "1 of the 3 images" in err
     assert "say so with --max-missing 0.34" in err
+
+
+def test_one_run_of_a_job_may_be_allowed_more(run: Run, tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    (tmp_path / "pictures" / "red.png").unlink()
+    assert run("--spec", job)[0] == 3
+    refused = run("--spec", job, "--missing", "keep")
+    assert (refused[0], "--missing beside --spec" in refused[2]) == (2, True)
+    code, out, _ = run("--spec", job, "--max-missing", "0.34", "--format", "json")
+    assert (code, json.loads(out)["deleted"]) == (0, 1)
+
+
+@pytest.mark.parametrize("with_spec", [True, False])
+def test_a_run_that_fails_replaces_the_report_of_the_one_before(run: Run, tmp_path: Path, with_spec: bool) -> None:
+    job, report = make_job(tmp_path), tmp_path / "outcome.json"
+    arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
+
+    def outcome(expected: int) -> dict[str, Any]:
+        code, _, err = run(*arguments, "--report", report)
+        assert code == expected, err
+        return dict(json.loads(report.read_text()))
+
+    assert outcome(0)["outcome"] == "succeeded"
+    with writing(Collection.open(str(tmp_path / "collection")), "compact"):
+        busy = outcome(75)
+    assert (busy["outcome"], "is being written by `likeness compact`" in busy["message"]) == ("busy", True)
+    (tmp_path / "pictures" / "red.png").unlink()
+    missing = outcome(3)
+    assert (missing["outcome"], missing["listed"], missing["missing"], missing["unchanged"]) == ("failed", 2, 1, 2)
+    assert missing["message"].startswith("1 of the 3 images")
+    assert "list" in missing["seconds"]
+    shutil.rmtree(tmp_path / "pictures")
+    assert "does not exist" in outcome(2)["message"]
+
+
+@pytest.mark.parametrize("with_spec", [True, False])
+def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_path: Path, with_spec: bool) -> None:
+    job = make_job(tmp_path)
+    arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
+    code, _, err = run(*arguments, "--report", tmp_path / "none" / "outcome.json")
+    assert (code, f"there is no folder {tmp_path}/none" in " ".join(err.split())) == (2, True)
+    assert last_runs(Collection.open(str(tmp_path / "collection")), 1) == []
+
+
+@pytest.mark.ray
+@pytest.mark.fault
+def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path) -> None:
+    """Ray has a handler of its own for SIGTERM, which would end it with 15."""
+    pictures, collection = tmp_path / "pictures", tmp_path / "collection"
+    pictures.mkdir()
+    for name, colour in COLOURS.items():
+        (pictures / name).write_bytes(png(colour))
+    Collection.create_or_open(str(collection))
+    (tmp_path / "job.yaml").write_text("source: pictures\ncollection: collection\nmodel: demo\n")
+    command = [sys.executable, "-m", "jobs.cli", "reembed", "--spec", str(tmp_path / "job.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        deadline = time.monotonic() + 200
+        while not list(collection.glob("runs/*/started.json")):  # Ray is there, and the model is being loaded
+            assert job.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        job.send_signal(signal.SIGTERM)
+        printed, _ = job.communicate(timeout=100)
+    assert job.returncode == 130, printed
+    assert [run.outcome for run in last_runs(Collection.open(str(collection)), 5)] == ["stopped"]
+
+
+def test_starting_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def mine(number: int, _: object) -> None:
+        told.append(number)
+
+    def exits(number: int, _: object) -> None:
+        sys.exit(number)
+
+    def start(**_: object) -> None:
+        signal.signal(signal.SIGTERM, exits)
+        if told_meanwhile:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("ray.init", start)
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        told_meanwhile = False
+        cluster._init(address="local")
+        assert signal.getsignal(signal.SIGTERM) is mine
+        told_meanwhile = True
+        with pytest.raises(SystemExit):
+            cluster._init(address="local")
+        assert (told, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], mine)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

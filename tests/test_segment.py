@@ -1,5 +1,6 @@
 """A segment: exact scores, k results whenever there are k, nothing that is hidden; for every kind of index or none."""
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,10 @@ from index.choose import choose, exact_rows
 from index.errors import DamagedVersionError, FactoryError
 from index.records import IndexSettings, SegmentRecord
 from index.rows import EMBEDDING, embedding_type
-from index.segment import ANN, Segment
-from index.segment_job import SegmentJob
+from index.segment import ANN, VECTORS, Segment
+from index.segment_job import SegmentJob, write_ann
 from index.storage import Storage
+from index.vector_file import flat_header
 from tests.hand_made import unit_vectors
 
 DIM, ROWS = 16, 2_000
@@ -288,3 +290,12 @@ def test_vectors_and_rows_of_different_numbers_do_not_open(tmp_path: Path) -> No
     (two / place).replace(one / place)
     with pytest.raises(DamagedVersionError, match="has 5 vectors but 6 rows: build the index again"):
         open_segment(one, record)
+
+
+def test_a_disk_without_room_for_the_approximate_index_is_named(tmp_path: Path) -> None:
+    vectors = unit_vectors(2_000)
+    (tmp_path / VECTORS).write_bytes(flat_header(vectors.shape[1], len(vectors)) + vectors.tobytes())
+    (tmp_path / ANN).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as error:
+        write_ann(tmp_path, "HNSW8,SQ8", len(vectors), vectors)
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / ANN))
