@@ -54,7 +54,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 
 def files_of(collection: Collection) -> list[Path]:
-    """Every file that the live version has on disk: its own folder's, the mark of its beginning apart, and its segments'."""
+    """Every file that the live version has on disk, the mark of its beginning apart."""
     index = Path(collection.location) / "index"
     folders = [index / LIVE]
     folders += [index / "segments" / segment.name for segment in collection.read_version(LIVE).segments]
