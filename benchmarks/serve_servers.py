@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class Server:
 def serving(location: str, model: str, folder: Path) -> Iterator[dict[str, Server]]:
     """Servers of the collection while the block lasts, by name. Their logs go into `folder`."""
     likeness = [sys.executable, "-m", "jobs.cli", "serve", location, "--model", model, "--port"]
-    commands = {
+    commands: dict[str, Callable[[str], list[str]]] = {
         ENDPOINT: lambda port: [sys.executable, "-m", "benchmarks.serve_bare", location, model, port],
         LOCAL: lambda port: [*likeness, port, "--local"],
         SERVE: lambda port: [*likeness, port],
