@@ -211,24 +211,24 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         host, port = server.get_host_and_port()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-        client.create_bucket(Bucket="images")
-        client.put_object(Bucket="images", Key="pics/a.png", Body=png((1, 2, 3)))
-        yield "s3://KEY:s3cret@images/pics"
+        client.create_bucket(Bucket="credentials")
+        client.put_object(Bucket="credentials", Key="pics/a.png", Body=png((1, 2, 3)))
+        yield "s3://KEY:s3cret@credentials/pics"
     finally:
         server.stop()
 
 
 def test_credentials_in_addresses_are_neither_printed_nor_reported(bucket: str, run: Run, tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path / "collection"))
-    start = collection.start_run("s3://images/pics", MODEL)
+    start = collection.start_run("s3://credentials/pics", MODEL)
     file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
     collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
     build_index(collection)
     code, out, err = run(bucket, tmp_path / "collection")
-    assert (code, "1 of the 2 images of s3://images/pics are not listed any more" in err) == (3, True)
+    assert (code, "1 of the 2 images of s3://credentials/pics are not listed any more" in err) == (3, True)
     assert "s3cret" not in out + err
     code, out, err = run(bucket, tmp_path / "collection", "--missing", "keep", "--dry-run", "--format", "json")
-    assert (code, json.loads(out)["source"]) == (0, "s3://images/pics")
+    assert (code, json.loads(out)["source"]) == (0, "s3://credentials/pics")
     assert "s3cret" not in out + err
 
 
