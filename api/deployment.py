@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
 from api.cluster_room import shortage
-from api.compose import LoadModel, build_service, model_loader
+from api.compose import LoadModel, build_service, collecting_later, model_loader
 from api.deployment_embedder import EmbedderReplica, RemoteEmbedder
 from api.errors import DeployError, ListenError
 from api.local import listening
@@ -46,6 +46,17 @@ _COMMON: Final[dict[str, Any]] = {
     "health_check_period_s": 2,
     # `api.telemetry` writes a line for each request.
     "logging_config": {"enable_access_log": False},
+}
+
+# For a cluster of this machine alone; they hold for all that it starts.
+_RAY_DEFAULTS: Final = {
+    # Ray's workers yield to every other process (nice 15) unless told otherwise: somebody waits for these.
+    "RAY_worker_niceness": "0",
+    # Of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED what suits an app that never blocks its event loop: each request costs
+    # Serve less. Routers keep a loop of their own, which waiting for `embedders` from a thread needs.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
 }
 
 logger = logging.getLogger(__name__)
@@ -115,8 +126,8 @@ def run(
             with listening(host, port):
                 pass
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        # Ray's workers yield to every other process (nice 15) unless told otherwise: somebody waits for these.
-        os.environ.setdefault("RAY_worker_niceness", "0")
+        for name, value in _RAY_DEFAULTS.items():
+            os.environ.setdefault(name, value)
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     _require_room(settings, joined=joined)
     try:
@@ -150,7 +161,8 @@ class _Replica:
         if embedder is not None:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
         # In a thread: handles wait for answers, which the event loop's own thread must not.
-        service = await asyncio.to_thread(build_service, settings, load_model=load_model)
+        with collecting_later():
+            service = await asyncio.to_thread(build_service, settings, load_model=load_model)
         self._app = create_app(service, limits=settings.limits(), access=settings.access(), metrics=self._metrics)
         self._app.add_middleware(_ProxyTellsRequestIds)
 
