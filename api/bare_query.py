@@ -36,7 +36,7 @@ def example_of(query: BareQuery, searcher: Searcher) -> Example:
             return {"id": query.image_id}
         case str():
             return _of_text(query, searcher)
-        case np.ndarray() if query.ndim == 3:
+        case np.ndarray() if query.ndim == 3 or (query.ndim == 2 and query.dtype == np.uint8):
             return {"image": _picture(query)}
         case np.ndarray() | list() | tuple():
             return {"embedding": np.asarray(query, np.float32)}
@@ -75,6 +75,8 @@ def _is_file(path: str) -> bool:
 def _picture(pixels: npt.NDArray[np.generic]) -> Image:
     from PIL import Image
 
-    if pixels.dtype != np.uint8 or pixels.shape[2] not in (3, 4):
-        raise TypeError(f"got pixels as {pixels.dtype} {pixels.shape}: expected uint8 (height, width, 3 or 4)")
+    if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,), (4,)):
+        raise TypeError(
+            f"got pixels as {pixels.dtype} {pixels.shape}: expected uint8 (height, width) or (height, width, 3 or 4)"
+        )
     return Image.fromarray(pixels)

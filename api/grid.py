@@ -58,11 +58,12 @@ def data_uri(jpeg: bytes) -> str:
 # JupyterLab styles figures and images in its outputs: what it sets is set here as well.
 CSS = """
 .likeness { font: 13px/1.4 system-ui, sans-serif; max-width: 1100px; }
-.likeness .lk-caption, .likeness .lk-note { margin: 4px 0 10px; opacity: .75; }
-.likeness .lk-row { display: flex; gap: 18px; align-items: flex-start; }
+.likeness .lk-caption, .likeness .lk-note { margin: 4px 0 10px; opacity: .75; overflow-wrap: anywhere; }
+.likeness .lk-row { display: flex; flex-wrap: wrap; gap: 18px; align-items: flex-start; }
 .likeness .lk-query { flex: 0 0 136px; display: grid; gap: 10px; padding-right: 18px;
   border-right: 1px solid color-mix(in srgb, currentColor 22%, transparent); }
-.likeness .lk-grid { flex: 1; display: grid; grid-template-columns: repeat(auto-fill, minmax(116px, 1fr)); gap: 14px; }
+.likeness .lk-grid { flex: 1 1 250px; display: grid; gap: 14px;
+  grid-template-columns: repeat(auto-fill, minmax(116px, 1fr)); }
 .likeness .lk-card { margin: 0; min-width: 0; }
 .likeness .lk-mat { aspect-ratio: 1; display: grid; place-items: center; padding: 6px; border-radius: 8px;
   overflow: hidden; background: color-mix(in srgb, currentColor 7%, transparent); box-sizing: border-box; }
@@ -72,6 +73,7 @@ CSS = """
 .likeness figcaption { display: block; margin: 5px 2px 0; text-align: left; font-style: normal; }
 .likeness figcaption b { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
-.likeness .lk-detail { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; opacity: .75; }
+.likeness .lk-detail { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
+  overflow-wrap: anywhere; opacity: .75; }
 """.replace("\n", " ")
 """How a grid looks, by class names that are its own."""

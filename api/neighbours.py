@@ -22,6 +22,9 @@ _SHOWN = 60  # pictures of one grid: more would weigh megabytes in a notebook's 
 _SIDE = 160  # pixels of a thumbnail
 _AT_ONCE = 8  # pictures that are read at a time: they may be far away
 
+# However far away: the nearest are found unless one of these keeps them out.
+_WHY_NONE = "passes filter, min_score and offset"
+
 _COLUMNS: dict[str, pa.DataType] = {
     "rank": pa.int64(),
     "score": pa.float64(),
@@ -88,8 +91,8 @@ class Neighbours(Sequence[Match]):
     @property
     def caption(self) -> str:
         """What was asked and how many answer, in a line."""
-        shown = f"{len(self):,} of {self.ntotal:,} images" if self else "no image"
-        return f"{shown} like {', '.join(asked.title for asked in self.asked)}"
+        like = f"like {', '.join(asked.title for asked in self.asked)}"
+        return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_WHY_NONE}"
 
     def query_cards(self) -> list[Card]:
         """A card for each part of the query."""
@@ -173,8 +176,9 @@ def _note(cards: Sequence[Card], count: int) -> str:
     problems = Counter(card.problem for card in cards if card.problem)
     if problems:
         what = ", ".join(f"{count}: {problem}" for problem, count in problems.most_common())
+        pictures = "1 picture" if problems.total() == 1 else f"{problems.total()} pictures"
         notes.append(
-            f"{sum(problems.values())} pictures cannot be shown ({what}). Their scores hold all the same; hover to see "
-            "where each was when it was embedded."
+            f"{pictures} cannot be shown ({what}). The scores hold all the same; hover to see where each was when it "
+            "was embedded."
         )
     return " ".join(notes)

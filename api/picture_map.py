@@ -40,6 +40,9 @@ class PictureMap:
         self.groups = [None] * len(ids) if groups is None else list(groups)
         self._thumbnail = thumbnail
 
+    def __repr__(self) -> str:
+        return f"<a map of {len(self.ids):,} images, to be shown in a notebook>"
+
     def _repr_html_(self) -> str:
         places = self._places()
         shown = self._with_room(places)

@@ -26,11 +26,15 @@ class PictureRow:
         self.caption = caption
         self._thumbnail = thumbnail
 
+    def __repr__(self) -> str:
+        lines = [f"{image_id}  {detail}".rstrip() for image_id, detail in zip(self.ids, self.details, strict=True)]
+        return "\n".join([self.caption, *lines] if self.caption else lines)
+
     def _repr_html_(self) -> str:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             cards = list(pool.map(self._card, self.ids, self.details))
         return grid_html([], cards, caption=self.caption)
 
     def _card(self, image_id: str, detail: str) -> Card:
-        card = Card(heading=image_id.rpartition("/")[2], detail=detail, tooltip=image_id)
+        card = Card(heading=image_id.rpartition("/")[2], detail=detail, tooltip=f"{image_id}\n{detail}".rstrip())
         return with_picture(card, lambda: self._thumbnail(image_id, _SIDE))

@@ -75,7 +75,7 @@ class Collection:
         storage, location = Storage.open(location), without_password(location)
         if not storage.exists():
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
-        if not any(entry.name in _MEMBERS for entry in storage.list()):
+        if storage.is_file() or not any(entry.name in _MEMBERS for entry in storage.list()):
             raise NotACollectionError(
                 f"{location} is not a collection: expected runs/ in it; make one with `likeness embed`"
             )

@@ -138,6 +138,7 @@ def test_a_map_draws_each_image_and_pictures_where_there_is_room(likeness: Liken
     assert "<script" not in drawn
     colours = re.findall(r'<circle[^>]* fill="(hsl[^"]*)"', drawn)
     assert colours[0] == colours[2] != colours[1]
+    assert repr(likeness.map(points[:2], ["000.png", "001.png"])) == "<a map of 2 images, to be shown in a notebook>"
     # Upwards is up.
     places = [float(y) for y in re.findall(r'<circle[^>]* cy="([^"]*)"', drawn)]
     assert places[2] < places[3] < places[0]
@@ -152,7 +153,10 @@ def test_a_map_of_pictures_that_are_gone_has_points(likeness: Likeness) -> None:
 
 
 def test_pictures_that_were_picked_out_are_shown_with_a_line_each(likeness: Likeness) -> None:
-    row = likeness.show(["003.png", "001.png"], ["first <b>", "second"], caption="two")._repr_html_()
+    shown = likeness.show(["003.png", "001.png"], ["first <b>", "second"], caption="two")
+    assert repr(shown) == "two\n003.png  first <b>\n001.png  second"
+    row = shown._repr_html_()
+    assert 'title="003.png\nfirst &lt;b&gt;"' in row  # the line below may be cut short
     assert row.count("<img") == 2
     assert row.index("003.png") < row.index("001.png")
     assert "first &lt;b&gt;" in row

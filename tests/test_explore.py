@@ -109,6 +109,12 @@ def test_a_query_may_be_anything_that_shows_a_picture(
     assert found[0].metadata["label"] == "blue"
 
 
+def test_pixels_may_be_grey(likeness: Likeness) -> None:
+    grey = np.linspace(0, 255, 64 * 48).reshape(64, 48).astype(np.uint8)
+    expected = {match.image_id: match.score for match in likeness.search(np.stack([grey] * 3, axis=2), k=4)}
+    assert {match.image_id: match.score for match in likeness.search(grey, k=4)} == pytest.approx(expected, abs=0.01)
+
+
 def test_an_id_or_a_match_is_searched_without_its_own_image(likeness: Likeness) -> None:
     by_id = likeness.search("red.png", k=10)
     assert {match.image_id for match in by_id} == {"green.png", "blue.png", MARKUP}
@@ -176,6 +182,8 @@ def test_objects_that_are_no_queries_are_refused(likeness: Likeness) -> None:
         likeness.search(nonsense)
     with pytest.raises(TypeError, match=r"pixels as float64 \(8, 8, 3\): expected uint8"):
         likeness.search(np.zeros((8, 8, 3)))
+    with pytest.raises(TypeError, match=r"pixels as uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"):
+        likeness.search(np.zeros((8, 8, 2), np.uint8))
     with pytest.raises(QueryError, match=r"a vector of shape \(3,\): the index takes \(16,\)"):
         likeness.search([1.0, 0.0, 0.0])
     with pytest.raises(Problem, match="id: expected an image of index version 000001, got 'gone'"):
@@ -253,6 +261,8 @@ def test_a_picture_that_is_gone_leaves_a_placeholder_with_the_reason(
     assert "the picture cannot be read (not_an_image)" in page.texts
     assert any("2 pictures cannot be shown" in text and "scores hold all the same" in text for text in page.texts)
     assert not any("/secret/path" in text for text in page.texts)
+    one = html_of(likeness.search("red.png", k=1, filter={"image_id": "green.png"}))
+    assert any(text.startswith("1 picture cannot be shown") for text in one.texts)
 
 
 def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_path: Path) -> None:
@@ -262,6 +272,9 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
     assert len(likeness.search("red.png")) == 3  # what is open is mapped
     with pytest.raises(NotACollectionError, match="does not exist: make a collection with `likeness embed`"):
         Likeness.open(tmp_path / "here")
+    (tmp_path / "a file").touch()
+    with pytest.raises(NotACollectionError, match="a file is not a collection: expected runs/ in it"):
+        Likeness.open(tmp_path / "a file")
     moved = Likeness.open(str(tmp_path / "there"))
     assert "4 images, index version 000001, model fake" in repr(moved)
     page = html_of(moved.search("red.png"))
@@ -273,8 +286,8 @@ def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_pat
 
 def test_nothing_found_is_shown_as_nothing(likeness: Likeness) -> None:
     found = likeness.search("red.png", min_score=1.0)
-    assert "no image like red.png" in html_of(found).texts
-    assert repr(found) == "no image like red.png"
+    assert "no image like red.png passes filter, min_score and offset" in html_of(found).texts
+    assert repr(found) == "no image like red.png passes filter, min_score and offset"
     assert found.to_arrow().num_rows == 0
 
 
