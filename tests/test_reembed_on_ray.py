@@ -40,7 +40,8 @@ def test_a_first_run_a_day_of_changes_and_twice_in_a_row(tmp_path: Path) -> None
     assert (changed["reused"], changed["to_embed"], changed["embedded"], changed["rejected"]) == (1, 2, 1, 1)
     assert (changed["missing"], changed["moved"], changed["deleted"]) == (2, 1, 2)
     assert (changed["index_after"], changed["promoted"]) == ("000002", True)
-    assert min(changed["seconds"]["start"], *changed["worker_seconds"].values()) > 0
+    assert changed["seconds"]["start"] > 0
+    assert changed["worker_seconds"]["model"] > 0  # reading a local file takes less than a thousandth
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
 
