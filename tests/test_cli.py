@@ -584,6 +584,8 @@ def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) ->
 import os, signal, sys
 from importlib.metadata import entry_points
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
