@@ -35,6 +35,18 @@ ModelOption = Annotated[
     str,
     typer.Option(help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness."),
 ]
+RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
+NumGpusOption = Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")]
+ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
+AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
+BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
+BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")]
+ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
+DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
+RejectRateOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
+]
 MovedModelOption = Annotated[str | None, typer.Option(help="Where the model is, if it has moved.")]
 
 

@@ -14,9 +14,19 @@ from rich.markup import escape
 
 from jobs.errors import UsageError
 from jobs.options import (
+    AcceleratorOption,
+    ActorsOption,
     AddressOption,
+    BatchSizeOption,
+    BlockSizeOption,
+    DeviceOption,
+    DraftOption,
+    ExtensionsOption,
     FormatOption,
+    NumGpusOption,
     OutputFormat,
+    RejectRateOption,
+    RevisionOption,
     console,
     model_named,
     parse_actors,
@@ -40,7 +50,7 @@ def reembed(
     model: Annotated[
         str | None, typer.Option(help="Hub id or folder; another than before embeds everything. By default the same.")
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")] = None,
+    revision: RevisionOption = None,
     missing: Annotated[Missing, typer.Option(help="What becomes of images that are not there any more.")] = (
         Missing.delete
     ),
@@ -50,17 +60,15 @@ def reembed(
     verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Read the bytes of every image.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
-    device: Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")] = None,
-    actors: Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")] = None,
-    accelerator_type: Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a forward pass.")] = 64,
-    block_size: Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")] = 256,
-    max_reject_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
-    ] = 0.05,
-    extensions: Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")] = None,
-    draft: Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")] = True,
+    device: DeviceOption = None,
+    num_gpus: NumGpusOption = None,
+    actors: ActorsOption = None,
+    accelerator_type: AcceleratorOption = None,
+    batch_size: BatchSizeOption = 64,
+    block_size: BlockSizeOption = 256,
+    max_reject_rate: RejectRateOption = 0.05,
+    extensions: ExtensionsOption = None,
+    draft: DraftOption = True,
     address: AddressOption = None,
     output: FormatOption = OutputFormat.table,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
