@@ -112,8 +112,8 @@ class ProgressBar:
 
 
 def count_reasons(rejects: pa.Table) -> Counter[str]:
-    """How often each reason occurs in rows of rejects."""
-    return Counter(map(str, rejects["error_reason"].to_pylist()))
+    """How often each reason occurs in rows of rejects. Of equally frequent ones the first by name comes first."""
+    return Counter(sorted(map(str, rejects["error_reason"].to_pylist())))
 
 
 def embed_table(report: EmbedReport) -> Table:
