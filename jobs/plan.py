@@ -5,7 +5,7 @@ Resuming after a crash and embedding what is new are the same subtraction.
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,8 +71,7 @@ def make_plan(listing: pa.Table, collection: Collection, source: str, model: Mod
     """
     _check_model(collection, model)
     live = LiveRows.of_runs(collection.storage, collection.runs()).of_model(model).read(STATE_COLUMNS)
-    run = unfinished_run(collection, source, model)
-    return plan_run(listing, collection, source, model, live, run, written_files(collection, run) if run else [])
+    return plan_run(listing, collection, source, model, live)
 
 
 def plan_run(
@@ -81,19 +80,25 @@ def plan_run(
     source: str,
     model: ModelRecord,
     live: pa.Table,
-    run: RunStart | None,
-    files: list[RowFile],
     *,
+    keep: Callable[[list[RowFile]], list[RowFile]] = list,
     verify_hash: bool = False,
 ) -> Plan:
-    """The plan that goes on with `run`, of which `files` are kept, or that begins one.
+    """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
 
     `live` has the `STATE_COLUMNS` of the model's live rows; those of others count for nothing. With `verify_hash` the
     bytes of what seems unchanged are read.
     """
-    # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-    newest_rows = _fold([live, fold(collection, files)]) if files else live
-    there = covered(listing, newest_rows)
+    there = covered(listing, live)
+    # Where nothing is to do, nobody misses what a run has left that was stopped.
+    run = unfinished_run(collection, source, model) if pc.all(there).as_py() is False else None
+    files = keep(written_files(collection, run)) if run else []
+    if files:
+        # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
+        newest_rows = _fold([live, fold(collection, files)])
+        there = covered(listing, newest_rows)
+    else:
+        newest_rows = live
     if verify_hash:
         there = _unaltered(listing, newest_rows, there)
     todo = listing.filter(pc.invert(there))

@@ -4,18 +4,20 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile
-from index.rows import conform, promoted
+from index.rows import conform, metadata_columns, promoted
 from jobs.errors import TooManyMissingError
-from jobs.listing import LISTING
-from jobs.plan import STATE_COLUMNS, Plan, covered, plan_run, unfinished_run, written_files
+from jobs.listing import LISTING, Column
+from jobs.plan import STATE_COLUMNS, covered, plan_run
 from jobs.reembed_report import Counts
 from jobs.reuse import Known, find_known
 
@@ -57,10 +59,14 @@ def compare(
     """Compare a listing with the live rows. Nothing is written."""
     live = LiveRows.of_runs(collection.storage, collection.runs())
     own, same_model = live.of_source(source), live.of_model(model)
-    state = same_model.read(STATE_COLUMNS)
+    wide = same_model.read([*STATE_COLUMNS, *same_model.metadata])
+    state = wide.select(STATE_COLUMNS)
     # Most collections have one source and one model: then these are the very same rows.
     rows = state if own is same_model else own.read(["image_id", "content_hash"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
+    relabelled = pc.and_(_relabelled(wide, listing), pc.is_in(wide["image_id"], rows["image_id"]))
+    # Such a row covers nothing: it is written anew, with the vector that it has.
+    current = state.filter(pc.invert(relabelled)) if pc.any(relabelled).as_py() else state
     listings = {source: listing}
     for name in live.sources:
         theirs = live.of_source(name)
@@ -68,12 +74,13 @@ def compare(
             listings[name] = _relisted(listing, theirs, missing, own=name == source, keep=not delete)
     known, counts = [], Counts()
     for name, listed in listings.items():
-        plan = _plan(listed, collection, name, model, state, verify_hash=verify_hash)
+        keep = partial(_still_listed, collection, listed)
+        plan = plan_run(listed, collection, name, model, current, keep=keep, verify_hash=verify_hash)
         if name == source and delete:
             plan = replace(plan, deletes=missing["image_id"].combine_chunks())
         found = find_known(plan, collection, verify_hash=verify_hash)
         known.append(found)
-        counts += _counts(found, live)
+        counts += _counts(found, state, live)
     counts += Counts(
         missing=missing.num_rows,
         moved=_true(pc.is_in(missing["content_hash"], known[0].hashes, skip_nulls=True)),
@@ -92,40 +99,52 @@ def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bo
     if not own:
         return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     kept = rows.filter(pc.is_in(rows["image_id"], missing["image_id"]))
-    fields = {field.name: field for field in listing.schema}
-    for field in kept.schema:
-        fields[field.name] = promoted(fields.get(field.name, field), field)
-    schema = pa.schema(fields.values())
+    schema = _together(listing.schema, kept.schema)
     return pa.concat_tables([conform(listing, schema), conform(kept, schema)])
 
 
-def _plan(
-    listing: pa.Table, collection: Collection, source: str, model: ModelRecord, live: pa.Table, *, verify_hash: bool
-) -> Plan:
-    run = unfinished_run(collection, source, model)
-    files = _still_listed(collection, written_files(collection, run), listing) if run else []
-    return plan_run(listing, collection, source, model, live, run, files, verify_hash=verify_hash)
+def _relabelled(rows: pa.Table, listing: pa.Table) -> Column:
+    """A mask over rows: their images are listed, with other metadata."""
+    schema = _together(*(table.select(metadata_columns(table.schema)).schema for table in (listing, rows)))
+    at = pc.index_in(rows["image_id"], listing["image_id"])
+    differs: Column = pa.array(np.zeros(rows.num_rows, bool))
+    for field in schema:
+        one = pa.schema([field])
+        listed = conform(listing, one).take(at)[field.name]
+        there = conform(rows, one)[field.name]
+        neither = pc.and_(pc.is_null(listed, nan_is_null=True), pc.is_null(there, nan_is_null=True))
+        equal: Any = pc.equal(listed, there)
+        differs = pc.or_(differs, pc.invert(pc.or_(neither, equal.fill_null(False))))
+    found: Column = pc.and_(differs, pc.is_valid(at))
+    return found
 
 
-def _still_listed(collection: Collection, files: Sequence[RowFile], listing: pa.Table) -> list[RowFile]:
-    """The files of an unfinished run whose images are all still listed: a row would outlive its image. The other rows
-    of a file that is left out are found again by `jobs.reuse`.
+def _together(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The columns of both."""
+    fields = {field.name: field for field in one}
+    for field in other:
+        fields[field.name] = promoted(fields.get(field.name, field), field)
+    return pa.schema(fields.values())
+
+
+def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[RowFile]) -> list[RowFile]:
+    """The files of an unfinished run whose images are all still listed, and so: a row would outlive its image. The
+    other rows of a file that is left out are found again by `jobs.reuse`.
     """
-    kept = []
-    for file in files:
-        ids = LiveRows.of_files(collection.storage, [file]).read(["image_id"])["image_id"]
-        if pc.all(pc.is_in(ids, listing["image_id"])).as_py() is not False:
-            kept.append(file)
-    return kept
+    written = LiveRows.of_files(collection.storage, files)
+    rows = written.read(["image_id", *written.metadata])
+    gone = pc.invert(pc.is_in(rows["image_id"], listing["image_id"]))
+    wrong = np.cumsum([0, *pc.or_(gone, _relabelled(rows, listing)).to_numpy()])
+    ends = np.cumsum([file.rows for file in files])
+    return [file for file, end in zip(files, ends, strict=True) if wrong[end] == wrong[end - file.rows]]
 
 
-def _counts(known: Known, live: LiveRows) -> Counts:
-    """Why each image is to do. `live` has the rows of all models."""
-    plan, before = known.plan, known.plan.live
-    todo = plan.todo
+def _counts(known: Known, before: pa.Table, live: LiveRows) -> Counts:
+    """Why each image is to do. `before` has the `STATE_COLUMNS` of the model's rows, `live` the rows of all models."""
+    plan, todo = known.plan, known.plan.todo
     if plan.files:  # what they have is done, and is no less new for that
         done = pc.invert(pc.is_in(plan.listing["image_id"], todo["image_id"]))
-        todo = plan.listing.filter(pc.invert(pc.and_(covered(plan.listing, before), done)))
+        todo = plan.listing.filter(pc.invert(pc.and_(covered(plan.listing, plan.live), done)))
     same_model = _true(pc.is_in(todo["image_id"], before["image_id"]))
     there = same_model
     if len(live) > before.num_rows:

@@ -13,10 +13,10 @@ from rich.table import Table
 class Counts:
     """Images of the source, compared with their rows.
 
-    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`. Of those that are not unchanged `resumed`
-    were written by a run that did not end, `reused` take the vector of the same content (they were moved, copied or
-    touched), and `to_embed` need the model. `missing` have a row and are not listed; of them `moved` are listed
-    elsewhere, and `deleted` lose their row.
+    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; a picture whose metadata changed is changed.
+    Of those that are not unchanged `resumed` were written by a run that did not end, `reused` take the vector of the
+    same content (they were moved, copied, touched or labelled anew), and `to_embed` need the model. `missing` have a
+    row and are not listed; of them `moved` are listed elsewhere, and `deleted` lose their row.
     """
 
     listed: int = 0

@@ -110,6 +110,7 @@ def assert_rows_are_what_is_there(
     for image_id, path in files.items():
         row, data = rows[image_id], path.read_bytes()
         assert (row["uri"], row["size"]) == (str(path), len(data))
+        assert row["label"] == (path.parent.name if path.parent != folder else None)
         if image_id in unreachable and row["retryable"]:
             continue
         assert row["content_hash"] == hashlib.sha256(data).hexdigest()

@@ -197,7 +197,15 @@ def test_a_picture_put_back_is_compared_with_the_row_that_will_count(collection:
     run = collection.start_run(SOURCE, MODEL)
     write(collection, run, "0001-a", embedded("a", size=99))
     # The committed row is of the picture that is there; committing the run would hide it.
-    assert todo(plan_of(collection, image("a"))) == ["a"]
+    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
+
+
+def test_where_nothing_is_to_do_a_run_that_was_stopped_is_left_alone(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", embedded("a", size=99))
+    plan = plan_of(collection, image("a"))
+    assert (plan.run, plan.files, todo(plan), plan.done) == (None, [], [], True)
 
 
 def test_another_models_collection_is_refused(collection: Collection) -> None:
@@ -244,14 +252,11 @@ def test_any_history_leaves_to_do_what_a_dict_says(steps: list[tuple[Any, ...]])
     with tempfile.TemporaryDirectory() as folder:
         collection = Collection.create_or_open(f"{folder}/collection")
         sizes = dict.fromkeys(NAMES, 1)
+        there: dict[str, tuple[int, str]] = {}
         newest: dict[str, tuple[int, str]] = {}
         for number, (kind, *arguments) in enumerate(steps):
             plan = plan_of(collection, *(image(name, size=size) for name, size in sizes.items()))
-            expected = [
-                name
-                for name in NAMES
-                if newest.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))
-            ]
+            expected = uncovered(there, sizes) and uncovered(newest, sizes)
             assert todo(plan) == expected
             if kind == "change":
                 sizes[arguments[0]] = arguments[1]
@@ -263,6 +268,11 @@ def test_any_history_leaves_to_do_what_a_dict_says(steps: list[tuple[Any, ...]])
                 newest.update(block)
             elif kind == "commit" and plan.run:
                 commit(collection, plan.run)
+                there = dict(newest)
+
+
+def uncovered(rows: dict[str, tuple[int, str]], sizes: dict[str, int]) -> list[str]:
+    return [name for name in NAMES if rows.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))]
 
 
 def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(collection: Collection) -> None:

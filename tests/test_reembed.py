@@ -10,12 +10,12 @@ import pytest
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.collection import Collection
-from index.errors import RecallTooLowError
+from index.errors import LeaseLostError, RecallTooLowError
 from index.search import Searcher
 from index.versions import rollback
 from jobs.errors import SourceError, TooManyMissingError
 from jobs.request import EmbedOptions
-from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
+from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
 from tests.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.tiny_checkpoints import save_siglip
 
@@ -223,6 +223,65 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
     assert nights.night(options=LENIENT).runs == []
 
 
+# Metadata
+
+
+def test_new_labels_reach_rows_and_index_without_the_model(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nights.pictures / "a" / "2.bmp").write_bytes(b"no picture")
+    listed = tmp_path / "list.csv"
+
+    def write_list(header: str, *rows: str) -> None:
+        lines = (f"pictures/a/{seed}.bmp,{rest}" for seed, rest in enumerate(rows))
+        listed.write_text("\n".join([f"uri,{header}", *lines]))
+
+    write_list("label,stars", "cat,1", "dog,2", "none,3")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    nights.night(DEMO, options=LENIENT)
+    monkeypatch.setattr(Fetcher, "fetch", None)
+    write_list("label,year", "cat,1999", "wolf,2001", "broken,")
+    report = nights.night(options=LENIENT)
+    counts = report.counts
+    assert (counts.changed, counts.reused, counts.to_embed, counts.missing, report.promoted) == (3, 3, 0, 0, True)
+    assert "stars" not in nights.collection.live_rows().column_names
+    rows = nights.collection.live_rows(["label", "year", "error_reason"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("cat", 1999, None),
+        ("wolf", 2001, None),
+        ("broken", None, "not_an_image"),
+    ]
+    searcher = Searcher.open(nights.collection)
+    [[found]] = searcher.search([vector_of(bmp(1), DEMO)], 3, where={"label": "wolf"})
+    assert (found.metadata["label"], found.metadata["year"]) == ("wolf", 2001)
+    write_list("label,year", "cat,1999", "wolf,2001", "broken,")
+    assert nights.night(options=LENIENT).runs == []
+
+
+def test_a_picture_in_another_folder_has_that_ones_label(nights: Nights) -> None:
+    (nights.pictures / "b").mkdir()
+    shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "b" / "1.bmp")
+    assert nights.night().counts.reused == 1
+    assert nights.embedded[1] == []
+    rows = nights.collection.live_rows(["image_id", "label"]).to_pylist()
+    assert [row["image_id"] for row in rows if row["label"] == "b"] == ["b/1.bmp"]
+
+
+def test_a_run_that_crashed_before_its_labels_changed_does_not_bring_the_old_ones(
+    nights: Nights, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,dog\n")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+        nights.night(DEMO)
+    expire(nights.collection.storage)
+    listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,wolf\n")
+    assert nights.night(DEMO).counts.reused == 2
+    assert nights.embedded[1] == []
+    assert nights.collection.live_rows(["label"])["label"].to_pylist() == ["cat", "wolf"]
+
+
 # Another model
 
 
@@ -329,3 +388,25 @@ def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, 
     assert_rows_are_what_is_there(nights)
     assert Searcher.open(nights.collection).ntotal == 10
     assert nights.night().runs == []
+
+
+def test_a_run_that_was_overtaken_as_it_began_leaves_nothing_to_do(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    # Both take the second after this one, and whoever draws first gets the later name.
+    nights.collection.storage.create_folder("runs/29990101T000000Z-0000")
+    drawn = iter(range(0xFFFF, 0, -1))
+    monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(drawn):0{2 * size}x}")
+
+    def overtake() -> None:
+        expire(nights.collection.storage)
+        nights.night()
+
+    with pytest.raises(LeaseLostError), at(lambda path: path.endswith("started.json"), after=False, happen=overtake):
+        nights.night()
+    collection = nights.collection
+    [left], last = collection.run_starts(), collection.runs()[-1]
+    assert (left.run_id > last.run_id, left.run_id[:16]) == (True, last.run_id[:16])
+    assert nights.night().runs == []
+    assert_rows_are_what_is_there(nights)

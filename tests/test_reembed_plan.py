@@ -1,5 +1,6 @@
 """What re-embedding compares, with what, and when: rows that are kept, files it opens, and under whose lease."""
 
+import datetime as dt
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +12,8 @@ from index.lease import holder
 from index.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.listing import listing_table
-from jobs.plan import make_plan
 from jobs.reembed import ReembedSettings, reembed
 from jobs.reembed_plan import compare
-from jobs.reuse import find_known
 from tests.hand_made import MODEL, add_run, rows
 from tests.small_collection import png
 
@@ -44,15 +43,52 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     ]
 
 
+NAN = float("nan")
+DAY = dt.date(2026, 11, 21)
+
+
+@pytest.mark.parametrize(
+    ("there", "now", "changed"),
+    [
+        (["cat", None, None], ["cat", "dog", None], ["b"]),
+        ([1, 2, 3], [1.0, 2.5, 3.0], ["b"]),
+        ([1, 2, 3], ["1", "2", "three"], ["c"]),
+        ([0.5, NAN, None], [0.5, NAN, NAN], []),
+        ([True, False, None], [True, True, None], ["b"]),
+        ([DAY, DAY, None], [DAY, DAY + dt.timedelta(1), None], ["b"]),
+        (None, [None, "new", None], ["b"]),
+        (["gone", None, None], None, ["a"]),
+    ],
+)
+def test_rows_whose_metadata_changed_are_written_anew(
+    collection: Collection, there: list[object] | None, now: list[object] | None, changed: list[str]
+) -> None:
+    add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
+    listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
+    change = compare(listing, collection, "memory:", MODEL, delete=True, verify_hash=False)
+    assert change.known[0].plan.todo["image_id"].to_pylist() == changed
+    assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
+    assert change.counts.unchanged == 3 - len(changed)
+
+
+def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
+    """Else two lists of the same pictures would undo each other's labels every night."""
+    add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
+    change = compare(listed("a", label=["dog"]), collection, "another list", MODEL, delete=True, verify_hash=False)
+    assert (change.counts.unchanged, change.counts.changed) == (1, 0)
+
+
 def test_a_night_without_change_opens_no_file_of_an_unfinished_run(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = collection.start_run("memory:", MODEL)
     collection.write_rows(run.run_id, "0001-a", rows(["a"]))
     add_run(collection, rows(["a"]))
+    later = collection.start_run("memory:", MODEL)
+    collection.write_rows(later.run_id, "0001-a", rows(["a"]))
     monkeypatch.setattr(Collection, "row_file", None)
-    found = find_known(make_plan(listed("a"), collection, "memory:", MODEL), collection, verify_hash=False)
-    assert (len(found), found.unknown.num_rows) == (0, 0)
+    change = compare(listed("a"), collection, "memory:", MODEL, delete=True, verify_hash=False)
+    assert (change.known[0].plan.done, change.counts.unchanged) == (True, 1)
 
 
 def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
