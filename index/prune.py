@@ -1,4 +1,4 @@
-"""Removes index versions that are no longer wanted, and the segments that only they had."""
+"""Removes index versions that are not wanted any more, the segments that only they had, and runs left unfinished."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS
 from index.lease import writing
+from index.prune_runs import abandoned_runs
 from index.records import VersionManifest
 from index.versions import NOT_GOOD, require_good
 
@@ -34,7 +35,8 @@ _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path.
+    """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path, and
+    unfinished `runs` by id.
 
     `left` says why a version, or a folder by its path, was left that looks as if it could go.
     """
@@ -42,6 +44,7 @@ class Pruned:
     versions: list[str]
     segments: list[str]
     remains: list[str]
+    runs: list[str]
     bytes_freed: int
     left: dict[str, str]
 
@@ -56,13 +59,13 @@ class _Folder:
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, and then the segments that no other names. Runs, from which all is made, stay.
+    """Remove old versions, and then the segments that no other names. Committed runs, from which all is made, stay.
 
     What stays: the live version and those newer than it, of those below their target the newest alone; of those before
     it the newest, until `keep` good ones are there, the live one counted; what was superseded within `GRACE`; a version
     whose manifest cannot be read, and every segment that it may name, which are all made by it or before. Good is what
     one could go back to (`index.versions.rollback`), its files checked by their sizes. What no version names is removed
-    once its build has been idle for `ABANDONED`.
+    once its build has been idle for `ABANDONED`, and so are unfinished runs (`index.prune_runs`).
 
     CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
     job writes.
@@ -105,15 +108,17 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
             left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
         else:
             (segments if path in dropped else remains).append(path)
+    runs = abandoned_runs(collection, ABANDONED)
     gone = [*(f"index/{name}" for name in versions), *segments, *remains]
     pruned = Pruned(
         versions=versions,
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
         remains=remains,
-        bytes_freed=sum(folders[path].size for path in gone),
+        runs=list(runs),
+        bytes_freed=sum(folders[path].size for path in gone) + sum(runs.values()),
         left=left,
     )
-    return pruned, gone
+    return pruned, [*gone, *(f"runs/{name}" for name in runs)]
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
@@ -187,4 +192,6 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
 def _delete(collection: Collection, path: str) -> None:
     # First, so that what is half removed does not look complete. Segments come last: no manifest names them now.
     collection.storage.delete(f"{path}/manifest.json")
+    # A run's `started.json` goes last: without it nobody would find the rest.
+    collection.storage.delete(f"{path}/rows")
     collection.storage.delete(path)

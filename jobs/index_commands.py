@@ -166,7 +166,9 @@ def prune(
     dry_run: DryRunOption = False,
     output: FormatOption = OutputFormat.table,
 ) -> None:
-    """Remove old versions of the index, and the segments that only they had. The live one and newer ones stay.
+    """Remove old versions of the index, the segments that only they had, and what unfinished jobs have left.
+
+    The live version and newer ones stay, and what the next job goes on with.
 
     Example: `likeness prune my-collection --keep 3 --dry-run`
     """

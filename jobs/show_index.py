@@ -97,6 +97,7 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
         *((name, "version") for name in pruned.versions),
         *((name, "segment") for name in pruned.segments),
         *((path, "remains of a build that did not finish") for path in pruned.remains),
+        *((run, "run that was not finished, and is not needed any more") for run in pruned.runs),
         *((path, f"left: {reason}") for path, reason in pruned.left.items()),
     ]
     verb = "would be freed" if dry_run else "freed"

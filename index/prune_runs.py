@@ -1,0 +1,41 @@
+"""Finds the runs that were begun and that nobody goes on with: `index.prune` removes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
+
+from index.collection import Collection
+from index.records import RunManifest, RunStart
+
+FORGOTTEN = timedelta(days=30)
+"""Once nothing was written to an unfinished run for so long, nobody will go on with it.
+
+A change of models may take weeks, with pauses. What it has embedded is what it has cost.
+"""
+
+
+def abandoned_runs(collection: Collection, idle: timedelta) -> dict[str, int]:
+    """Unfinished runs by id that the next job has no use for, with the bytes in each.
+
+    These are runs to which nothing was written within `idle`, if a later run of the same source and model was
+    committed, which took over what was wanted of them; else within `FORGOTTEN`.
+    """
+    committed = collection.runs()
+    found = {}
+    for start in collection.run_starts():
+        since = datetime.now(UTC) - (idle if _is_made_up_for(start, committed) else FORGOTTEN)
+        selector = pafs.FileSelector(collection.storage.absolute(f"runs/{start.run_id}"), recursive=True)
+        files = [info for info in collection.storage.filesystem.get_file_info(selector) if info.is_file]
+        if all(info.mtime is not None and info.mtime <= since for info in files):
+            found[start.run_id] = sum(int(info.size) for info in files)
+    return found
+
+
+def _is_made_up_for(start: RunStart, committed: Iterable[RunManifest]) -> bool:
+    return any(
+        run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
+        for run in committed
+    )
