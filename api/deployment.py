@@ -101,6 +101,21 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
     return deployment(serve.ingress()(_Replica)).bind(settings, load_model, embedder)
 
 
+def application(args: dict[str, Any]) -> serve.Application:
+    """What `import_path: api.deployment:application` names in a Serve config file, such as KubeRay's serveConfigV2.
+
+    `args` are fields of ServeSettings; what is left out comes from the environment of the container. Where Serve
+    listens is not known here, so it is as beyond this machine: without a file of keys `allow_remote` has to be true.
+    The application's name in the file must be "likeness". Raises ValidationError, ListenError, KeysError,
+    CollectionError.
+    """
+    settings = ServeSettings(**{"host": "0.0.0.0", **args})
+    settings.listen_address()
+    settings = _absolute(settings)
+    settings.access()  # what is wrong with the keys is said here, before a replica starts
+    return serve_app(settings)
+
+
 def run(
     settings: ServeSettings,
     *,

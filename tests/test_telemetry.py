@@ -27,7 +27,7 @@ from api.problems import install_problems
 from api.telemetry import install_telemetry
 from embedder.errors import FetchError, ImageError
 
-DASHBOARD = Path(__file__).parent.parent / "deploy" / "grafana-dashboard.json"
+DASHBOARD = Path(__file__).parent.parent / "deploy" / "monitoring" / "service-dashboard.json"
 SERVING = Serving(
     version="000007",
     model="demo",
@@ -412,7 +412,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(metrics: Metri
     metrics.follow(lambda: SERVING)
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
-    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes))
+    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
     known = {name: set(series[0][0]) for name, series in samples(metrics).items()}
     asked = set(re.findall(r'"expr": "(.*)"', DASHBOARD.read_text()))
     assert len(asked) > 20
