@@ -34,14 +34,14 @@ class Compared:
     peak_rss: int
 
 
-def write_listed(folder: Path) -> None:
+def write_listed(folder: Path, rows: int = LISTED) -> None:
     """A list of the images, `list.parquet`, and a collection of them in files of 256 rows."""
     collection = Collection.create_or_open(str(folder / "collection"))
     start = collection.start_run(_SOURCE, _MODEL)
     rng = np.random.default_rng(0)
     files = []
-    for first in range(0, LISTED, _BLOCK):
-        images = _images(range(first, min(first + _BLOCK, LISTED)))
+    for first in range(0, rows, _BLOCK):
+        images = usual_images(range(first, min(first + _BLOCK, rows)))
         vectors = rng.standard_normal((images.num_rows, _DIM)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         hashes = pa.array([f"{first + row:064x}" for row in range(images.num_rows)], pa.string())
@@ -53,31 +53,32 @@ def write_listed(folder: Path) -> None:
             **start.model_dump(exclude={"model"}), model=_MODEL, finished_at=start.started_at, files=files, counts={}
         )
     )
-    images = _images(range(LISTED))
+    images = usual_images(range(rows))
     listed = images.select(["image_id", "uri"]).rename_columns(["id", "uri"])
     pq.write_table(listed, folder / "list.parquet")
 
 
-def compare_listed(folder: Path) -> Compared:
+def compare_listed(folder: Path, rows: int = LISTED) -> Compared:
     """List the images and compare them with the live rows; nothing has changed."""
     started = time.perf_counter()
     listing = list_images(str(folder / "list.parquet"))
     listed_in = time.perf_counter() - started
     # A bucket says sizes and times too, which are then compared as well.
-    sizes = pa.array(np.arange(LISTED) + 100_000)
-    modified = pa.array(np.full(LISTED, _MODIFIED.timestamp() * 1e6, np.int64)).cast(pa.timestamp("us", tz="UTC"))
+    sizes = pa.array(np.arange(rows) + 100_000)
+    modified = pa.array(np.full(rows, _MODIFIED.timestamp() * 1e6, np.int64)).cast(pa.timestamp("us", tz="UTC"))
     listing = listing.set_column(2, "size", sizes).set_column(3, "modified", modified)
     started = time.perf_counter()
     change = compare(
         listing, Collection.open(str(folder / "collection")), _SOURCE, _MODEL, delete=True, verify_hash=False
     )
     seconds = listed_in + time.perf_counter() - started
-    if change.counts.unchanged != LISTED:
-        raise RuntimeError(f"expected {LISTED:,} rows without a change, got {change.counts}")
+    if change.counts.unchanged != rows:
+        raise RuntimeError(f"expected {rows:,} rows without a change, got {change.counts}")
     return Compared(seconds=seconds, peak_rss=peak_rss())
 
 
-def _images(numbers: range) -> pa.Table:
+def usual_images(numbers: range) -> pa.Table:
+    """The listing of some of the images."""
     ids = [f"2026/album-{number // 1000:04}/IMG_{number:07}.jpg" for number in numbers]
     return listing_table(
         {

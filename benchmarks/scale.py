@@ -1,0 +1,137 @@
+"""What a unit of each kind of work costs, for planning: `python -m benchmarks.scale [--quick] [--write docs]`.
+
+Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints the
+tables of `docs/scale.md`. `--write` puts the figures into `scale.json` of a folder and renders its `scale.md` anew;
+`--render` only renders, from the figures that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from benchmarks.report import Report
+from benchmarks.scale_costs import Costs, Machine
+from benchmarks.scale_page import rendered, tables
+from benchmarks.upkeep import in_new_process
+
+FIGURES, PAGE = "scale.json", "scale.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is measured: seconds for each rate, files listed, rows compared, rows of the segments, smallest first.
+
+    `latency_ms` of a scan, so short that the smallest segment is not searched exactly.
+    """
+
+    seconds: float = 5.0
+    files: int = 100_000
+    listed: int = 1_000_000
+    rows: tuple[int, int] = (100_000, 1_000_000)
+    latency_ms: float = 5.0
+
+
+QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), latency_ms=0.5)
+
+
+def measure(plan: Plan, folder: Path, console: Console, *, quick: bool) -> Costs:
+    """Everything, each part in a process of its own."""
+    # Imported late, because `--render` needs none of it.
+    from benchmarks import scale_images, scale_index, scale_listing, scale_requests
+    from benchmarks.models import save_clip
+    from jobs.options import DEMO_MODEL
+
+    with console.status("decoding"):
+        decoding, crop_bytes = in_new_process(scale_images.decoding, folder, plan.seconds)
+    with console.status("the models"):
+        large = in_new_process(save_clip, folder / "vit-b-32")
+        models = [
+            in_new_process(scale_images.forward, name, str(model), batch, plan.seconds)
+            for name, model, batch in (("ViT-B/32", large, 32), ("demo", DEMO_MODEL, 64))
+        ]
+    with console.status("rows, listing and comparing"):
+        rows, manifest_bytes = scale_images.row_bytes(folder / "rows")
+        listing = scale_listing.listing(
+            folder, files=plan.files, rows=plan.listed, manifest_bytes_per_file=manifest_bytes
+        )
+    with console.status("requests"):
+        requests = in_new_process(scale_requests.requests, folder)
+    indexes = []
+    for number, size in enumerate(plan.rows):
+        with console.status(f"an index of {size:,} rows"), tempfile.TemporaryDirectory(dir=folder) as name:
+            kinds = (scale_index.FAST,) if number == 0 else (scale_index.FAST, scale_index.LEAN)
+            indexes += scale_index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms, kinds=kinds)
+    with console.status("an exact scan"):
+        scan = in_new_process(scale_index.scan, plan.rows[0])
+    return Costs(
+        machine=_machine(quick=quick),
+        decoding=decoding,
+        crop_bytes=crop_bytes,
+        models=models,
+        rows=rows,
+        listing=listing,
+        indexes=indexes,
+        scan=scan,
+        requests=requests,
+    )
+
+
+def _machine(*, quick: bool) -> Machine:
+    named = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return Machine(
+        date=dt.date.today().isoformat(),
+        cpu=named[0] if named else platform.machine(),
+        cores=os.cpu_count() or 1,
+        memory_bytes=psutil.virtual_memory().total,
+        python=platform.python_version(),
+        quick=quick,
+    )
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def render(folder: Path) -> None:
+    """Write the page's figures anew from the folder's JSON."""
+    page = folder / PAGE
+    page.write_text(rendered(page.read_text(), Costs.read(folder / FIGURES)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rows, within 2 minutes; nothing to plan with")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help=f"put {FIGURES} there and render its {PAGE}")
+    parser.add_argument("--render", type=Path, metavar="FOLDER", help=f"measure nothing: render {PAGE} from {FIGURES}")
+    options = parser.parse_args()
+    for folder in (options.write, options.render):
+        if folder and not (folder / PAGE).is_file():  # before minutes of measuring
+            parser.error(f"{folder} has no {PAGE}: expected the folder docs of the repository")
+    if options.render:
+        render(options.render)
+        return 0
+    # Idle threads of OpenMP must not count as work; read when faiss and torch are loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with tempfile.TemporaryDirectory() as name:
+        costs = measure(QUICK if options.quick else Plan(), Path(name), Console(stderr=True), quick=options.quick)
+    print(tables(costs))
+    if options.write:
+        costs.write(options.write / FIGURES)
+        render(options.write)
+    return Report(benchmark="scale", figures=costs.model_dump()).conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""Worked examples of `docs/scale.md`: what a number of images comes to, from the costs of a unit and assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.scale_costs import MILLION, Costs
+from benchmarks.scale_index import FAST, LEAN
+
+GB, TB = 1e9, 1e12
+DIM = 512
+MODEL = "ViT-B/32"
+IDS_STEP = "read the ids, one file after the other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumed:
+    """What was not measured: replace it by your own. A machine has `cores` like the one that was measured."""
+
+    megapixels: float = 3.0
+    gpu_images_per_s: float = 2_000.0
+    cores: int = 16
+    memory_bytes: float = 64 * GB
+    disk_bytes: float = 4 * TB
+    network_bytes_per_s: float = 1.25 * GB
+    disk_reads_per_s: float = 300_000.0
+    request_s: float = 0.03
+    page_s: float = 0.1
+    call_ms: float = 0.5
+    usable: float = 0.75
+    night: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """So many images, the machines for the job (a GPU each), and the options that matter."""
+
+    images: int
+    machines: int
+    block: int
+    segment_rows: int
+
+    @property
+    def files(self) -> float:
+        """Row files."""
+        return self.images / self.block
+
+    @property
+    def segments(self) -> float:
+        return max(1.0, self.images / self.segment_rows)
+
+
+EXAMPLES = (
+    Example(images=MILLION, machines=1, block=256, segment_rows=MILLION),
+    Example(images=100 * MILLION, machines=8, block=4096, segment_rows=5 * MILLION),
+    Example(images=1_000 * MILLION, machines=32, block=4096, segment_rows=10 * MILLION),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step: its `work` in words and the seconds that each resource needs for it.
+
+    They are needed at once, so that the slowest counts, or one after the other where `serial`.
+    """
+
+    name: str
+    work: str
+    seconds: Mapping[str, float]
+    remedy: str
+    serial: bool = False
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values()) if self.serial else max(self.seconds.values())
+
+    @property
+    def bottleneck(self) -> str:
+        """What takes longest."""
+        return max(self.seconds, key=lambda name: self.seconds[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Machines that hold a kind of index, one replica of it, and what each allows: queries per second, of all.
+
+    `reads` is for vectors that are read from the disk, none of which is in memory; `front` is one front replica.
+    """
+
+    kind: str
+    memory_bytes: float
+    disk_bytes: float
+    shards: int
+    core_ms: float
+    cores: float
+    reads: float
+    front: float = field(default=math.inf)
+
+    @property
+    def rate(self) -> float:
+        return min(self.cores, self.reads, self.front)
+
+    @property
+    def bottleneck(self) -> str:
+        names = {"cores": self.cores, "random reads from disk": self.reads, "the front's calls to shards": self.front}
+        return min(names, key=lambda name: names[name])
+
+
+def job_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
+    """From a source to rows: listing, decoding, embedding, writing."""
+    images, machines = example.images, example.machines
+    jpeg, listing = costs.decoding_of(assumed.megapixels), costs.listing
+    cpu_s = jpeg.cpu_ms / jpeg.megapixels * assumed.megapixels / 1e3
+    file_bytes = jpeg.file_bytes / jpeg.megapixels * assumed.megapixels
+    pages = costs.requests_of("list", "1,000 pictures").total * images / 1_000
+    model_s = next(model.core_ms for model in costs.models if model.name == MODEL) / 1e3
+    row = costs.row_of(DIM, example.block).bytes
+    gpu_cores = assumed.gpu_images_per_s * cpu_s
+    return [
+        Step(
+            name="List",
+            work=f"{pages:,.0f} LIST requests; {amount(images * listing.listing_bytes)} of the driver's memory",
+            seconds={
+                "LIST requests of one prefix, page after page": pages * assumed.page_s,
+                "one core of the driver": images * listing.listing_s,
+            },
+            remedy="folders: many are listed 32 at a time; a list in Parquet instead of a listing",
+        ),
+        Step(
+            name="Fetch and decode",
+            work=f"{amount(images * file_bytes)} read, {requests_for(costs, 'fetch', 'picture') * images:,.0f} "
+            f"requests, {images * cpu_s / 3600:,.0f} core hours",
+            seconds={
+                "cores": images * cpu_s / (machines * assumed.cores),
+                "network": images * file_bytes / (machines * assumed.network_bytes_per_s),
+            },
+            remedy="more machines, which need no GPU; smaller pictures at the source",
+        ),
+        Step(
+            name="Embed",
+            work=f"{images / assumed.gpu_images_per_s / 3600:,.1f} GPU hours, or {images * model_s / 3600:,.0f} core "
+            f"hours; {amount(images * costs.crop_bytes)} of crops between the stages",
+            seconds={
+                "GPUs": images / (machines * assumed.gpu_images_per_s),
+                "cores that decode": images * cpu_s / (machines * assumed.cores),
+            },
+            remedy=f"one GPU of the assumed speed takes what {gpu_cores:,.0f} cores decode: add machines of the kind "
+            "that runs short",
+        ),
+        Step(
+            name="Write and commit",
+            work=f"{amount(images * row)} in {example.files:,.0f} files; a manifest of "
+            f"{amount(example.files * listing.manifest_bytes_per_file)}",
+            seconds={
+                "network": images * row / (machines * assumed.network_bytes_per_s),
+                "requests of the commit, one after the other": requests_for(costs, "commit", "row file")
+                * example.files
+                * assumed.request_s,
+            },
+            serial=True,
+            remedy="`--block-size 4096` or more: everything that is done for each row file shrinks with it",
+        ),
+    ]
+
+
+def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
+    """From rows to a version: segments by tasks, then what one process does alone."""
+    index = costs.index_of(FAST)
+    share, machines = example.images / index.rows, example.machines
+    longer = max(1.0, min(example.images, example.segment_rows) / index.rows) ** 0.5
+    core_s = share * (index.build_core_s - index.truth_core_s) * longer
+    task_bytes = index.peak_own_bytes * min(example.images, example.segment_rows)
+    at_once = machines * max(1, min(assumed.cores // 2, int(assumed.usable * assumed.memory_bytes / task_bytes)))
+    opened = requests_for(costs, IDS_STEP, "row file") * example.files * assumed.request_s
+    read = (requests_for(costs, "build the index", "row file") * example.files * assumed.request_s) - opened
+    copied = example.images * index.disk_bytes / assumed.network_bytes_per_s
+    return [
+        Step(
+            name="Build segments",
+            work=f"{example.segments:,.0f} of {min(example.images, example.segment_rows):,} rows; "
+            f"{core_s / 3600:,.1f} core hours, {amount(task_bytes)} of memory each",
+            seconds={
+                "row files that the driver opens one after the other": opened,
+                "row files that a task opens one after the other": read / min(at_once, example.segments),
+                "cores": core_s / min(machines * assumed.cores, assumed.cores * example.segments),
+            },
+            serial=True,
+            remedy="larger `--block-size`; more machines, as long as there are more segments than tasks",
+        ),
+        Step(
+            name="Finish the version",
+            work=f"one process copies {amount(example.images * index.disk_bytes)} from the bucket, checks it, and "
+            "compares all rows with 1,000 queries",
+            seconds={
+                "copying from the bucket": copied,
+                "checksums": share * index.check_s / assumed.cores,
+                "exact neighbours": share * index.truth_core_s / assumed.cores,
+            },
+            serial=True,
+            remedy="run it on the machine with the fastest network and disk; a collection in a folder copies nothing",
+        ),
+    ]
+
+
+def serving(costs: Costs, example: Example, assumed: Assumed, kind: str) -> Serving:
+    """One replica of an index of a kind, on as few machines as hold it."""
+    index = costs.index_of(kind)
+    memory, disk = example.images * index.memory_bytes, example.images * index.disk_bytes
+    shards = max(
+        1, math.ceil(memory / (assumed.usable * assumed.memory_bytes)), math.ceil(disk / (0.9 * assumed.disk_bytes))
+    )
+    rows = min(example.images, example.segment_rows)
+    core_ms = example.segments * index.core_ms * (rows / index.rows) ** costs.growth(FAST)
+    free = shards * assumed.memory_bytes * 0.9 - memory
+    in_memory = min(1.0, free / (example.images * index.vectors_bytes))
+    reads = example.segments * index.candidates * (1 - in_memory)
+    return Serving(
+        kind=kind,
+        memory_bytes=memory,
+        disk_bytes=disk,
+        shards=shards,
+        core_ms=core_ms,
+        cores=shards * assumed.cores * 1e3 / core_ms,
+        reads=shards * assumed.disk_reads_per_s / reads if reads else math.inf,
+        front=assumed.cores * 1e3 / (shards * assumed.call_ms) if shards > 1 else math.inf,
+    )
+
+
+def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
+    """A re-embedding of a share of the images, everything else unchanged."""
+    index, listing, some = costs.index_of(FAST), costs.listing, assumed.night
+    jobs = {step.name: step for step in job_steps(costs, example, assumed)}
+    build = next(step for step in index_steps(costs, example, assumed) if step.name == "Build segments")
+    return Step(
+        name=f"A night with {some:.0%} changed",
+        work=f"{example.images * some:,.0f} images embedded; {amount(example.images * listing.comparing_bytes)} of the "
+        "driver's memory to compare",
+        seconds={
+            "listing": jobs["List"].total,
+            "row files that the driver opens one after the other": requests_for(costs, "compare", "row file")
+            * example.files
+            * assumed.request_s,
+            "comparing, on the driver": example.images * listing.comparing_s,
+            "fetching, decoding, embedding": some * max(jobs["Fetch and decode"].total, jobs["Embed"].total),
+            "building the new segments": some * build.seconds["cores"],
+            "copying the index from the bucket, unless this machine's cache has it": example.images
+            * index.disk_bytes
+            / assumed.network_bytes_per_s,
+        },
+        serial=True,
+        remedy="several collections, each with its own job and its own night; those that did not change cost a listing",
+    )
+
+
+def amount(size: float) -> str:
+    """Bytes for people, in two or three digits."""
+    for unit, name in ((1e15, "PB"), (TB, "TB"), (GB, "GB"), (1e6, "MB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 100 * unit else f"{size / unit:,.0f} {name}"
+    return f"{size / 1e3:.3g} kB"
+
+
+def requests_for(costs: Costs, step: str, unit: str) -> float:
+    """How many requests a step makes for each of a unit."""
+    return costs.requests_of(step, unit).total
+
+
+KINDS = (FAST, LEAN)

@@ -1,0 +1,78 @@
+"""Where the design stops, or takes longer than it should, as a collection grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.scale_costs import Costs
+from benchmarks.scale_examples import IDS_STEP, Assumed, amount, requests_for
+from benchmarks.scale_index import FAST
+
+_MOST_TEXT = 2**31 - 2  # bytes of a string array, and so of a set of them or of what `take` returns (pyarrow 26)
+_HASH_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """At how many images what stops or takes long, and what to do then."""
+
+    what: str
+    images: float
+    why: str
+    remedy: str
+
+
+def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
+    """From the first that is met."""
+    index, listing = costs.index_of(FAST), costs.listing
+    per_file = {step: requests_for(costs, step, "row file") * assumed.request_s for step in ("commit", IDS_STEP)}
+    found = [
+        Limit(
+            what=f"the driver's memory, comparing on {amount(assumed.memory_bytes)}",
+            images=assumed.memory_bytes / listing.comparing_bytes,
+            why=f"{listing.comparing_bytes:,.0f} bytes a row: listing and live rows are tables in its memory",
+            remedy="a machine with more memory for the driver; several collections, a prefix each",
+        ),
+        Limit(
+            what=f"the driver's memory, listing on {amount(assumed.memory_bytes)}",
+            images=assumed.memory_bytes / listing.listing_bytes,
+            why=f"{listing.listing_bytes:,.0f} bytes a file: each is an object of Python before it is a row",
+            remedy="a list in Parquet, a source for each prefix",
+        ),
+        *(
+            Limit(
+                what=f"{name} of all live rows in one array: `embed` and `reembed` fail",
+                images=_MOST_TEXT / size,
+                why=f"`Table.take`, `is_in` and `index_in` refuse more than 2 GiB of text, here {size:.0f} bytes each",
+                remedy="several collections, searched one by one: within one there is no way round it yet",
+            )
+            for name, size in (("hashes", _HASH_BYTES), ("ids", listing.id_bytes))
+        ),
+        *(
+            Limit(
+                what=f"{what}, `--block-size {block}`: an hour",
+                images=3600 / per_file[step] * block,
+                why=f"{requests_for(costs, step, 'row file'):.0f} requests a row file, one after the other, at "
+                f"{assumed.request_s * 1e3:.0f} ms each, on a bucket",
+                remedy=remedy,
+            )
+            for what, step, remedy in (
+                ("commit of a run", "commit", "larger blocks; a run for each part of the source"),
+                ("folding the runs", IDS_STEP, "larger blocks; several collections"),
+            )
+            for block in (256, 4096)
+        ),
+        Limit(
+            what=f"the disk of whoever finishes a version, {amount(assumed.disk_bytes)}",
+            images=assumed.disk_bytes / index.disk_bytes,
+            why=f"{index.disk_bytes:,.0f} bytes a row: it copies every segment from the bucket to measure recall",
+            remedy="a larger disk; several collections",
+        ),
+        Limit(
+            what="finding an image by its id: a second",
+            images=1e3 / index.lookup_ms * index.rows,
+            why=f"ids are compared one by one, {index.lookup_ms:.1f} ms for {index.rows:,} of them",
+            remedy="shards look at theirs at once; ask by vector where you can",
+        ),
+    ]
+    return sorted(found, key=lambda limit: limit.images)

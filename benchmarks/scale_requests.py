@@ -1,0 +1,185 @@
+"""What each step asks of an object store, counted by an S3 server on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import boto3  # type: ignore[import-untyped]
+import numpy as np
+import pyarrow as pa
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from PIL import Image
+from werkzeug.serving import make_server
+
+from benchmarks.reembed_rows import usual_images
+from benchmarks.scale_costs import Requests
+from embedder.images import CropSpec
+from index.build import build_index
+from index.collection import Collection
+from index.live import LiveRows
+from index.records import IndexSettings, ModelRecord, RowFile, RunManifest, RunStart
+from index.search import Searcher
+from jobs.reembed_plan import compare
+from jobs.sources import list_images
+from jobs.stages import DecodeSettings, fetch_and_decode
+
+_PICTURES = (500, 2_500)  # two pages of a listing apart
+_FETCHED = 32
+_FILES = (4, 12)
+_SEGMENTS = (1, 3)
+_ROWS = 60  # of a file; all files together make segments that are searched exactly
+_DIM = 8
+_MODEL = ModelRecord(id="counted", revision=None, fingerprint="0" * 64, dim=_DIM)
+_BUCKET = "counted"
+_METHODS = ("put", "get", "head", "list")
+
+
+class Counting:
+    """A WSGI application that counts what another is asked."""
+
+    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
+        self._application = application
+        self._lock = threading.Lock()
+        self.count: Counter[str] = Counter()
+
+    def __call__(self, environ: dict[str, str], start_response: Callable[..., object]) -> Iterable[bytes]:
+        method = environ["REQUEST_METHOD"].lower()
+        if method == "get" and parse_qs(environ.get("QUERY_STRING", "")).keys() & {"list-type", "prefix", "delimiter"}:
+            method = "list"
+        with self._lock:
+            self.count[method if method in _METHODS else "other"] += 1
+        return self._application(environ, start_response)
+
+    def take(self) -> Counter[str]:
+        """What was counted since the last time."""
+        with self._lock:
+            taken, self.count = self.count, Counter()
+        return taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cycle:
+    """What was asked for a collection of so many row files and segments, by step."""
+
+    files: int
+    segments: int
+    steps: dict[str, Counter[str]]
+
+
+def requests(folder: Path) -> list[Requests]:
+    """For each picture, row file and segment. It sets the environment: to be called in a process of its own."""
+    os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_REGION="us-east-1")
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # which tells of every request
+    _empty_cache(folder)
+    with _server() as (counting, endpoint):
+        os.environ["AWS_ENDPOINT_URL"] = endpoint
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket=_BUCKET)
+        found = _of_pictures(client, counting)
+        few = _cycle(folder, counting, files=_FILES[0], segments=_SEGMENTS[0])
+        many = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[0])
+        split = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[1])
+    files, segments = many.files - few.files, split.segments - many.segments
+    found += [_requests(step, "row file", _less(many, few, step), files) for step in many.steps]
+    found += [_requests(step, "segment", _less(split, many, step), segments) for step in ("build the index", "open it")]
+    return found
+
+
+@contextmanager
+def _server() -> Iterator[tuple[Counting, str]]:
+    counting = Counting(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, counting, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield counting, f"http://127.0.0.1:{server.port}"
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def _of_pictures(client: Any, counting: Counting) -> list[Requests]:
+    data = BytesIO()
+    Image.new("RGB", (64, 64)).save(data, "JPEG")
+    listed = []
+    for first, end in pairwise((0, *_PICTURES)):
+        for number in range(first, end):
+            client.put_object(Bucket=_BUCKET, Key=f"photos/{number:06}.jpg", Body=data.getvalue())
+        counting.take()
+        listing = list_images(f"s3://{_BUCKET}/photos")
+        listed.append(counting.take())
+    pages = listed[1]
+    pages.subtract(listed[0])
+    settings = DecodeSettings(crop=CropSpec(side=64, shortest_edge=64), draft=True, threads=2)
+    fetch_and_decode(listing.slice(0, 1), settings=settings)  # which connects
+    counting.take()
+    table = fetch_and_decode(listing.slice(1, _FETCHED), settings=settings)
+    if table["pixels"].null_count:
+        raise RuntimeError(f"expected all pictures to be fetched: {table['error_message'].to_pylist()}")
+    return [
+        _requests("list", "1,000 pictures", pages, (_PICTURES[1] - _PICTURES[0]) / 1_000),
+        _requests("fetch", "picture", counting.take(), _FETCHED),
+    ]
+
+
+def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> _Cycle:
+    """Rows are written, committed, compared with a listing, indexed, and the index opened."""
+    collection = Collection.create_or_open(f"s3://{_BUCKET}/collection-{files}-{segments}")
+    steps: dict[str, Counter[str]] = {}
+    start = collection.start_run("memory:", _MODEL)
+    counting.take()
+    written = [collection.write_rows(start.run_id, f"{number:06}", _rows(number)) for number in range(files)]
+    steps["write"] = counting.take()
+    collection.commit_run(_manifest(start, written))
+    steps["commit"] = counting.take()
+    runs = collection.runs()
+    counting.take()
+    LiveRows.of_runs(collection.storage, runs)
+    steps["read the ids, one file after the other"] = counting.take()
+    compare(usual_images(range(files * _ROWS)), collection, "memory:", _MODEL, delete=True, verify_hash=False)
+    steps["compare"] = counting.take()
+    build_index(collection, IndexSettings(segment_rows=files * _ROWS // segments))
+    steps["build the index"] = counting.take()
+    _empty_cache(folder)  # a server's machine is not the one that built
+    Searcher.open(collection)
+    steps["open it"] = counting.take()
+    return _Cycle(files=files, segments=segments, steps=steps)
+
+
+def _empty_cache(folder: Path) -> None:
+    """From now on nothing that was read before is on this machine."""
+    os.environ["LIKENESS_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
+
+
+def _rows(number: int) -> pa.Table:
+    images = usual_images(range(number * _ROWS, (number + 1) * _ROWS))
+    vectors = np.random.default_rng(number).standard_normal((_ROWS, _DIM), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return images.append_column("embedding", pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), _DIM))
+
+
+def _manifest(start: RunStart, files: list[RowFile]) -> RunManifest:
+    return RunManifest(**start.model_dump(exclude={"model"}), model=_MODEL, finished_at=start.started_at, files=files)
+
+
+def _less(many: _Cycle, few: _Cycle, step: str) -> Counter[str]:
+    difference = Counter(many.steps[step])
+    difference.subtract(few.steps[step])
+    return difference
+
+
+def _requests(step: str, unit: str, count: Counter[str], units: float) -> Requests:
+    return Requests(step=step, unit=unit, **{name: count[name] / units for name in (*_METHODS, "other")})
