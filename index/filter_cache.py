@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic
 
 import pyarrow as pa
 
 from index.filters import Filter
-from index.segment import Eligible
-from index.segments import Segments
+from index.searchable import S, Searchable
 
 _OVERHEAD = 500  # bytes of Python objects for each entry
 
 
-class FilterCache:
+class FilterCache(Generic[S]):
     """The rows of some segments that pass a filter, for the filters used last. Thread-safe.
 
     `schema` has the columns that can be filtered; `max_bytes` bounds what is remembered: a bit for each row and filter.
     """
 
-    def __init__(self, segments: Segments, schema: pa.Schema, max_bytes: int = 64 << 20) -> None:
+    def __init__(self, segments: Searchable[S], schema: pa.Schema, max_bytes: int = 64 << 20) -> None:
         self._segments = segments
         self._schema = schema
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._found: OrderedDict[str, list[Eligible]] = OrderedDict()
+        self._found: OrderedDict[str, Sequence[S]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def eligible(self, where: Mapping[str, Any]) -> list[Eligible]:
-        """The live rows that pass, for each segment. FilterError says what is wrong with the expression."""
+    def eligible(self, where: Mapping[str, Any]) -> Sequence[S]:
+        """The live rows that pass, for each segment or shard. FilterError says what is wrong with the expression."""
         wanted = Filter.parse(where, self._schema)
         with self._lock:
             if wanted.key in self._found:
@@ -48,5 +47,5 @@ class FilterCache:
         return eligible
 
 
-def _size(key: str, eligible: list[Eligible]) -> int:
-    return _OVERHEAD + len(key) + sum(each.bits.nbytes for each in eligible)
+def _size(key: str, eligible: Sequence[S]) -> int:
+    return _OVERHEAD + len(key) + sum(each.nbytes for each in eligible)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.queries import MAX_K, Vectors, Wanted
-from index.segment import Eligible
-from index.segments import Segments
+from index.searchable import Ids, S, Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
 _DEEPER = 4  # times as deep, where what was found does not do
@@ -30,7 +29,7 @@ class Hit:
 
 
 def rank(
-    segments: Segments, queries: Vectors, wanted: Wanted, eligible: Sequence[Eligible] | None = None
+    segments: Searchable[S], queries: Vectors, wanted: Wanted, eligible: Sequence[S] | None = None
 ) -> list[list[Hit]]:
     """What is wanted of each query's neighbours, by score and then by image_id.
 
@@ -46,8 +45,8 @@ def rank(
     while len(pending) and deepest:
         depth = min(depth, deepest)
         open_ends = []
-        scores, positions = segments.search(queries[pending], depth, eligible)
-        for query, hits in zip(pending, hits_of(segments, scores, positions), strict=True):
+        scores, positions, ids = segments.search_with_ids(queries[pending], depth, eligible)
+        for query, hits in zip(pending, hits_of(scores, positions, ids), strict=True):
             chosen = _choose(segments, hits, wanted, complete=depth == deepest)
             if chosen is None:
                 open_ends.append(query)
@@ -63,16 +62,16 @@ def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return np.round(scores.astype(np.float64), _DECIMALS)  # type: ignore[return-value]  # numpy's stub says float16
 
 
-def hits_of(segments: Segments, scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64]) -> list[list[Hit]]:
-    """What a search found, `(n, k)`: the hits of each query, by score and then by image_id."""
+def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], ids: Ids) -> list[list[Hit]]:
+    """What a search found, each `(n, k)`: the hits of each query, by score and then by image_id."""
     there = positions >= 0
-    columns = rounded(scores[there]).tolist(), segments.ids(positions[there]), positions[there].tolist()
+    columns = rounded(scores[there]).tolist(), ids[there], positions[there].tolist()
     hits = map(Hit, *columns)
     found = [list(itertools.islice(hits, count)) for count in there.sum(axis=1).tolist()]
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]
 
 
-def _choose(segments: Segments, hits: list[Hit], wanted: Wanted, *, complete: bool) -> list[Hit] | None:
+def _choose(segments: Searchable[S], hits: list[Hit], wanted: Wanted, *, complete: bool) -> list[Hit] | None:
     """What is wanted of the best hits, or None when it takes more of them to tell.
 
     `complete`: there are no more.
@@ -91,7 +90,7 @@ def _choose(segments: Segments, hits: list[Hit], wanted: Wanted, *, complete: bo
     return good[wanted.offset : wanted.depth] if enough or complete else None
 
 
-def _folded(segments: Segments, hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
+def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
     """The first `count` hits that are unlike every one before, others folded into these; whether one more follows."""
     kept: list[Hit] = []
     for start in range(0, len(hits), _BLOCK):

@@ -20,21 +20,34 @@ from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, u
 from index.ranking import Hit, hits_of, rank, rounded
 from index.records import ModelRecord, VersionManifest
 from index.rows import metadata_columns
+from index.searchable import Searchable
 from index.segments import Segments
 from index.verify import open_segments
 
 _OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
 
 
+def searched_version(collection: Collection, version: str | None) -> VersionManifest:
+    """The manifest of a version; None: of the live one. EmptyCollectionError when there is none."""
+    version = version or collection.current()
+    if version is None:
+        raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
+    return collection.read_version(version)
+
+
+def filter_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that a filter can name."""
+    return pa.schema([field for field in schema if field.name not in _OF_REJECTS])
+
+
 class Searcher:
     """The nearest neighbours in one index version. Safe to use from several threads."""
 
-    def __init__(self, manifest: VersionManifest, segments: Segments) -> None:
+    def __init__(self, manifest: VersionManifest, segments: Searchable[Any]) -> None:
         self.manifest = manifest
-        self.segments = segments
-        schema = self.segments.schema
-        self._filterable = pa.schema([field for field in schema if field.name not in _OF_REJECTS])
-        self._filters = FilterCache(self.segments, self._filterable)
+        self._segments = segments
+        self._filterable = filter_schema(segments.schema)
+        self._filters = FilterCache(segments, self._filterable)
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
@@ -42,13 +55,22 @@ class Searcher:
 
         EmptyCollectionError when there is none, DamagedVersionError names the file that is not whole.
         """
-        version = version or collection.current()
-        if version is None:
-            raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
-        manifest = collection.read_version(version)
+        manifest = searched_version(collection, version)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
             # A mapped file stays readable after its name is gone, and its space is freed with the process.
             return cls(manifest, open_segments(collection, manifest, Path(cache)))
+
+    @property
+    def segments(self) -> Segments:
+        """For what walks through all rows. QueryError where they are in other processes."""
+        if not isinstance(self._segments, Segments):
+            raise QueryError("other processes hold the segments: expected a searcher that was opened in this one")
+        return self._segments
+
+    @property
+    def searched(self) -> int:
+        """Number of images that a search looks through: all, or those of the shards that answer."""
+        return self._segments.live_count
 
     @property
     def version(self) -> str:
@@ -97,7 +119,7 @@ class Searcher:
         wanted = Wanted.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
         queries = unit_vectors(vectors, self.dim)
         eligible = None if where is None else self._filters.eligible(where)
-        ranked = rank(self.segments, queries, wanted, eligible)
+        ranked = rank(self._segments, queries, wanted, eligible)
         matches = iter(self._matches([hit for hits in ranked for hit in hits]))
         return [[next(matches) for _ in hits] for hits in ranked]
 
@@ -137,7 +159,7 @@ class Searcher:
         eligible = None if where is None else self._filters.eligible(where)
         found, count = [], 0
         # What rounds to the bar has to be found as well.
-        for scores, positions in self.segments.within(self._unit(vector), bar - 1e-6, eligible):
+        for scores, positions in self._segments.within(self._unit(vector), bar - 1e-6, eligible):
             good = rounded(scores) >= bar
             count += int(good.sum())
             if count <= limit:
@@ -147,12 +169,13 @@ class Searcher:
                 f"{count:,} images score {bar} or more: expected {limit:,} at most; raise min_score or limit"
             )
         scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
-        return self._matches(hits_of(self.segments, scores[np.newaxis], positions[np.newaxis])[0])
+        ids = self._segments.ids(positions)
+        return self._matches(hits_of(scores[np.newaxis], positions[np.newaxis], ids[np.newaxis])[0])
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None when the index does not hold it."""
-        positions = self.segments.positions(pa.array([image_id], pa.string()))
-        return self.segments.rows(positions, self.segments.schema.names)[0] if positions[0] >= 0 else None
+        positions = self._segments.positions(pa.array([image_id], pa.string()))
+        return self._segments.rows(positions, self._segments.schema.names)[0] if positions[0] >= 0 else None
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
         """An image's vector, `(dim,)` float32, unit norm. QueryError when the index does not hold it."""
@@ -175,16 +198,16 @@ class Searcher:
         return unit
 
     def _vectors(self, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        positions = self.segments.positions(pa.array(ids, pa.string()))
+        positions = self._segments.positions(pa.array(ids, pa.string()))
         for image_id, position in zip(ids, positions, strict=True):
             if position < 0:
                 raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
-        return self.segments.vectors(positions)
+        return self._segments.vectors(positions)
 
     def _matches(self, hits: Sequence[Hit]) -> list[Match]:
-        schema = self.segments.schema
+        schema = self._segments.schema
         positions = np.array([hit.position for hit in hits], np.int64)
-        rows = self.segments.rows(positions, ["uri", *metadata_columns(schema)])
+        rows = self._segments.rows(positions, ["uri", *metadata_columns(schema)])
         return [
             Match(
                 image_id=hit.image_id,

@@ -50,6 +50,11 @@ class Eligible:
         """A value for each row, and up to seven more."""
         return np.unpackbits(self.bits, bitorder="little").astype(bool)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return int(self.bits.nbytes)
+
 
 class Segment:
     """Opening costs no copy, and processes share the pages; the files may then lose their names.

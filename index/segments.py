@@ -13,16 +13,20 @@ import pyarrow as pa
 from index.exact import Positions, Scores, Vectors
 from index.filters import Filter
 from index.rows import EMBEDDING, unify
+from index.searchable import Ids
 from index.segment import Eligible, Segment
 
 
 class Segments:
-    """Searches `parts` and reads their rows. Thread-safe, as segments are."""
+    """Searches `parts` and reads their rows. Thread-safe, as segments are.
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    `schema`: the columns of all segments of the version, where these are only some of them.
+    """
+
+    def __init__(self, segments: Sequence[Segment], schema: pa.Schema | None = None) -> None:
         self.parts = list(segments)
         self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
-        self.schema = _union([segment.schema for segment in segments])
+        self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
 
     @property
@@ -64,6 +68,15 @@ class Segments:
         return np.take_along_axis(scores, best, axis=1), np.take_along_axis(
             np.concatenate(counted, axis=1), best, axis=1
         )
+
+    def search_with_ids(
+        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None
+    ) -> tuple[Scores, Positions, Ids]:
+        """As `search`, with the ids, `(n, k)` strings; None where there are fewer."""
+        scores, positions = self.search(queries, k, eligible)
+        ids, there = np.full(positions.shape, None, object), positions >= 0
+        ids[there] = self.ids(positions[there])
+        return scores, positions, ids
 
     def within(
         self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None
@@ -107,7 +120,7 @@ class Segments:
             found[slots] = self.parts[number].vectors(positions[slots] - self._starts[number])
         return found
 
-    def ids(self, positions: Positions) -> npt.NDArray[np.object_]:
+    def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, strings."""
         found = np.empty(len(positions), object)
         for number, slots in self._split(positions):
@@ -137,7 +150,7 @@ class Segments:
             yield number, np.flatnonzero(numbers == number)
 
 
-def _union(schemas: Sequence[pa.Schema]) -> pa.Schema:
+def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The columns of all segments, without the embedding, whose values lie elsewhere."""
     schema = unify(schemas)
     return schema.remove(schema.get_field_index(EMBEDDING))

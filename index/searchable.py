@@ -1,0 +1,48 @@
+"""What a Searcher asks of the segments of a version, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.exact import Positions, Scores, Vectors
+from index.filters import Filter
+
+Ids = npt.NDArray[np.object_]
+
+
+class Selection(Protocol):
+    """Rows that pass a filter: how many, and the bytes that remembering them takes."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Selection)
+
+
+class Searchable(Protocol[S]):
+    """The segments of a version as one: `Segments` in this process, `Shards` in others. Thread-safe."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def live_count(self) -> int: ...
+    def count(self, eligible: Sequence[S] | None) -> int: ...
+    def eligible(self, wanted: Filter) -> Sequence[S]: ...
+    def search_with_ids(
+        self, queries: Vectors, k: int, eligible: Sequence[S] | None = None
+    ) -> tuple[Scores, Positions, Ids]: ...
+    def within(
+        self, query: Vectors, min_score: float, eligible: Sequence[S] | None = None
+    ) -> Iterator[tuple[Scores, Positions]]: ...
+    def positions(self, ids: pa.Array[Any]) -> Positions: ...
+    def vectors(self, positions: Positions) -> Vectors: ...
+    def ids(self, positions: Positions) -> Ids: ...
+    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]: ...
