@@ -1,6 +1,7 @@
 """Embeds the pictures and texts of concurrent queries together."""
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -25,18 +26,26 @@ class QueryBatcher:
     """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
 
     Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
-    for every thread that calls it. Nobody waits for others to come: while one pass runs the next batch gathers.
+    for every thread that calls it. While one pass runs the next batch gathers. A lone query never waits. Callers who
+    are answered together ask again together: the first of them, whose pass alone would cost what two cost in company,
+    waits for as many as the last pass had, while each comes within `linger` times its seconds after the one before.
     The thread ends with the last reference to the batcher. Those in `on_batch` hear the size of each pass.
     """
 
     def __init__(
-        self, embedder: Embedder, cache: EmbeddingCache, *, max_batch: int = 32, on_batch: OnBatch = ()
+        self,
+        embedder: Embedder,
+        cache: EmbeddingCache,
+        *,
+        max_batch: int = 32,
+        linger: float = 0.02,
+        on_batch: OnBatch = (),
     ) -> None:
         self.cache = cache
         self.on_batch = on_batch
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._running = _Running(cache)
-        work = _Work(embedder, self._queue, self._running, on_batch, max_batch)
+        work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
         threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
         # Not at the interpreter's exit: the thread would free the model's tensors while Python is being taken down.
         weakref.finalize(self, self._queue.put, None).atexit = False
@@ -123,23 +132,36 @@ class _Work:
     running: _Running
     on_batch: OnBatch
     max_batch: int
+    linger: float
 
     def run(self) -> None:
-        while (first := self.queue.get()) is not None:
-            batch = [first]
-            last = False
-            while len(batch) < self.max_batch and not last:
-                try:
-                    job = self.queue.get_nowait()
-                except Empty:
-                    break
-                if job is None:
-                    last = True
-                else:
-                    batch.append(job)
-            self._embed_all(batch)
-            if last:
+        crowd, patience = 1, 0.0
+        while True:
+            idle_since = time.perf_counter()
+            first = self.queue.get()
+            if time.perf_counter() - idle_since > patience:
+                crowd = 1  # those of the last pass have not come back
+            batch, ended = self._gather(first, crowd, patience)
+            if batch:
+                started = time.perf_counter()
+                self._embed_all(batch)
+                crowd, patience = len(batch), self.linger * (time.perf_counter() - started)
+            if ended:
                 return
+
+    def _gather(self, first: "_Job | None", crowd: int, patience: float) -> "tuple[list[_Job], bool]":
+        """All that wait and, up to `crowd`, those who come within `patience` seconds; and whether it is the end."""
+        batch: list[_Job] = []
+        job = first
+        while job is not None:
+            batch.append(job)
+            if len(batch) == self.max_batch:
+                return batch, False
+            try:
+                job = self.queue.get(timeout=patience if len(batch) < crowd else 0)
+            except Empty:
+                return batch, False
+        return batch, True
 
     def _embed_all(self, jobs: Sequence[_Job]) -> None:
         pictures = [job for job in jobs if not isinstance(job.item, str)]

@@ -54,9 +54,11 @@ def main() -> None:
     A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found too much gone from its
     source with 3; while another job writes to the collection, one exits with 75, which is sysexits' "try again later".
     """
-    # Read when faiss and torch are loaded. By default OpenMP's idle threads spin: beside anything else that is busy a
-    # query of a tenth of a millisecond then takes ten.
+    # Read when faiss and torch are loaded. By default OpenMP's idle threads spin for milliseconds: beside anything else
+    # that is busy a query of a tenth of one then takes ten. GNU's spin for some tenths of one, which is from one
+    # operation of a model to the next: put to sleep at each, a forward pass takes an eighth longer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     try:
         app()
     except KeyboardInterrupt:

@@ -88,6 +88,55 @@ def test_a_pass_takes_no_more_than_its_share(slow: SlowEmbedder) -> None:
     assert [count for _, count in slow.passes] == [1, 4, 4, 2]
 
 
+class TakingTime(FakeEmbedder):
+    """Each pass takes 0.05 s."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[int] = []
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        time.sleep(0.05)
+        self.passes.append(len(pixels))
+        return super().embed_images(pixels)
+
+
+def together(batcher: QueryBatcher) -> None:
+    """One query, and three that wait for the end of its pass."""
+    first = ask(batcher, picture(0))
+    time.sleep(0.02)
+    for each in [first, *(ask(batcher, picture(grey)) for grey in range(1, 4))]:
+        each.result(10)
+
+
+def test_callers_who_were_answered_together_are_embedded_together_again() -> None:
+    embedder = TakingTime()
+    batcher = QueryBatcher(embedder, EmbeddingCache(), linger=100)  # 5 s
+    together(batcher)
+    asked = []
+    for grey in range(4, 7):
+        time.sleep(0.02)
+        asked.append(ask(batcher, picture(grey)))
+    for each in asked:
+        each.result(4)  # not kept waiting for a fourth
+    assert embedder.passes == [1, 3, 3]
+
+
+def test_a_lone_query_waits_for_nobody() -> None:
+    embedder = TakingTime()
+    batcher = QueryBatcher(embedder, EmbeddingCache(), linger=10)  # 0.5 s
+    ask(batcher, picture(9)).result(10)
+    started = time.perf_counter()
+    ask(batcher, picture(10)).result(10)  # after a pass of one
+    assert time.perf_counter() - started < 0.5
+    together(batcher)
+    time.sleep(0.7)
+    started = time.perf_counter()
+    ask(batcher, picture(11)).result(10)  # after a crowd that has gone
+    assert time.perf_counter() - started < 0.5
+    assert embedder.passes == [1, 1, 1, 3, 1]
+
+
 def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
     batcher = QueryBatcher(slow, EmbeddingCache())
     held(slow, batcher)
