@@ -17,6 +17,7 @@ from benchmarks.scale_page import duration, rendered, table
 from benchmarks.scale_requests import Counting, requests
 from benchmarks.upkeep import in_new_process
 
+DOCS = Path(__file__).parent.parent / "docs"
 MILLION = 1_000_000
 
 
@@ -84,6 +85,11 @@ COSTS = Costs(
 )
 ONE = Example(images=MILLION, machines=1, block=256, segment_rows=MILLION)
 MANY = Example(images=100 * MILLION, machines=8, block=4096, segment_rows=4 * MILLION)
+
+
+def test_the_page_has_the_figures_of_its_json() -> None:
+    page = (DOCS / scale.PAGE).read_text()
+    assert page == rendered(page, Costs.read(DOCS / scale.FIGURES)), "run python -m benchmarks.scale --render docs"
 
 
 def test_no_figure_is_written_twice_and_all_are_of_known_names(tmp_path: Path) -> None:
