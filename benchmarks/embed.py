@@ -37,7 +37,7 @@ from embedder.model import ClipEmbedder
 from index.collection import Collection
 from jobs.cluster import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embed import embed
+from jobs.embed import write
 from jobs.options import DEMO_MODEL
 from jobs.plan import make_plan
 from jobs.report import EmbedReport
@@ -68,7 +68,7 @@ def pipeline_rate(
     options = EmbedOptions(block_size=block, max_reject_rate=1)
     pool = Pool(num_gpus=float(device == "cuda"))
     marks = Marks()
-    embed(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=marks)
+    write(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=marks)
     return steady_rate(marks.ended)
 
 

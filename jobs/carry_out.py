@@ -12,11 +12,17 @@ from index.collection import Collection
 from jobs.commit import Written
 from jobs.plan import Plan
 from jobs.report import EmbedReport, ProgressBar
-from jobs.request import EmbedRequest
+from jobs.request import JobRequest, ModelSource
 
 
 def carry_out(
-    request: EmbedRequest, plans: Sequence[Plan], collection: Collection, crop: CropSpec | None, console: Console
+    request: JobRequest,
+    plans: Sequence[Plan],
+    collection: Collection,
+    console: Console,
+    *,
+    load: ModelSource,
+    crop: CropSpec | None,
 ) -> list[Written]:
     """Write the rows of each plan, on one Ray; `jobs.commit` makes them count. `crop` None: nothing is to embed.
 
@@ -38,26 +44,18 @@ def carry_out(
     from jobs.embed import write
 
     written = []
-    with ray_cluster(request.address, verbose=request.verbose):
-        pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
-        for plan in plans:
-            options = replace(request.options, decode_threads=_decode_threads(plan.todo))
-            with ProgressBar(console, total=plan.todo.num_rows) as progress:
-                try:
+    try:
+        with ray_cluster(request.address, verbose=request.verbose):
+            pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
+            for plan in plans:
+                options = replace(request.options, decode_threads=_decode_threads(plan.todo))
+                with ProgressBar(console, total=plan.todo.num_rows) as progress:
                     written.append(
-                        write(
-                            plan,
-                            collection,
-                            load=request.load,
-                            crop=crop,
-                            options=options,
-                            pool=pool,
-                            progress=progress,
-                        )
+                        write(plan, collection, load=load, crop=crop, options=options, pool=pool, progress=progress)
                     )
-                except KeyboardInterrupt:
-                    console.print("what was embedded is kept: the same command goes on with it")
-                    raise
+    except KeyboardInterrupt:
+        console.print("what was embedded is kept: the same command goes on with it")
+        raise
     return written
 
 

@@ -16,7 +16,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import RowFile
 from jobs.cluster import DECODE_MEMORY, Pool
-from jobs.commit import Written, commit
+from jobs.commit import Written
 from jobs.errors import JobError
 from jobs.plan import Plan
 from jobs.report import EmbedReport, Progress
@@ -25,28 +25,6 @@ from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, 
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
-
-
-def embed(
-    plan: Plan,
-    collection: Collection,
-    *,
-    load: Callable[[], Embedder],
-    crop: CropSpec,
-    options: EmbedOptions,
-    pool: Pool,
-    progress: Progress,
-) -> EmbedReport:
-    """Carry a plan out and commit it as one run; Ray must be connected.
-
-    `load` is called in each actor. Raises `JobError`, or `TooManyRejectsError`, with the run left
-    unfinished: planned anew, the job goes on where this one stopped, as it does after a crash.
-    """
-    if plan.done:
-        return EmbedReport.of(plan)
-    written = write(plan, collection, load=load, crop=crop, options=options, pool=pool, progress=progress)
-    commit(collection, [written], options.max_reject_rate)
-    return written.report
 
 
 def write(

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pyarrow as pa
 from rich.console import Console
 
-from embedder.images import CropSpec
 from index.collection import Collection
 from index.lease import writing
 from index.live import LiveRows
@@ -20,13 +19,13 @@ from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
 from jobs.files import require_place
-from jobs.listing import IMAGE_EXTENSIONS, LISTING
+from jobs.listing import LISTING
 from jobs.plan import Plan
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from jobs.reembed_model import crop_of, wanted_model
 from jobs.reembed_plan import Change, compare
 from jobs.reembed_report import ReembedReport, Stopwatch
-from jobs.request import EmbedOptions, EmbedRequest, ModelSource
+from jobs.request import JobRequest, ModelSource
 from jobs.reuse import write_known
 from jobs.sources import list_images
 
@@ -35,36 +34,27 @@ CarryOut = Callable[[Sequence[Plan], Collection], list[Written]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReembedSettings:
+class ReembedSettings(JobRequest):
     """What to bring up to date, and how.
 
     `model` None: that of the live index. `index` are the `IndexSettings` that are to change, by name. `missing` says
     what becomes of rows whose images are not listed any more; if they are more than `max_missing` of the source's
-    rows, nothing is done. `verify_hash` reads the bytes of every image. The rest is as in `EmbedRequest`.
+    rows, nothing is done. `verify_hash` reads the bytes of every image.
     """
 
-    source: str
-    collection: str
     model: str | None = None
     revision: str | None = None
     device: str | None = None
     batch_size: int = 64
-    options: EmbedOptions = field(default_factory=EmbedOptions)
-    extensions: Sequence[str] = IMAGE_EXTENSIONS
-    actors: tuple[int, int] | None = None
-    num_gpus: float | None = None
-    accelerator_type: str | None = None
-    address: str | None = None
-    verbose: bool = False
     index: Mapping[str, Any] = field(default_factory=dict)
     missing: Literal["keep", "delete"] = "delete"
     max_missing: float = 0.2
     verify_hash: bool = False
     dry_run: bool = False
 
-    def load(self, model: ModelRecord) -> ModelSource:
-        """How workers load the model, wherever it was found."""
-        return ModelSource(model=model.id, revision=model.revision, device=self.device, batch_size=self.batch_size)
+    def load(self, model: str, revision: str | None) -> ModelSource:
+        """How workers load a model."""
+        return ModelSource(model=model, revision=revision, device=self.device, batch_size=self.batch_size)
 
 
 def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None = None) -> ReembedReport:
@@ -91,10 +81,8 @@ def _bring_up_to_date(
     # Once the lease is held: what another job embedded after the listing would look as if it were gone.
     with clock("list"), console.status(f"listing {without_password(settings.source)}"):
         listing = list_source(settings)
-    named = settings.model and ModelSource(
-        model=settings.model, revision=settings.revision, device=settings.device, batch_size=settings.batch_size
-    )
-    model = wanted_model(collection, named or None)
+    named = settings.load(settings.model, settings.revision) if settings.model else None
+    model = wanted_model(collection, named)
     return bring_up_to_date(
         settings, listing, collection, model, partial(_carry_out, settings, model, console), clock, console
     )
@@ -148,21 +136,9 @@ def _address(source: str) -> str:
 def _carry_out(
     settings: ReembedSettings, model: ModelRecord, console: Console, plans: Sequence[Plan], collection: Collection
 ) -> list[Written]:
-    request = EmbedRequest(
-        source=settings.source,
-        collection=settings.collection,
-        load=settings.load(model),
-        options=settings.options,
-        actors=settings.actors,
-        num_gpus=settings.num_gpus,
-        accelerator_type=settings.accelerator_type,
-        address=settings.address,
-        verbose=settings.verbose,
-    )
-    crop: CropSpec | None = None
-    if any(plan.todo.num_rows for plan in plans):
-        crop = crop_of(model, request.load)
-    return carry_out(request, plans, collection, crop, console)
+    load = settings.load(model.id, model.revision)
+    crop = crop_of(model, load) if any(plan.todo.num_rows for plan in plans) else None
+    return carry_out(settings, plans, collection, console, load=load, crop=crop)
 
 
 def _report(

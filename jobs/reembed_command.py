@@ -91,6 +91,8 @@ def reembed(
     shown = console if output is OutputFormat.table else Console(stderr=True)
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
+    # systemd and Kubernetes stop a job so: it ends as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if spec is not None:
         given = _given_beside_spec(context)
         changes = {"max_missing": max_missing} if "max_missing" in given else {}
@@ -163,8 +165,6 @@ def _run_spec(
     job = read_spec(path).model_copy(update=changes)
     if dry_run:
         return bring_up_to_date(replace(job.settings(), dry_run=True, verbose=verbose), shown, clock)
-    # systemd and Kubernetes stop a job so: it ends as with Ctrl-C, and is written down.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_job(job, shown, verbose=verbose, clock=clock)
 
 

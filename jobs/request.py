@@ -46,12 +46,14 @@ class EmbedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedRequest:
-    """The `embed` command. `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses."""
+class JobRequest:
+    """A source, its collection, and what the job runs on.
+
+    `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses.
+    """
 
     source: str
     collection: str
-    load: ModelSource
     options: EmbedOptions = EmbedOptions()
     extensions: Sequence[str] = IMAGE_EXTENSIONS
     actors: tuple[int, int] | None = None
@@ -59,3 +61,10 @@ class EmbedRequest:
     accelerator_type: str | None = None
     address: str | None = None
     verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedRequest(JobRequest):
+    """The `embed` command."""
+
+    load: ModelSource

@@ -49,7 +49,8 @@ def _run(
     if plan.done:
         report = EmbedReport.of(plan)
     else:
-        [written] = carry_out(request, [plan], collection, crop if plan.todo.num_rows else None, console)
+        needed = crop if plan.todo.num_rows else None
+        [written] = carry_out(request, [plan], collection, console, load=request.load, crop=needed)
         commit(collection, [written], request.options.max_reject_rate)
         report = written.report
     console.print(embed_table(report))

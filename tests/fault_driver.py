@@ -17,7 +17,8 @@ from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster import Pool, ray_cluster
-from jobs.embed import embed
+from jobs.commit import commit
+from jobs.embed import write
 from jobs.plan import make_plan
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
@@ -66,7 +67,10 @@ def main(source: str, location: str, log: str) -> None:
     print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
         options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)
-        embed(plan, collection, load=Load(log), crop=fake.crop, options=options, pool=Pool(), progress=Lines())
+        written = write(
+            plan, collection, load=Load(log), crop=fake.crop, options=options, pool=Pool(), progress=Lines()
+        )
+        commit(collection, [written], options.max_reject_rate)
     print("done", flush=True)
 
 

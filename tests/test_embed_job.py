@@ -20,8 +20,9 @@ from index.build import build_index
 from index.collection import Collection
 from index.search import Searcher
 from jobs.cluster import Pool, ray_cluster
+from jobs.commit import commit
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embed import embed
+from jobs.embed import write
 from jobs.errors import JobError, TooManyRejectsError
 from jobs.plan import make_plan
 from jobs.report import EmbedReport
@@ -70,7 +71,11 @@ def run(
     fake = FakeEmbedder()
     plan = make_plan(list_images(str(source)), opened, str(source), model_record(fake.identity))
     options = EmbedOptions(block_size=16, max_reject_rate=max_reject_rate)
-    return embed(plan, opened, load=load, crop=fake.crop, options=options, pool=Pool(), progress=Silent())
+    if plan.done:
+        return EmbedReport.of(plan)
+    written = write(plan, opened, load=load, crop=fake.crop, options=options, pool=Pool(), progress=Silent())
+    commit(opened, [written], max_reject_rate)
+    return written.report
 
 
 def expected_embedding(path: Path) -> NDArray[np.float32]:
@@ -182,7 +187,7 @@ class TestEmbed:
         ("actors", "num_gpus", "accelerator", "told"),
         [
             ((2, 2), None, None, "leave none of the cluster's 2 CPUs for decoding: ask for at most 1"),
-            ((1, 1), 1.0, None, "need 1 GPUs, the cluster has 0"),
+            ((1, 1), 1.0, None, "an actor takes 1 GPU, the node with the most has 0 GPU: ask for a smaller share"),
             ((1, 1), None, "H200", "no accelerator 'H200': it has none"),
         ],
     )
