@@ -258,7 +258,16 @@ class Collection:
 
     def _write_table(self, path: str, table: pa.Table) -> RowFile:
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        pq.write_table(
+            table,
+            sink,
+            compression="zstd",
+            write_page_checksum=True,
+            # A dictionary of vectors, no two of which are alike, makes a file half as large again; their bytes apart by
+            # significance a tenth smaller, and both are read and written faster.
+            use_dictionary=[name for name in table.column_names if name != EMBEDDING],
+            use_byte_stream_split=[f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False,
+        )
         data = sink.getvalue().to_pybytes()
         self.storage.write_atomic(path, data)
         return RowFile(path=path, rows=table.num_rows, size=len(data))

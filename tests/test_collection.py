@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -96,6 +98,18 @@ def test_rows_come_back_as_they_were_written(collection: Collection) -> None:
     file = collection.runs()[0].files[0]
     plain = pq.read_schema(f"{collection.location}/{file.path}").field("embedding").type
     assert plain == pa.list_(pa.float32(), DIM)
+
+
+def test_a_file_takes_less_than_its_vectors_and_any_tool_reads_them(collection: Collection) -> None:
+    vectors = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
+    run_id = collection.start_run("here", MODEL.model_copy(update={"dim": 512})).run_id
+    file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
+    assert file.size < vectors.nbytes
+    path = f"{collection.location}/{file.path}"
+    polars_vectors = np.stack(polars.read_parquet(path)["embedding"].to_list())
+    duckdb_vectors = np.array(duckdb.read_parquet(path).fetchnumpy()["embedding"].tolist(), np.float32)
+    np.testing.assert_array_equal(polars_vectors, vectors)
+    np.testing.assert_array_equal(duckdb_vectors, vectors)
 
 
 def test_the_newest_row_wins_and_deletes_apply_to_older_runs(collection: Collection) -> None:
