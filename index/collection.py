@@ -258,6 +258,7 @@ class Collection:
 
     def _write_table(self, path: str, table: pa.Table) -> RowFile:
         sink = pa.BufferOutputStream()
+        split = [f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False
         pq.write_table(
             table,
             sink,
@@ -265,8 +266,8 @@ class Collection:
             write_page_checksum=True,
             # A dictionary of vectors, no two of which are alike, makes a file half as large again; their bytes apart by
             # significance a tenth smaller, and both are read and written faster.
-            use_dictionary=[name for name in table.column_names if name != EMBEDDING],
-            use_byte_stream_split=[f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False,
+            use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
+            use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
         )
         data = sink.getvalue().to_pybytes()
         self.storage.write_atomic(path, data)
