@@ -48,6 +48,11 @@ class Options(BaseModel):
     fields: list[str] | None = Field(
         default=None, description="metadata columns to return; absent: all", examples=[["label"]]
     )
+    allow_partial: bool = Field(
+        default=False,
+        description="where a part of the index does not answer, search the others, and say how many images those hold; "
+        "else such a search is refused",
+    )
 
 
 class What(BaseModel):

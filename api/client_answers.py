@@ -97,6 +97,7 @@ def search_result(document: Mapping[str, Any]) -> SearchResult:
         matches=[_match(match) for match in document["matches"]],
         version=index["version"],
         ntotal=index["ntotal"],
+        searched=document["searched"]["rows"],
         model=ModelIdentity(
             model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
         ),

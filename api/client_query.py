@@ -42,7 +42,8 @@ class Search(TypedDict, total=False):
 
     `id` is of an image of the index, `embedding` is `(dim,)` of any length but zero. `filter` names columns and
     conditions (see `index.filters`); `distinct` folds images whose cosine with a better match reaches it (True: 0.98);
-    `fields` are the metadata columns to return. None counts as not given.
+    `fields` are the metadata columns to return; with `allow_partial` a part of the index that does not answer is left
+    out (see `SearchResult.searched`). None counts as not given.
     """
 
     url: str | None
@@ -57,6 +58,7 @@ class Search(TypedDict, total=False):
     filter: Mapping[str, Any] | None
     distinct: float | bool | None
     fields: Sequence[str] | None
+    allow_partial: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)

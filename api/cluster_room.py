@@ -1,24 +1,55 @@
 """Whether a cluster has room for the replicas that it is asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from api.settings import ServeSettings
+from index.records import VersionManifest
+from index.shard import slices
+
+_SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
 
 
-def shortage(settings: ServeSettings, resources: Mapping[str, float]) -> str | None:
+def shard_memory(settings: ServeSettings, live: VersionManifest | None) -> list[int]:
+    """The bytes that a searcher of each shard takes without an index, and those that it keeps hot of the `live` one."""
+    if settings.shards is None:
+        return []
+    if live is None:
+        return [_SEARCHER_BYTES] * settings.shards
+    return [_SEARCHER_BYTES + part.memory for part in slices(live.segments, settings.shards)]
+
+
+def empty_shards(settings: ServeSettings, live: VersionManifest) -> str | None:
+    """What to do where there are more shards than segments of the `live` version, or None."""
+    if len(live.segments) >= (settings.shards or 0):
+        return None
+    return (
+        f"index version {live.version} has {len(live.segments)} segments for {settings.shards} shards, some of which "
+        "hold nothing: build smaller ones with `likeness index --segment-rows`, or ask for fewer shards"
+    )
+
+
+def shortage(settings: ServeSettings, resources: Mapping[str, float], shard_memory: Sequence[int] = ()) -> str | None:
     """What the fewest replicas that `settings` ask for need beyond `resources`, as Ray counts them, and what to do.
 
-    None where there is room.
+    `shard_memory`: the bytes that a searcher of each shard reserves. None where there is room.
     """
     embedders = settings.embedders.least if settings.embedders else 0
+    searchers = (settings.shards or 0) * settings.searchers.least
     for kind, replicas, each in (
-        ("CPU", settings.replicas.least + embedders, settings.num_cpus),
+        ("CPU", settings.replicas.least + embedders + searchers, settings.num_cpus),
         ("GPU", embedders or settings.replicas.least, settings.num_gpus),
     ):
         needed, there = replicas * each, resources.get(kind, 0.0)
         if needed > there + 1e-6:
             return (
                 f"expected {needed:g} {kind}s, {each:g} for each of {replicas} replicas, got {there:g}: ask for fewer "
-                f"with --replicas and --embedders, or for less for each with LIKENESS_NUM_{kind}S"
+                f"with --replicas, --embedders and --shards, or for less for each with LIKENESS_NUM_{kind}S"
             )
+    memory, there = sum(shard_memory) * settings.searchers.least, resources.get("memory", 0.0)
+    if memory > there:
+        return (
+            f"expected {memory / 2**30:.1f} GiB of memory for {searchers} searchers, got {there / 2**30:.1f} GiB: ask "
+            "for fewer with --searchers, for a smaller index with `likeness index --max-memory`, or add nodes"
+        )
     return None

@@ -14,31 +14,41 @@ from embedder.images import ImageLimits
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import ModelRecord
-from index.versions import open_last_good
+from index.search import Searcher
+from index.versions import OpenVersion, open_last_good
 
 LoadModel = Callable[[ModelRecord], Embedder]
 """From what an index version says of its model to that model."""
 
 
 def build_service(
-    settings: ServeSettings, *, load_model: LoadModel | None = None, query_policy: FetchPolicy | None = None
+    settings: ServeSettings,
+    *,
+    load_model: LoadModel | None = None,
+    open_version: OpenVersion = Searcher.open,
+    query_policy: FetchPolicy | None = None,
 ) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
-    `load_model` loads it, and those of later versions: by default into this process. `query_policy` says what queries
-    may name: by default public web addresses alone, whoever asks.
+    `load_model` loads it, `open_version` opens the index, and later ones: by default in this process. `query_policy`
+    says what queries may name: by default public web addresses alone, whoever asks.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
     collection = Collection.open(settings.collection)
-    searcher = open_last_good(collection)
+    searcher = open_last_good(collection, open_version)
     load_model = load_model or model_loader(settings, searcher.model)
     # A URL may bring as much as an upload, and no more.
     untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
     return SearchService(
         embedder=load_model(searcher.model),
         searcher=searcher,
-        source=IndexSource(collection=collection, load_model=load_model, interval_s=settings.swap_interval_s),
+        source=IndexSource(
+            collection=collection,
+            load_model=load_model,
+            open_version=open_version,
+            interval_s=settings.swap_interval_s,
+        ),
         query_fetcher=Fetcher(query_policy or untrusted),
         picture_fetcher=Fetcher(FetchPolicy()),
         cache=EmbeddingCache(settings.embedding_cache_bytes),

@@ -1,10 +1,10 @@
-"""Runs the app on Ray Serve. Only this module and `api.deployment_embedder` import Ray."""
+"""Runs the app on Ray Serve. Only this module, `api.deployment_embedder` and `api.deployment_searcher` import Ray."""
 
 import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +18,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
-from api.cluster_room import shortage
+from api.cluster_room import empty_shards, shard_memory, shortage
 from api.compose import LoadModel, build_service, collecting_later, model_loader
 from api.deployment_embedder import EmbedderReplica, RemoteEmbedder
+from api.deployment_searcher import SearcherReplica, Searchers
 from api.errors import DeployError, ListenError
 from api.local import listening
 from api.logs import configure_logs
@@ -33,6 +34,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.errors import EmptyCollectionError
 from index.records import ModelRecord
+from index.search import Searcher
 from index.versions import live_manifest
 
 APP_NAME: Final = "likeness"
@@ -67,7 +69,7 @@ Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 
 def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
     """The Serve application of `settings`: replicas that hold the index, answer HTTP, and hold the model as well; or
-    with `embedders` have it in replicas of its own.
+    with `embedders` have it in replicas of its own, and with `shards` the index.
 
     `models` makes what loads models from settings and the record of the model of the live index, in the replica: it
     must pickle. Raises CollectionError.
@@ -98,7 +100,8 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
             **_COMMON,
         )
         embedder = embedding(EmbedderReplica).bind(settings, load_model)
-    return deployment(serve.ingress()(_Replica)).bind(settings, load_model, embedder)
+    searchers = [_searcher(settings, number, memory) for number, memory in enumerate(shard_memory(settings, live))]
+    return deployment(serve.ingress()(_Replica)).bind(settings, load_model, embedder, searchers)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
@@ -169,15 +172,20 @@ class _Replica:
     """Builds the app where it runs: a loaded model must not travel."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, settings: ServeSettings, load_model: LoadModel, embedder: DeploymentHandle[Any] | None
+        self,
+        settings: ServeSettings,
+        load_model: LoadModel,
+        embedder: DeploymentHandle[Any] | None,
+        searchers: Sequence[DeploymentHandle[Any]],
     ) -> None:
         configure_logs(settings.log_format)
         self._metrics = Metrics(self._gather)
         if embedder is not None:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
+        open_version = Searchers(searchers, settings.searcher_timeout_s).open if searchers else Searcher.open
         # In a thread: handles wait for answers, which the event loop's own thread must not.
         with collecting_later():
-            service = await asyncio.to_thread(build_service, settings, load_model=load_model)
+            service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
         self._app = create_app(service, limits=settings.limits(), access=settings.access(), metrics=self._metrics)
         self._app.add_middleware(_ProxyTellsRequestIds)
 
@@ -208,7 +216,12 @@ def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | Non
 
 def _require_room(settings: ServeSettings, *, joined: bool) -> None:
     """Raises DeployError for replicas that Serve would wait for for ever; a cluster that was `joined` may grow."""
-    missing = shortage(settings, ray.cluster_resources())  # type: ignore[no-untyped-call]
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    live = live_manifest(Collection.open(settings.collection))
+    if live is not None and (warning := empty_shards(settings, live)):
+        logger.warning("%s", warning)
+    memory = shard_memory(settings, live)
+    missing = shortage(settings, resources, memory)
     if missing is None:
         return
     if not joined:
@@ -217,13 +230,33 @@ def _require_room(settings: ServeSettings, *, joined: bool) -> None:
     logger.warning("%s. Waiting for the cluster to grow", missing)
 
 
+def _searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
+    """The searchers of one shard."""
+    searching = serve.deployment(
+        name=f"Searcher-{number}",
+        ray_actor_options={**_resources(settings, model=False), "memory": memory},
+        # Each replica that answers HTTP asks for all that it lets in, at once.
+        max_ongoing_requests=2 * settings.ongoing_requests(),
+        graceful_shutdown_timeout_s=settings.request_timeout_s,
+        **_scale(settings.searchers, settings.target_ongoing_requests),
+        **_COMMON,
+    )
+    return searching(SearcherReplica).bind(settings, number)
+
+
 def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
     return {
         "num_cpus": settings.num_cpus,
         "num_gpus": settings.num_gpus if model else 0,
         # Replicas in a cluster that runs already do not have the environment that the command line sets.
-        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE"}},
+        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "30000"}, **_shipped_code()},
     }
+
+
+def _shipped_code() -> dict[str, Any]:
+    """The code that whoever joined a cluster brought along: Serve leaves it out for replicas with a runtime_env."""
+    ours = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
+    return {"py_modules": list(ours["py_modules"])} if "py_modules" in ours else {}
 
 
 def _scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:

@@ -172,6 +172,12 @@ PROBLEMS: Final = _table(
     ),
     ("not-ready", 503, "Not ready", "the server cannot answer queries yet, or its warm-up failed"),
     ("embedder-unavailable", 503, "The model does not answer", "the part of the server that embeds is away; try again"),
+    (
+        "shard-unavailable",
+        503,
+        "A part of the index does not answer",
+        "searchers that hold a part of the index are away; try again, or search the others with `allow_partial`",
+    ),
     ("timeout", 503, "No answer in time", "the server did not answer within its own time limit; try again"),
     ("out-of-memory", 503, "No memory left", "the picture does not fit into the memory that is free; try again"),
     ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),

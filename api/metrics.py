@@ -90,6 +90,9 @@ class Metrics:
         self._rejected = Counter(
             "likeness_rejected_pictures", "Query pictures of no use, by reason.", ("reason",), registry=registry
         )
+        self._lost_shards = Counter(
+            "likeness_lost_shards", "Times that a shard of the index did not answer.", ("shard",), registry=registry
+        )
         self._batches = Histogram(
             "likeness_embedding_batch_queries",
             "Queries embedded, or sent to embedders, together.",
@@ -109,6 +112,8 @@ class Metrics:
         """What was noted of a request."""
         for slug in noted.problems:
             self._problems.labels(slug).inc()
+        for shard in noted.lost_shards:
+            self._lost_shards.labels(shard).inc()
         for stage, seconds in noted.stages:
             self._stages.labels(stage).observe(seconds)
         for stage, outcome in noted.outcomes:

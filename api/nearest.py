@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from api.errors import Problem, invalid, invalid_fields, shortened
 from api.query import Query
-from index.errors import FilterError, QueryError
+from index.errors import FilterError, QueryError, ShardsLostError
 from index.match import Match
 from index.queries import SearchOptions, mix
 from index.rows import FIXED
@@ -43,10 +43,38 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     return matches
 
 
+def nearest_of_what_answers(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> tuple[list[Match], int]:
+    """As `nearest`, and how many images were searched: fewer than all where the query allows it and shards are lost.
+
+    What a lost shard has said is forgotten: the answer is that of the others as if they were all. Problem
+    `shard-unavailable` where the query does not allow it, and where no shard answers.
+    """
+    while True:
+        try:
+            return nearest(searcher, query, vectors), searcher.searched
+        except ShardsLostError as error:
+            if not (query.allow_partial and len(error.rest)):
+                raise _unavailable(error) from error
+            searcher = Searcher(searcher.manifest, error.rest)
+
+
+def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
+    """As `Searcher.row`. Problem `shard-unavailable` where it may be in a shard that does not answer."""
+    try:
+        return searcher.row(image_id)
+    except ShardsLostError as error:
+        raise _unavailable(error) from error
+
+
 def vector_of_image(searcher: Searcher, image_id: str, at: str) -> Vector:
-    """The vector of an image of the index. Problem when it holds none of that id; `at` is as in `Part`."""
+    """The vector of an image of the index. Problem when it holds none of that id; `at` is as in `Part`.
+
+    Problem `shard-unavailable` where it may be in a shard that does not answer.
+    """
     try:
         return searcher.vector(image_id)
+    except ShardsLostError as error:
+        raise _unavailable(error) from error
     except QueryError as error:
         raise invalid(at.format("id"), f"an image of index version {searcher.version}", image_id) from error
 
@@ -58,6 +86,10 @@ def check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
     if wrong:
         expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
         raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
+
+
+def _unavailable(error: ShardsLostError) -> Problem:
+    return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)
 
 
 def _refused(field: str, error: Exception, got: object) -> Problem:

@@ -12,7 +12,8 @@ from embedder.errors import Rejected
 class Notes:
     """`stages` are names and seconds. `outcomes` are the stage of each picture fetched or decoded, and "ok" or why not.
 
-    `problems` are slugs of api.errors.PROBLEMS, `index` is the version that answers, `key` the API key's name.
+    `problems` are slugs of api.errors.PROBLEMS, `lost_shards` the numbers of those that did not answer, `index` is the
+    version that answers, `key` the API key's name.
     The searches of a batch note from several threads: appending needs no lock.
     """
 
@@ -20,6 +21,7 @@ class Notes:
     stages: list[tuple[str, float]] = field(default_factory=list)
     outcomes: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    lost_shards: list[int] = field(default_factory=list)
     index: str | None = None
     key: str | None = None
     closed: bool = False

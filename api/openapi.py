@@ -48,6 +48,7 @@ _FOUND: Final[dict[str, Any]] = {
         }
     ],
     "index": {"version": "000012", "ntotal": 100_000},
+    "searched": {"rows": 100_000, "of": 100_000},
     "model": _MODEL,
     "timing_ms": {"fetch": 84.2, "decode": 3.1, "embed": 41.5, "search": 0.6, "total": 129.7},
 }

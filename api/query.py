@@ -36,12 +36,16 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """The mix of `parts`, how many neighbours of it are wanted, and which. `fields` None: all metadata columns."""
+    """The mix of `parts`, how many neighbours of it are wanted, and which. `fields` None: all metadata columns.
+
+    `allow_partial`: where a part of the index does not answer, the others do.
+    """
 
     parts: tuple[Part, ...]
     k: int = 10
     options: SearchOptions = field(default_factory=SearchOptions)
     fields: tuple[str, ...] | None = None
+    allow_partial: bool = False
 
 
 class Stopwatch:

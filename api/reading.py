@@ -64,7 +64,7 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
         raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
     options = SearchOptions(offset=asked.offset, min_score=asked.min_score, where=asked.filter, distinct=asked.distinct)
     fields = None if asked.fields is None else tuple(asked.fields)
-    return Query(parts=parts, k=asked.k, options=options, fields=fields)
+    return Query(parts=parts, k=asked.k, options=options, fields=fields, allow_partial=asked.allow_partial)
 
 
 def _part(what: What, at: str, limits: RequestLimits) -> Part:

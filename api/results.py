@@ -11,11 +11,13 @@ from index.match import Match
 class SearchResult:
     """Matches, best first, and what found them.
 
-    `timing_ms`: fetch, decode and embed, those that it took, search and total.
+    `searched` of the `ntotal` images were looked through: fewer than all where a part of the index did not answer and
+    the caller allowed that. `timing_ms`: fetch, decode and embed, those that it took, search and total.
     """
 
     matches: list[Match]
     version: str
     ntotal: int
+    searched: int
     model: ModelIdentity
     timing_ms: Mapping[str, float]

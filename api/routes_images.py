@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from api.errors import Problem
+from api.nearest import row_of_image
 from api.problems import problem_docs
 from api.schemas import ImageOut
 from api.service import SearchService
@@ -33,7 +34,8 @@ def image_routes(service: SearchService) -> APIRouter:
             200: {"content": {"image/*": {}}, "description": "The picture"},
             304: {"description": "The caller has it already, says If-None-Match"},
             **problem_docs(
-                "image-not-found", "picture-not-found", "invalid-request", "picture-unavailable", "internal"
+                *("image-not-found", "picture-not-found", "invalid-request", "picture-unavailable", "internal"),
+                "shard-unavailable",
             ),
         },
     )
@@ -45,7 +47,7 @@ def image_routes(service: SearchService) -> APIRouter:
         ] = None,
     ) -> Response:
         searcher = service.engine.searcher
-        row = await to_thread.run_sync(searcher.row, image_id)
+        row = await to_thread.run_sync(row_of_image, searcher, image_id)
         if row is None:
             # An id may itself end in "/picture": then this is the address of its row.
             return await _row_response(searcher, f"{image_id}/picture", missing=image_id)
@@ -59,7 +61,7 @@ def image_routes(service: SearchService) -> APIRouter:
         "/{image_id:path}",
         summary="What the index knows of an image",
         response_model=ImageOut,
-        responses=problem_docs("image-not-found", "internal"),
+        responses=problem_docs("image-not-found", "internal", "shard-unavailable"),
     )
     async def image(image_id: str) -> Response:
         return await _row_response(service.engine.searcher, image_id, missing=image_id)
@@ -68,7 +70,7 @@ def image_routes(service: SearchService) -> APIRouter:
 
 
 async def _row_response(searcher: Searcher, image_id: str, *, missing: str) -> Response:
-    row = await to_thread.run_sync(searcher.row, image_id)
+    row = await to_thread.run_sync(row_of_image, searcher, image_id)
     if row is None:
         raise Problem("image-not-found", f"index version {searcher.version} has no image {missing!r}")
     return Response(ImageOut.of(row).model_dump_json(), media_type="application/json")

@@ -35,7 +35,7 @@ _BODY_PROBLEMS: Final = (
 _SEARCH_PROBLEMS: Final = (
     *_BODY_PROBLEMS,
     *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
-    *("text-not-supported", "unusable-image"),
+    *("text-not-supported", "unusable-image", "shard-unavailable"),
 )
 
 

@@ -76,6 +76,13 @@ class IndexDetailsOut(IndexOut):
         )
 
 
+class SearchedOut(BaseModel):
+    """How much of the index was looked through: all, unless `allow_partial` was asked for and a part did not answer."""
+
+    rows: int = Field(description="images in the parts that answered")
+    of: int = Field(description="images in the index")
+
+
 class TimingOut(BaseModel):
     """Milliseconds, by stage; a stage that the query had no need of is left out."""
 
@@ -89,6 +96,7 @@ class TimingOut(BaseModel):
 class SearchResponse(BaseModel):
     matches: list[MatchOut] = Field(description="best first")
     index: IndexOut
+    searched: SearchedOut
     model: ModelOut
     timing_ms: TimingOut
 
@@ -97,6 +105,7 @@ class SearchResponse(BaseModel):
         return cls(
             matches=[_match_out(match) for match in result.matches],
             index=IndexOut(version=result.version, ntotal=result.ntotal),
+            searched=SearchedOut(rows=result.searched, of=result.ntotal),
             model=ModelOut.of(result.model),
             timing_ms=TimingOut(**{stage: round(ms, 3) for stage, ms in result.timing_ms.items()}),
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
 from api.errors import Problem, invalid, naming_field
-from api.nearest import Vector, check_fields, nearest, vector_of_image
+from api.nearest import Vector, check_fields, nearest_of_what_answers, row_of_image, vector_of_image
 from api.notes import notes, noting_outcome
 from api.pictures import Picture, Pictures
 from api.query import Part, Query, Stopwatch
@@ -119,11 +119,12 @@ class SearchService:
         check_fields(engine.searcher, query.fields)
         vectors = self._vectors(engine, query.parts, watch)
         with watch.stage("search"):
-            matches = nearest(engine.searcher, query, vectors)
+            matches, searched = nearest_of_what_answers(engine.searcher, query, vectors)
         return SearchResult(
             matches=matches,
             version=engine.version,
             ntotal=engine.searcher.ntotal,
+            searched=searched,
             model=engine.model,
             timing_ms=watch.milliseconds(),
         )
@@ -140,8 +141,8 @@ class SearchService:
         return self._vectors(engine, (part,), Stopwatch())[0]
 
     def row(self, image_id: str) -> dict[str, Any] | None:
-        """The row of an image of the index, without its vector, or None."""
-        return self.engine.searcher.row(image_id)
+        """The row of an image of the index, without its vector, or None. Raises Problem."""
+        return row_of_image(self.engine.searcher, image_id)
 
     def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""

@@ -116,6 +116,17 @@ class ServeSettings(BaseSettings):
     embedder_timeout_s: float = Field(
         default=10, gt=0, description="how long a batch of queries waits for `embedders`, its turn at them included"
     )
+    shards: int | None = Field(
+        default=None,
+        ge=1,
+        description="on Ray Serve, parts of the index, with searchers of their own; none: `replicas` hold it",
+    )
+    searchers: Annotated[Replicas, NoDecode] = Field(
+        default=Replicas(1, 1), description="as `replicas`, of each of the `shards`"
+    )
+    searcher_timeout_s: float = Field(
+        default=5, gt=0, description="how long a search waits for one of the `shards` before it does without, or fails"
+    )
     num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for each replica")
     num_gpus: float = Field(default=0, ge=0, description="GPUs, or a share of one, for each that holds the model")
     max_searches: int | None = Field(
@@ -138,7 +149,7 @@ class ServeSettings(BaseSettings):
         """An environment variable holds names apart by commas."""
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
-    @field_validator("replicas", "embedders", mode="before")
+    @field_validator("replicas", "embedders", "searchers", mode="before")
     @classmethod
     def _counted(cls, value: Any) -> Any:
         return Replicas.parse(value) if isinstance(value, str | int) else value

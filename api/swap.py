@@ -17,6 +17,7 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.records import ModelRecord
 from index.search import Searcher
+from index.versions import OpenVersion
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,14 @@ _EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSource:
-    """Where index versions come from, and the models that made their vectors. CURRENT is read every `interval_s`."""
+    """Where index versions come from, and the models that made their vectors. CURRENT is read every `interval_s`.
+
+    `open_version` opens the named one.
+    """
 
     collection: Collection
     load_model: Callable[[ModelRecord], Embedder]
+    open_version: OpenVersion = Searcher.open
     interval_s: float = 2.0
 
 
@@ -108,7 +113,7 @@ class LiveEngine:
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()
         with _letting_others_run():
-            engine = before.successor(Searcher.open(source.collection, version), source.load_model)
+            engine = before.successor(source.open_version(source.collection, version), source.load_model)
             engine.warm_up()
         self.engine, self.has_answered = engine, True
         self.swaps += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +15,9 @@ from index.verify import check_version
 
 NOT_GOOD = (DamagedVersionError, RecallTooLowError, RolledBackError)
 """Why a version is not gone back to."""
+
+OpenVersion = Callable[[Collection, str | None], Searcher]
+"""As `Searcher.open`."""
 
 logger = logging.getLogger(__name__)
 
@@ -103,20 +106,20 @@ def rollback(collection: Collection) -> RolledBack:
     )
 
 
-def open_last_good(collection: Collection) -> Searcher:
+def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.open) -> Searcher:
     """The live version; where that is damaged, the newest good one before it, with a warning that names the file.
 
     Where CURRENT itself cannot be read, the newest good version. DamagedVersionError, of the live version, when none is
     good; EmptyCollectionError when there is none at all.
     """
     try:
-        return Searcher.open(collection)
+        return open_version(collection, None)
     except DamagedVersionError as error:
         damage = error
     for name in _older(collection, live_version(collection)):
         try:
             require_good(collection, name, verify=False)  # opening it verifies every byte
-            searcher = Searcher.open(collection, name)
+            searcher = open_version(collection, name)
         except NOT_GOOD as error:
             logger.warning("%s", error)
             continue

@@ -1,6 +1,7 @@
 """The commands that serve a collection: `serve`, and `keys` for who may ask. `jobs.cli` registers them."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,17 @@ def serve(
         str | None,
         typer.Option(help="Replicas that hold the model alone, as `--replicas`; by default those hold it as well."),
     ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(min=1, help="Spread the index over so many searchers; by default each of `--replicas` holds it."),
+    ] = None,
+    searchers: Annotated[
+        str | None, typer.Option(help="Replicas of each of the `--shards`, as `--replicas`; by default 1.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster: HOST:PORT, ray://HOST:10001 or auto; by default one is started here."),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A host, or host:port, that queries may name though it is private."),
@@ -66,13 +78,18 @@ def serve(
     """
     from api.settings import ServeSettings
 
-    if local and (replicas is not None or embedders is not None):
-        raise UsageError("--local is one process: --replicas and --embedders are for Ray Serve, without --local")
+    if local and any(option is not None for option in (replicas, embedders, shards, searchers, address)):
+        raise UsageError(
+            "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
+            "without --local"
+        )
     settings = ServeSettings(
         **given(
             collection=collection,
             replicas=_replicas("--replicas", replicas),
             embedders=_replicas("--embedders", embedders),
+            shards=shards,
+            searchers=_replicas("--searchers", searchers),
             model=model and model_named(model),
             host=host,
             port=port,
@@ -82,14 +99,18 @@ def serve(
             log_format=log_format,
         )
     )
+    if searchers is not None and settings.shards is None:
+        raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
     if local:
         from api.local import run_local
 
         run_local(settings, on_listening=_announce)
     else:
         from api.deployment import run
+        from jobs.cluster import ray_cluster
 
-        run(settings, on_listening=_announce)
+        with ray_cluster(address, verbose=False) if address is not None else nullcontext():
+            run(settings, on_listening=_announce)
 
 
 def _replicas(option: str, text: str | None) -> Replicas | None:

@@ -46,6 +46,7 @@ MATCH = {
 ANSWER: dict[str, Any] = {
     "matches": [MATCH],
     "index": {"version": "000003", "ntotal": 7},
+    "searched": {"rows": 5, "of": 7},
     "model": MODEL,
     "timing_ms": {"fetch": 0.0, "decode": 1.0, "embed": 2.0, "search": 0.5, "total": 3.5},
 }
@@ -62,6 +63,7 @@ RESULT = SearchResult(
     ],
     version="000003",
     ntotal=7,
+    searched=5,
     model=ModelIdentity(model_id="fake", revision=None, fingerprint="f1", dim=2),
     timing_ms=ANSWER["timing_ms"],
 )
