@@ -6,8 +6,10 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -32,9 +34,8 @@ _LATE = re.compile(r"curlCode: 28|timed? ?out", re.IGNORECASE)
 class Stores:
     """Opens files by URI. Thread-safe; keeps one client per bucket.
 
-    Credentials come from where each store's own tools look for them. AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL
-    names an S3 server other than Amazon's; AZURE_STORAGE_ACCOUNT the account of az://container/…, unless the
-    URI does (az://account@container/…). s3://anonymous@bucket/… reads without credentials, gs:// alike.
+    Credentials come from where each store's own tools look for them, as `docs/buckets.md` has it, which is what
+    `index.clouds` reads too. s3://anonymous@bucket/… reads without credentials, gs:// alike.
     """
 
     def __init__(self, policy: FetchPolicy) -> None:
@@ -78,17 +79,38 @@ class Stores:
         if scheme == "s3":
             return self._connect_s3(bucket, anonymous=user == "anonymous")
         if scheme == "gs":
-            seconds = f"{self._policy.timeout_s:g}"
-            return pafs.FileSystem.from_uri(f"gs://{user + '@' if user else ''}{bucket}?retry_limit_seconds={seconds}")[
-                0
-            ]
-        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT", "")
+            return self._connect_google(anonymous=user == "anonymous")
+        return self._connect_azure(uri, user)
+
+    def _connect_google(self, *, anonymous: bool) -> pafs.FileSystem:
+        limit = timedelta(seconds=self._policy.timeout_s)
+        scheme, _, host = os.environ.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
+        if not host:
+            return pafs.GcsFileSystem(anonymous=anonymous, retry_time_limit=limit)
+        return pafs.GcsFileSystem(
+            anonymous=True, scheme=scheme or "http", endpoint_override=host, retry_time_limit=limit
+        )
+
+    def _connect_azure(self, uri: str, user: str) -> pafs.FileSystem:
+        parts = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
+        connection = {name: value for name, _, value in (part.partition("=") for part in parts)}
+        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT") or connection.get("AccountName")
         if not account:
             raise FetchError(
                 "bad_uri",
                 f"{shown(uri)}: whose container? Set AZURE_STORAGE_ACCOUNT or write az://account@container/…",
             )
-        return pafs.AzureFileSystem(account, account_key=os.environ.get("AZURE_STORAGE_KEY"))
+        signature = os.environ.get("AZURE_STORAGE_SAS_TOKEN") or connection.get("SharedAccessSignature")
+        key = None if signature else os.environ.get("AZURE_STORAGE_KEY") or connection.get("AccountKey")
+        scheme, _, host = connection.get("BlobEndpoint", "").rstrip("/").partition("://")
+        host = host.removesuffix(f"/{account}")  # of an emulator, which pyarrow adds itself
+        server: dict[str, Any] = {}
+        if host:
+            server = {f"{kind}_storage_authority": host for kind in ("blob", "dfs")}
+            server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
+        return pafs.AzureFileSystem(
+            account, account_key=key, sas_token=(signature or "").removeprefix("?") or None, **server
+        )
 
     def _connect_s3(self, bucket: str, *, anonymous: bool) -> pafs.FileSystem:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

@@ -23,12 +23,12 @@ def update_file(storage: Storage, path: str, change: Change) -> None:
     Nobody else's `update_file` of it comes in between. What `change` raises is passed on, with the file as it was; it
     may be called several times. CollectionError where the storage refuses.
     """
-    if storage.is_local:
+    if storage.bucket is None:
         _update_local(Path(storage.absolute(path)), change)
         return
     from index.conditional_bucket import update_object  # obstore takes a while, which folders should not cost
 
-    update_object(storage, path, change)
+    update_object(storage.bucket, storage.key(path), change)
 
 
 def _update_local(path: Path, change: Change) -> None:

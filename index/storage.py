@@ -1,9 +1,10 @@
-"""Files of a collection, in a folder or in an object store, through pyarrow's file systems."""
+"""Files of a collection, in a folder or in a bucket."""
+
+from __future__ import annotations
 
 import errno
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -12,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from index.clouds import Bucket, is_bucket, without_secrets
 from index.errors import CollectionError
 
 _CHUNK = 8 << 20
@@ -44,21 +47,24 @@ class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
 
     A file appears under its name complete or not at all. Names that start with a dot are files in the
-    making: they are never listed. Pickles with its file system, not with its content.
+    making: they are never listed. Pickled, it is its address, with the credentials that are in it; others are looked
+    for where it is opened again.
     """
 
     filesystem: pafs.FileSystem
     root: str
     location: str
     """As it was given, an absolute path or a URI without a password: `open` takes it again."""
-    uri: str = field(repr=False)
-    """The address with all that it may hold, pyarrow's way; a local path where `location` is one."""
+    address: str = field(repr=False, compare=False)
+    """The same with all that was in it, to be opened on another machine."""
+    bucket: Bucket | None = None
 
     @classmethod
-    def open(cls, location: str | os.PathLike[str]) -> "Storage":
+    def open(cls, location: str | os.PathLike[str]) -> Storage:
         """A folder, or a file:// s3:// gs:// az:// (or abfs://) URI. Nothing needs to exist there yet.
 
-        az:// without an account in it (`az://account@container/…`) takes AZURE_STORAGE_ACCOUNT.
+        What of the environment is used is in `index.clouds.Bucket`. CollectionError for what is no such place, or a
+        bucket at Amazon that cannot be found.
         """
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
@@ -66,15 +72,25 @@ class Storage:
             # Not resolved: a link that is moved to another folder later is followed.
             root = str(Path(text).expanduser().absolute())
             return cls(pafs.LocalFileSystem(), root, root, root)
-        uri = _azure_uri(text) if scheme == "az" else text
+        if is_bucket(text):
+            bucket, prefix = Bucket.of(text)
+            shown = without_password(text)
+            try:
+                filesystem = bucket.filesystem()
+            except OSError as error:
+                raise CollectionError(f"{shown} cannot be reached: {_reason(error)}") from error
+            return cls(filesystem, f"{bucket.name}/{prefix}".rstrip("/"), shown, text, bucket)
         try:
-            filesystem, root = pafs.FileSystem.from_uri(uri)
+            filesystem, root = pafs.FileSystem.from_uri(text)
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise CollectionError(
                 f"{without_password(text)}: expected a folder or a file:// s3:// gs:// az:// address "
                 f"({without_password(str(error))})"
             ) from error
-        return cls(filesystem, root.rstrip("/") or "/", without_password(text), uri)
+        return cls(filesystem, root.rstrip("/") or "/", without_password(text), text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Storage.open, (self.address,)
 
     @property
     def is_local(self) -> bool:
@@ -106,7 +122,9 @@ class Storage:
     def list(self, folder: str = "") -> list[FileInfo]:
         """What lies directly in a folder, by name; nothing when the folder is missing."""
         selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True)
-        found = [info for info in self.filesystem.get_file_info(selector) if not info.base_name.startswith(".")]
+        with self._refusals_named():
+            infos = self.filesystem.get_file_info(selector)
+        found = [info for info in infos if not info.base_name.startswith(".")]
         entries = [
             FileInfo(
                 path=f"{folder}/{info.base_name}" if folder else info.base_name,
@@ -119,6 +137,10 @@ class Storage:
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file to read."""
+        if self.bucket:
+            from index.object_store import open_reader  # obstore takes a while, which folders should not cost
+
+            return open_reader(self.bucket, self.key(path))
         return self.filesystem.open_input_file(self.absolute(path))
 
     def read(self, path: str) -> bytes:
@@ -136,9 +158,8 @@ class Storage:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         """Put `data` under a name, complete or not at all, over whatever was there."""
-        if not self.is_local:
-            with self.filesystem.open_output_stream(self.absolute(path)) as stream:
-                stream.write(data)
+        if self.bucket:
+            self._put(path, data)
             return
         target = Path(self.absolute(path))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -157,8 +178,7 @@ class Storage:
             target.parent.mkdir(parents=True, exist_ok=True)
             _publish(source, target)
             return
-        with source.open("rb") as file, self.filesystem.open_output_stream(self.absolute(path)) as stream:
-            shutil.copyfileobj(file, stream, _CHUNK)
+        self._put(path, source)
         source.unlink()
 
     @contextmanager
@@ -199,16 +219,40 @@ class Storage:
         """The path as the file system knows it."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
+    def key(self, path: str) -> str:
+        """The path as a bucket's own tools know it: below the bucket."""
+        return self.absolute(path).partition("/")[2]
+
     def _info(self, path: str) -> pafs.FileInfo:
-        return self.filesystem.get_file_info(self.absolute(path))
+        with self._refusals_named():
+            return self.filesystem.get_file_info(self.absolute(path))
+
+    def _put(self, path: str, content: bytes | Path) -> None:
+        from index.object_store import put
+
+        if self.bucket is None:
+            raise CollectionError(f"{self.location}: expected a folder or an s3:// gs:// az:// address to write to")
+        put(self.bucket, self.key(path), content)
+
+    @contextmanager
+    def _refusals_named(self) -> Iterator[None]:
+        """What a store says of itself does not say what to do."""
+        try:
+            yield
+        except OSError as error:
+            if self.bucket is None or isinstance(error, FileNotFoundError):
+                raise
+            raise CollectionError(
+                f"{self.location} cannot be read ({_reason(error)}): check the address, the network, and the "
+                "credentials that the environment of this machine has"
+            ) from error
 
 
-def without_password(location: str) -> str:
-    """An address, or a text that has one, without its credentials, for whatever people or other machines read.
+without_password = without_secrets
 
-    A secret with a slash should be written with %2F; one that is not, and that nothing can open, is left out too.
-    """
-    return re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", location)
+
+def _reason(error: OSError) -> str:
+    return without_secrets(str(error).splitlines()[0])
 
 
 @contextmanager
@@ -235,17 +279,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _azure_uri(location: str) -> str:
-    """pyarrow's spelling, abfs://account@container/path, of az://[account@]container/path."""
-    rest = location.removeprefix("az://")
-    account = os.environ.get("AZURE_STORAGE_ACCOUNT", "")
-    if "@" in rest.partition("/")[0]:
-        return f"abfs://{rest}"
-    if not account:
-        raise CollectionError(
-            f"{without_password(location)}: expected a storage account; set AZURE_STORAGE_ACCOUNT or write "
-            "az://account@container/…"
-        )
-    return f"abfs://{account}@{rest}"

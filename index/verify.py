@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,13 +12,16 @@ import pyarrow.compute as pc
 
 from index.choose import exact_rows
 from index.collection import Collection
-from index.errors import DamagedVersionError
+from index.errors import CollectionError, DamagedVersionError
 from index.exact import Positions
+from index.file_cache import FileCache
 from index.files import SEGMENTS, first_damage, version_files
 from index.records import SegmentRecord, VersionManifest
 from index.segment import ANN, Segment
 from index.segments import Segments
 from index.storage import Storage
+
+_DOWNLOADS = 8  # one does not fill a line, and each holds a few megabytes
 
 TOMBSTONES = "tombstones.arrow"
 """Rows of older segments that no longer count: `segment` (string) and `position` in it (int64)."""
@@ -29,12 +30,15 @@ TOMBSTONES = "tombstones.arrow"
 def open_segments(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True) -> Segments:
     """Check every file of a version, then map its segments, in the manifest's order.
 
-    Files of an object store are copied into `cache` first. DamagedVersionError names a file that is missing,
-    truncated or altered, and the other versions; without `verify` altered bytes go unseen, for an update that opens the
-    version that it builds on.
+    Files of a bucket are put into the folder `cache` first, from those that this machine keeps (`index.file_cache`).
+    DamagedVersionError names a file that is missing, truncated or altered, and the other versions; without `verify`
+    altered bytes go unseen, for an update that opens the version that it builds on.
     """
-    storage = collection.storage if collection.storage.is_local else _copied(collection.storage, manifest, cache)
-    _check(collection, manifest, storage, verify=verify)
+    storage = collection.storage
+    if storage.bucket:
+        storage = _copied(collection, manifest, cache, verify=verify)
+    else:
+        _check(collection, manifest, storage, verify=verify)
     return Segments(
         [
             _open_segment(storage, manifest, record, tombstones)
@@ -60,20 +64,27 @@ def _check(collection: Collection, manifest: VersionManifest, storage: Storage, 
         )
 
 
-def _copied(storage: Storage, manifest: VersionManifest, cache: Path) -> Storage:
-    """The files of a version as local ones, under the same paths; what is missing there is missing here."""
-    files = version_files(manifest)
+def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
+    """The files of a version as local ones, checked, under the same paths."""
+    files, kept = version_files(manifest), FileCache.of_environment()
+    kept.make_room(files)
 
-    def copy(path: str) -> None:
+    def copy(path: str) -> CollectionError | FileNotFoundError | None:
         target = cache / path
-        # Never over a copy that is there: another version's segment may be mapped from it.
-        if not (target.is_file() and target.stat().st_size == files[path].size):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):
-                storage.download(path, target)
+        # Never over a file that is there: another version's segment may be mapped from it.
+        if target.is_file() and target.stat().st_size == files[path].size:
+            return None
+        try:
+            kept.place(collection.storage, path, files[path], target, verify=verify)
+        except (CollectionError, FileNotFoundError) as error:
+            return error
+        return None
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(copy, files))
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        errors = [error for error in pool.map(copy, files) if error]
+    if errors:
+        _check(collection, manifest, collection.storage, verify=True)  # which says what is the matter with the bucket's
+        raise errors[0]
     return Storage.open(cache)
 
 

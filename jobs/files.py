@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from pyarrow import fs
 
+from index.clouds import Bucket
 from index.errors import CollectionError
 from index.storage import Storage, without_password
 from jobs.errors import SourceError
@@ -30,6 +31,8 @@ class SourceFile:
     uri: str
     size: int | None
     modified: dt.datetime | None
+    etag: str | None = None
+    """Of an object; another one whenever it was written anew, mostly a hash of its content."""
 
 
 def source_files(location: str) -> list[SourceFile]:
@@ -40,7 +43,7 @@ def source_files(location: str) -> list[SourceFile]:
         found = list(_local_files(storage) if storage.is_local else _stored_files(storage))
     except FileNotFoundError:
         raise SourceError(_not_found(shown, storage)) from None
-    except OSError as error:
+    except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {shown}: {error}") from error
     return sorted(found, key=lambda file: file.name)
 
@@ -50,7 +53,7 @@ def require_place(location: str) -> None:
     storage = _open(location)
     try:
         there = storage.exists()
-    except OSError as error:
+    except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {without_password(location)}: {error}") from error
     if not there:
         raise SourceError(_not_found(without_password(location), storage))
@@ -82,6 +85,13 @@ def _open(location: str) -> Storage:
     if "endpoint_override" in parse_qs(parts.query):
         # Each picture is fetched by its own address, which has no room for the server's.
         raise SourceError(f"{shown}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine")
+    if parts.password is not None or "sig=" in parts.query:
+        names = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "az": "AZURE_STORAGE_KEY"}
+        raise SourceError(
+            f"{shown}: each picture is fetched by its own address, which holds no credentials: set "
+            f"{names.get(parts.scheme, 'GOOGLE_APPLICATION_CREDENTIALS')}, or what else your cloud's tools read, on "
+            "every machine"
+        )
     try:
         return Storage.open(location)
     except (CollectionError, OSError) as error:
@@ -138,25 +148,44 @@ def _local_uri(path: str) -> str:
 
 def _stored_files(storage: Storage) -> Iterator[SourceFile]:
     info = storage.filesystem.get_file_info(storage.root)
-    if info.type == fs.FileType.NotFound:
+    if info.type == fs.FileType.NotFound or storage.bucket is None:
         raise FileNotFoundError(storage.location)
+    scheme, _, rest = storage.location.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    bucket = storage.bucket.name
+
+    def found(key: str, size: int | None, modified: dt.datetime | None, etag: str | None, prefix: int) -> SourceFile:
+        path = f"{bucket}/{key}"
+        return SourceFile(
+            filesystem=storage.filesystem,
+            path=path,
+            name=path[prefix:],
+            uri=f"{scheme}://{user}{at}{path}",
+            size=size,
+            modified=modified,
+            etag=etag,
+        )
+
     if info.type == fs.FileType.File:
-        infos, prefix = [info], storage.root.rindex("/") + 1
-    else:
+        yield found(storage.key(""), info.size, info.mtime, None, storage.root.rindex("/") + 1)
+        return
+    for key, size, modified, etag in _objects(storage, storage.bucket):
+        file = found(key, size, modified, etag, len(storage.root) + 1)
+        if file.name and not hidden(file.name):  # the prefix itself may be an object, which stands for a folder
+            yield file
+
+
+def _objects(storage: Storage, bucket: Bucket) -> list[tuple[str, int | None, dt.datetime | None, str | None]]:
+    """Key, size, time and ETag of all that lies below a prefix."""
+    from index.object_store import OddKeyError, list_objects  # obstore takes a while, which folders should not cost
+
+    try:
+        objects = list_objects(bucket, storage.key(""))
+        return [(found["path"], found["size"], found["last_modified"], found["e_tag"]) for found in objects]
+    except OddKeyError:  # pyarrow takes a//b and the like, though neither side by side nor with ETags
         infos = storage.filesystem.get_file_info(fs.FileSelector(storage.root, recursive=True))
-        prefix = len(storage.root) + 1
-    parts = urlsplit(storage.location)
-    user, at, _ = parts.netloc.rpartition("@")
-    for info in infos:
-        if info.type != fs.FileType.Directory and not hidden(info.path[prefix:]):
-            yield SourceFile(
-                filesystem=storage.filesystem,
-                path=info.path,
-                name=info.path[prefix:],
-                uri=f"{parts.scheme}://{user}{at}{info.path}",
-                size=info.size,
-                modified=info.mtime,
-            )
+        start = len(bucket.name) + 1
+        return [(info.path[start:], info.size, info.mtime, None) for info in infos if info.type == fs.FileType.File]
 
 
 def _not_found(location: str, storage: Storage) -> str:

@@ -21,7 +21,6 @@ from jobs.errors import OtherModelError
 from jobs.listing import Column
 
 STATE_COLUMNS = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason", "retryable")
-_EVIDENCE = ("size", "modified", "etag")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +166,13 @@ def covered(listing: pa.Table, rows: pa.Table) -> Column:
     # An image always has a uri: one that was missing and is there now is a change.
     no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
     covered = pc.and_(covered, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
+    # An object that was written anew as it was has another time: where both ETags are known they say it.
+    same_etag: Column = pc.equal(listing["etag"], found["etag"])
+    covered = pc.and_(covered, _fill(same_etag, True))
     rejected = pc.is_valid(found["error_reason"])
-    for name in _EVIDENCE:
-        covered = pc.and_(covered, _fill(pc.equal(listing[name], found[name]), True))
+    for name in ("size", "modified"):
+        same: Column = _fill(pc.equal(listing[name], found[name]), True)
+        covered = pc.and_(covered, pc.or_(same, _fill(same_etag, False)) if name == "modified" else same)
         # A link that led nowhere had neither size nor time: to have one now is a change.
         known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
         covered = pc.and_not(covered, pc.and_(rejected, known_now))

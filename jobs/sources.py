@@ -57,6 +57,7 @@ def _list_files(files: list[SourceFile]) -> pa.Table:
             "uri": [f.uri for f in files],
             "size": [f.size for f in files],
             "modified": [f.modified for f in files],
+            "etag": [f.etag for f in files],
         },
         {"label": pa.array(labels, pa.string())},
     )

@@ -2,8 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.s3_server import Bucket
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -19,3 +24,25 @@ def cluster() -> Iterator[None]:
     yield
     serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """host:port of an S3 server on loopback."""
+    from tests.s3_server import s3_server
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Bucket":
+    """An empty bucket of this test's own, and a cache for its files. The environment has credentials for it, and not
+    the server's address.
+    """
+    from tests.s3_server import CREDENTIALS, new_bucket
+
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
+    return new_bucket(s3)

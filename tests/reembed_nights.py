@@ -56,7 +56,7 @@ class Nights:
         model: str | None = None,
         *,
         after_block: Callable[[], None] = lambda: None,
-        source: Path | None = None,
+        source: Path | str | None = None,
         **settings: Any,
     ) -> ReembedReport:
         """One job. `after_block` is called whenever a block is on disk, and may raise."""
@@ -80,7 +80,7 @@ class Nights:
         with (
             patch("jobs.embed._blocks", blocks),
             patch("jobs.cluster.ray_cluster", lambda *_, **__: nullcontext()),
-            patch.object(Pool, "fitting", lambda *_: Pool()),
+            patch.object(Pool, "fitting", lambda *_, **__: Pool()),
             patch.object(ClipEmbedder, "load", load_once),
         ):
             return reembed(wanted, Console(quiet=True))

@@ -48,7 +48,7 @@ def serving(collection: str, log: Path, *arguments: str, **settings: object) -> 
     """`likeness serve COLLECTION ARGUMENTS` with LIKENESS_* set as `settings` say, while the block lasts."""
     port = free_port()
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")},
+        **{name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_") or "CACHE" in name},
         **{f"LIKENESS_{name.upper()}": str(value) for name, value in settings.items()},
     }
     command = [sys.executable, "-m", "jobs.cli", "serve", collection, "--port", str(port), *arguments]

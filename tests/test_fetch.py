@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher, FetchPolicy
+from tests.s3_server import Bucket
 
 PICTURE = bytes(range(256)) * 4
 
@@ -256,56 +255,41 @@ def test_a_row_group_is_read_once_for_all_of_its_rows(tmp_path: Path, monkeypatc
 # Object stores
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[pafs.FileSystem]:
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    with pytest.MonkeyPatch.context() as environment:
-        server.start()
-        host, port = server.get_host_and_port()
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
-        }.items():
-            environment.setenv(name, value)
-        filesystem = pafs.S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", allow_bucket_creation=True)
-        filesystem.create_dir("pictures")
-        yield filesystem
-    server.stop()
-
-
-def put(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(data)
+@pytest.fixture
+def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket whose server the environment names."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket.endpoint)
+    return bucket
 
 
 @pytest.mark.parametrize("key", ["a.jpg", "deep/er/b c#d%20?é.png"])
-def test_objects_are_read_whole_and_in_part(key: str, bucket: pafs.FileSystem) -> None:
-    put(bucket, f"pictures/{key}", PICTURE)
+def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
+    store.put(key, PICTURE)
     fetcher = Fetcher()
-    assert fetcher.fetch(f"s3://pictures/{key}") == PICTURE
-    assert fetcher.fetch(f"s3://pictures/{key}#bytes=10-12") == b"\x0a\x0b\x0c"
-    assert pickle.loads(pickle.dumps(fetcher)).fetch(f"S3://pictures/{key}") == PICTURE
+    assert fetcher.fetch(f"s3://{store.name}/{key}") == PICTURE
+    assert fetcher.fetch(f"s3://{store.name}/{key}#bytes=10-12") == b"\x0a\x0b\x0c"
+    assert pickle.loads(pickle.dumps(fetcher)).fetch(f"S3://{store.name}/{key}") == PICTURE
 
 
-def test_cells_of_parquet_objects(bucket: pafs.FileSystem, tmp_path: Path) -> None:
+def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
     path = write_cells(tmp_path / "a.parquet", pa.array(pictures(25), pa.binary()))
-    put(bucket, "pictures/a.parquet", Path(path).read_bytes())
-    assert Fetcher().fetch("s3://pictures/a.parquet#row=17&column=image") == b"picture 17"
+    store.put("a.parquet", Path(path).read_bytes())
+    assert Fetcher().fetch(f"s3://{store.name}/a.parquet#row=17&column=image") == b"picture 17"
 
 
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
-        ("s3://pictures/missing.jpg", "not_found"),
+        ("s3://BUCKET/missing.jpg", "not_found"),
         ("s3://no-such-bucket/a.jpg", "not_found"),
-        ("s3://pictures/deep/", "not_a_file"),
-        ("s3://pictures/big.jpg", "too_many_bytes"),
+        ("s3://BUCKET/deep/", "not_a_file"),
+        ("s3://BUCKET/big.jpg", "too_many_bytes"),
     ],
 )
-def test_objects_that_cannot_be_used(uri: str, reason: str, bucket: pafs.FileSystem) -> None:
-    put(bucket, "pictures/big.jpg", PICTURE)
+def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> None:
+    uri = uri.replace("BUCKET", store.name)
+    store.put("big.jpg", PICTURE)
+    store.put("deep/er.jpg", PICTURE)
     error = failure(uri, max_bytes=1000)
     assert (error.reason, error.retryable) == (reason, False)
     assert uri in error.message

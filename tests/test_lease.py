@@ -5,58 +5,34 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
-import boto3  # type: ignore[import-untyped]
 import pytest
-from moto.server import ThreadedMotoServer
 from obstore.store import AzureStore, GCSStore, S3Store
 
 import index.lease
 from index.build import build_index
 from index.collection import Collection
 from index.conditional import update_file
-from index.conditional_bucket import object_store
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.lease import LEASE, LeaseRecord, writing
+from index.object_store import object_store
 from index.storage import Storage
 from tests.hand_made import add_run, rows, unit_vectors
+from tests.s3_server import Bucket
 
 SHORT = timedelta(seconds=1.2)
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """host:port of a local S3 server with a bucket `images`."""
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ACCESS_KEY_ID", "key")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-            boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(
-                Bucket="images"
-            )
-        yield f"{host}:{port}"
-    finally:
-        server.stop()
-
-
 @pytest.fixture(params=["folder", "bucket"])
-def collection(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
+def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Collection:
     """An empty collection, in a folder and in a bucket."""
     if request.param == "folder":
         return Collection.create_or_open(str(tmp_path / "collection"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    server = request.getfixturevalue("s3")
-    query = f"scheme=http&endpoint_override={server}&region=us-east-1"
-    return Collection.create_or_open(f"s3://images/{tmp_path.name}?{query}")
+    return Collection.create_or_open(request.getfixturevalue("bucket").address("collection"))
 
 
 def held_record(collection: Collection) -> LeaseRecord:
@@ -234,7 +210,9 @@ def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Pat
     ],
 )
 def test_every_object_store_has_its_client(address: str, kind: type) -> None:
-    assert isinstance(object_store(Storage.open(address)), kind)
+    bucket = Storage.open(address).bucket
+    assert bucket is not None
+    assert isinstance(object_store(bucket), kind)
 
 
 def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
@@ -299,24 +277,21 @@ def test_a_process_that_cannot_be_seen_is_waited_for(tmp_path: Path, changes: di
         pytest.fail("it may be alive")
 
 
-def test_credentials_of_the_address_are_used(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    where = f"images/{tmp_path.name}?scheme=http&endpoint_override={s3}&region=us-east-1"
-    with_key = Storage.open(f"s3://KEY:sec%2Fret@{where}")
+    with_key = Storage.open(bucket.address("here", credentials="KEY:sec%2Fret@"))
     update_file(with_key, "file", lambda _: b"mine")
     assert with_key.read("file") == b"mine"
     assert "ret" not in repr(with_key)
     with pytest.raises(CollectionError, match="no AWS credentials were found"):
-        update_file(Storage.open(f"s3://{where}"), "file", lambda _: b"other")
+        update_file(Storage.open(bucket.address("here")), "file", lambda _: b"other")
 
 
-def test_a_store_that_refuses_is_named(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    storage = Storage.open(f"s3://no-such-bucket/x?scheme=http&endpoint_override={s3}&region=us-east-1")
+def test_a_store_that_refuses_is_named(bucket: Bucket) -> None:
+    storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
     with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written on a condition"):
         update_file(storage, "file", lambda _: b"data")

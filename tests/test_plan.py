@@ -99,11 +99,18 @@ def test_what_is_there_and_unchanged_is_covered(collection: Collection) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"size": 11}, {"modified": NOON + dt.timedelta(microseconds=1)}, {"etag": "x"}, {"uri": "/moved/a"}]
+    "change",
+    [{"size": 11}, {"modified": NOON + dt.timedelta(microseconds=1), "etag": None}, {"etag": "x"}, {"uri": "/moved/a"}],
 )
 def test_an_image_that_changed_is_embedded_again(collection: Collection, change: Row) -> None:
     committed(collection, embedded("a"), embedded("b"))
     assert todo(plan_of(collection, image("a", **change), image("b"))) == ["a"]
+
+
+def test_an_object_that_was_written_anew_as_it_was_is_not_embedded_again(collection: Collection) -> None:
+    committed(collection, embedded("a"), rejected("broken", retryable=False))
+    later = NOON + dt.timedelta(days=1)
+    assert plan_of(collection, image("a", modified=later), image("broken", modified=later)).done
 
 
 @pytest.mark.parametrize("name", ["size", "modified", "etag"])

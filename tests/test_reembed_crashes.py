@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3  # type: ignore[import-untyped]
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.load import load
 from tests.reembed_nights import assert_rows_are_what_is_there, assert_search_is_exact
+from tests.s3_server import CREDENTIALS, new_bucket
 from tests.served_nights import ServedNights, served_nights
 from tests.storage_steps import STEPS
 
@@ -29,22 +28,15 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNights
 
 
 @pytest.fixture(scope="module")
-def in_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNights]:
+def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNights]:
     """The collection in a local S3 server, the pictures in a folder."""
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ACCESS_KEY_ID", "key")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-            client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-            client.create_bucket(Bucket="nights")
-            location = f"s3://nights/collection?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
-            with served_nights(tmp_path_factory.mktemp("bucket"), location, pictures=24) as served:
-                yield served
-    finally:
-        server.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        patch.setenv("LIKENESS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        location = new_bucket(s3).address("collection")
+        with served_nights(tmp_path_factory.mktemp("bucket"), location, pictures=24) as served:
+            yield served
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

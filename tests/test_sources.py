@@ -1,27 +1,26 @@
 """Sources: what is listed of folders, lists, Parquet files, tars and buckets, and what is said of bad ones."""
 
 import datetime as dt
+import hashlib
 import io
 import json
 import os
 import tarfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from moto.server import ThreadedMotoServer
 
 from embedder.fetch import Fetcher
 from index.rows import FIXED
 from jobs.errors import SourceError
 from jobs.listing import LISTING
 from jobs.sources import list_images
+from tests.s3_server import Bucket, FaultyProxy
 
 FIXED_PART = LISTING.names
 
@@ -364,23 +363,14 @@ def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The bucket `images` of a local S3 server, which the environment names."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-        client.create_bucket(Bucket="images")
-        yield client
-    finally:
-        server.stop()
+def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket whose server the environment names."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    return bucket
 
 
-def test_a_prefix_of_a_bucket(bucket: Any, tmp_path: Path) -> None:
+def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
+    root = f"s3://{store.name}"
     tar = write_tar(tmp_path / "shard.tar", {"0001.jpg": b"in a tar"}).read_bytes()
     pq.write_table(pa.table({"image": [b"in a cell"]}), tmp_path / "cells.parquet")
     files = {
@@ -388,29 +378,55 @@ def test_a_prefix_of_a_bucket(bucket: Any, tmp_path: Path) -> None:
         "pics/100%25.png": b"b",
         "pics/.hidden.jpg": b"h",
         "pics/notes.txt": b"n",
-        "lists/list.csv": b"uri,id\nmine/c.jpg,c\ns3://images/pics/100%25.png,d\n",
+        "lists/list.csv": f"uri,id\nmine/c.jpg,c\n{root}/pics/100%25.png,d\n".encode(),
         "lists/mine/c.jpg": b"c",
         "tars/shard.tar": tar,
         "cells/cells.parquet": (tmp_path / "cells.parquet").read_bytes(),
     }
     for key, data in files.items():
-        bucket.put_object(Bucket="images", Key=key, Body=data)
-    for location in ("s3://images/pics", "s3://images/pics/", "s3://images/pics?region=us-east-1"):
+        store.put(key, data)
+    for location in (f"{root}/pics", f"{root}/pics/", f"{root}/pics?region=us-east-1"):
         listing = list_images(location)
         assert ids(listing) == ["100%25.png", "cats/a b.jpg"]
-        assert uris(listing) == ["s3://images/pics/100%25.png", "s3://images/pics/cats/a b.jpg"]
+        assert uris(listing) == [f"{root}/pics/100%25.png", f"{root}/pics/cats/a b.jpg"]
         assert metadata(listing) == {"label": [None, "cats"]}
         assert listing["size"].to_pylist() == [1, 1]
         assert listing["modified"].null_count == 0
         assert fetched(listing) == [b"b", b"a"]
-    listing = list_images("s3://images/lists/list.csv")
+    listing = list_images(f"{root}/lists/list.csv")
     assert dict(zip(ids(listing), fetched(listing), strict=True)) == {"c": b"c", "d": b"b"}
-    assert fetched(list_images("s3://images/tars")) == [b"in a tar"]
-    assert fetched(list_images("s3://images/cells/cells.parquet")) == [b"in a cell"]
-    assert "lists/mine/c.jpg" in ids(list_images("s3://images"))
-    for missing in ("s3://images/nothing", "s3://other/pics"):
+    assert fetched(list_images(f"{root}/tars")) == [b"in a tar"]
+    assert fetched(list_images(f"{root}/cells/cells.parquet")) == [b"in a cell"]
+    assert "lists/mine/c.jpg" in ids(list_images(f"{root}"))
+    for missing in (f"{root}/nothing", "s3://other/pics"):
         with pytest.raises(SourceError, match=r"does not exist, or holds nothing\. Check the bucket, the prefix"):
             list_images(missing)
+
+
+@pytest.mark.parametrize("folders", [0, 3, 40], ids=["at one level", "a few folders", "many folders"])
+def test_a_bucket_is_listed_whole_in_order_and_with_etags(store: Bucket, folders: int) -> None:
+    names = [
+        f"{number % folders:02}/{number % 5}/{number:03}.jpg" if folders else f"{number:03}.jpg" for number in range(90)
+    ]
+    for name in names:
+        store.put(f"pics/{name}", name.encode())
+    store.put("pics/", b"")  # what some tools make for a folder
+    store.put("pictures/other.jpg", b"x")
+    proxy = FaultyProxy(store.server, share=0.1, seed=5, page=7)
+    with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        listing = list_images(f"s3://{store.name}/pics")
+    assert ids(listing) == sorted(names)
+    assert listing["etag"].to_pylist() == [f'"{hashlib.md5(name.encode()).hexdigest()}"' for name in sorted(names)]
+    assert listing["size"].to_pylist() == [len(name) for name in sorted(names)]
+    assert listing["modified"].null_count == 0
+
+
+def test_keys_that_look_odd_are_listed(store: Bucket) -> None:
+    odd = ["a b.jpg", "100%25.jpg", "é#?&+~.jpg", "a//b.jpg", "./c.jpg", "x/../d.jpg"]
+    for name in odd:
+        store.put(f"pics/{name}", b"x")
+    assert set(ids(list_images(f"s3://{store.name}/pics"))) >= set(odd[:3])
 
 
 # Bad sources
@@ -445,12 +461,13 @@ def test_locations_that_cannot_be_sources(monkeypatch: pytest.MonkeyPatch, locat
         "s3://KEY:s3cret@images/empty",
     ],
 )
-def test_credentials_are_in_no_message(bucket: Any, location: str) -> None:
-    bucket.put_object(Bucket="images", Key="empty/notes.txt", Body=b"n")
+def test_credentials_are_in_no_message(store: Bucket, location: str) -> None:
+    store.put("empty/notes.txt", b"n")
+    location = location.replace("@images", f"@{store.name}")
     with pytest.raises(SourceError) as error:
         list_images(location)
     assert "s3cret" not in str(error.value)
-    assert "images" in str(error.value) or "x.test" in str(error.value)
+    assert store.name in str(error.value) or "x.test" in str(error.value)
 
 
 def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:

@@ -1,27 +1,33 @@
 """Storage: whole files or none, in folders and in an object store; records that notice when they were altered."""
 
+import base64
 import hashlib
 import os
 import pickle
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
-from moto.server import ThreadedMotoServer
 
 from index.build import build_index
 from index.collection import Collection
+from index.conditional import update_file
 from index.duplicates import near_duplicates
 from index.errors import CollectionError, DamagedVersionError
 from index.records import ModelRecord, RunStart
 from index.search import Searcher
 from index.storage import FileInfo, Storage, without_password
 from tests.hand_made import add_run, rows, unit_vectors
+from tests.s3_server import FAULTS, Bucket, FaultyProxy
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -106,14 +112,15 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("az://account@container/a", None),
         ("/pictures/a:b@c", None),
         ("s3://bucket/day:1 and mail to a@b", None),
+        ("az://account@box/a?sv=2024&sig=s3cret%3D", "az://account@box/a"),
     ],
 )
 def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
     assert without_password(text) == (shown or text)
 
 
-def test_no_message_about_a_location_has_its_password(bucket: str) -> None:
-    with_key = bucket.replace("s3://images/likeness", "s3://KEY:s3cret@images/theirs")
+def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:
+    with_key = bucket.address("theirs", credentials="KEY:s3cret@")
     for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
         with pytest.raises(CollectionError) as error:
             Storage.open(location)
@@ -153,23 +160,110 @@ def test_a_record_refuses_altered_content() -> None:
             RunStart.from_bytes(flipped)
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of a local S3 server, as a location."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
+@pytest.mark.parametrize("size", [1_000, 20_000_000], ids=["at once", "in parts"])
+def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, size: int) -> None:
+    """pyarrow's stream completes the upload of what was written when something is raised within it."""
+    bucket.put("here/file", b"before")
+    (tmp_path / "new").write_bytes(b"x" * size)
+    proxy = FaultyProxy(bucket.server, share=1.0, seed=0, faults=("400",), after=1 if size > 1_000 else 0)
+    with proxy.listening() as host, pytest.raises(CollectionError, match=r"here/file cannot be written \("):
+        Storage.open(bucket.address("here", server=host)).put_file(tmp_path / "new", "file")
+    assert (tmp_path / "new").exists()
+    assert Storage.open(bucket.address("here")).read("file") == b"before"
+    Storage.open(bucket.address("here")).put_file(tmp_path / "new", "file")
+    assert Storage.open(bucket.address("here")).size("file") == size
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, fault: str) -> None:
+    content = os.urandom(9_000_000)
+    (tmp_path / "large").write_bytes(content)
+    proxy = FaultyProxy(bucket.server, share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
+    with proxy.listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        for number in range(8):
+            storage.write_atomic(f"small/{number}", f"{number}".encode())
+        storage.put_file(tmp_path / "large", "large")
+        assert storage.read("large") == content
+        assert [storage.read(entry.path) for entry in storage.list("small")] == [b"%d" % n for n in range(8)]
+        update_file(storage, "counted", lambda before: before if before == b"1" else b"1")
+        assert storage.read("counted") == b"1"
+        storage.delete("small")
+        assert storage.list("small") == []
+    assert proxy.count[fault] > 0
+
+
+@pytest.mark.parametrize("action", ["list", "write", "change"])
+def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
+    storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{unused_port()}"))
+    actions: dict[str, Callable[[], object]] = {
+        "list": storage.list,
+        "write": lambda: storage.write_atomic("file", b""),
+        "change": lambda: update_file(storage, "file", lambda _: b"x"),
+    }
+    started = time.monotonic()
+    with pytest.raises(CollectionError, match=rf"{bucket.name}/here") as error:
+        actions[action]()
+    assert "\n" not in str(error.value)
+    assert time.monotonic() - started < 40
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both clients ask the very server that the environment names, with the credentials that it names."""
+    with heard_by() as (host, heard):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}")
+        monkeypatch.setenv(
+            "AZURE_STORAGE_CONNECTION_STRING",
+            f"AccountName=shop;AccountKey={base64.b64encode(b'key').decode()};BlobEndpoint=http://{host}/shop",
+        )
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
+        for address in ("gs://images/here", "az://images/here"):
+            storage = Storage.open(address)
+            with suppress(CollectionError):  # to Azure's client a container that lists nothing is an error
+                assert not storage.exists("file")
+            with pytest.raises(CollectionError, match="images/here/file cannot be written"):
+                storage.write_atomic("file", b"x")
+    by_method = {(path.startswith("/shop/"), method) for method, path, _ in heard}
+    assert {(False, "GET"), (True, "HEAD")} <= by_method
+    assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
+    assert all(("SharedKey shop:" in (login or "")) == path.startswith("/shop/") for _, path, login in heard)
+
+
+@contextmanager
+def heard_by() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
+    """host:port of a server that has nothing, and what it was asked: method, path and Authorization."""
+    heard: list[tuple[str, str, str | None]] = []
+
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            heard.append((self.command, self.path, self.headers.get("Authorization")))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        host, port = server.get_host_and_port()
-        boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(Bucket="images")
-        yield f"s3://images/likeness?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+        yield f"127.0.0.1:{server.server_address[1]}", heard
     finally:
-        server.stop()
+        server.shutdown()
+        server.server_close()
 
 
-def test_a_collection_in_an_object_store(bucket: str) -> None:
-    collection = Collection.create_or_open(bucket)
+def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
     vectors = unit_vectors(50)
     ids = [f"{number:02d}" for number in range(50)]
     start = collection.start_run("memory:", ModelRecord(id="m", revision=None, fingerprint="f", dim=8))
@@ -190,6 +284,7 @@ def test_a_collection_in_an_object_store(bucket: str) -> None:
     assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)
     path = "index/segments/000001-00/rows.arrow"
     reopened.storage.write_atomic(path, reopened.storage.read(path)[:-1])
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "another machine's"))
     with pytest.raises(DamagedVersionError, match=r"rows\.arrow has .* bytes, expected"):
         Searcher.open(reopened)
     assert build_index(reopened).version == "000002"

@@ -1,0 +1,173 @@
+"""Buckets: which one an address names, and how it is reached by the environment that each cloud's own tools read."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow.fs as pafs
+
+from index.errors import CollectionError
+
+CONNECT_S: Final = 5.0
+"""A machine that does not answer by then is not there; the next attempt may find another."""
+
+REQUEST_S: Final = 30.0
+"""A store that sends nothing for so long has lost the request: they answer within a second, or with an error."""
+
+ATTEMPTS: Final = 9
+"""The pauses between them double from 50 ms and come to 13 s: stores that ask to slow down mean seconds, and whoever
+mistyped an address should not wait for minutes.
+"""
+
+_SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
+_S3_OPTIONS: Final = ("endpoint_override", "scheme", "region")
+_OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": ("endpoint_override", "scheme")}
+_ANONYMOUS: Final = "anonymous"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """A bucket, or a container of an Azure account, and how it is reached.
+
+    `user` and `secret` are what the address says: an access key, or Azure's account and its shared access signature.
+    `endpoint` is a URL; empty for the cloud's own.
+    """
+
+    scheme: str
+    name: str
+    user: str = ""
+    secret: str = field(default="", repr=False)
+    endpoint: str = ""
+    region: str = ""
+
+    @classmethod
+    def of(cls, address: str) -> tuple[Bucket, str]:
+        """The bucket of an s3:// gs:// az:// (or abfs://) address, and the prefix in it. Nobody is asked.
+
+        CollectionError for what is no such address.
+        """
+        parts = urlsplit(address)
+        scheme = _SCHEMES[parts.scheme]
+        login, _, name = parts.netloc.rpartition("@")
+        user, _, secret = login.partition(":")
+        if not name or ":" in name:
+            raise CollectionError(f"{without_secrets(address)}: expected {parts.scheme}://bucket/prefix")
+        # In a prefix % is a character like any other.
+        prefix = parts.path.strip("/")
+        if scheme == "az":
+            return cls._azure(address, name, unquote(user), parts.query), prefix
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = sorted(options.keys() - set(_OPTIONS[scheme]))
+        if unknown:
+            raise CollectionError(
+                f"{without_secrets(address)}: expected none but {', '.join(_OPTIONS[scheme])} after the question mark"
+            )
+        endpoint = options.get("endpoint_override", "")
+        if endpoint and "://" not in endpoint:
+            endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
+        bucket = cls(
+            scheme=scheme,
+            name=name,
+            user=unquote(user),
+            secret=unquote(secret),
+            endpoint=endpoint or _endpoint(scheme),
+            region=options.get("region", ""),
+        )
+        return bucket, prefix
+
+    @classmethod
+    def _azure(cls, address: str, container: str, user: str, query: str) -> Bucket:
+        connection = _azure_connection()
+        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT", "") or connection.get("AccountName", "")
+        if not account:
+            raise CollectionError(
+                f"{without_secrets(address)}: expected a storage account; set AZURE_STORAGE_ACCOUNT or write "
+                "az://account@container/…"
+            )
+        signature = query if "sig=" in query else ""
+        endpoint = connection.get("BlobEndpoint", "").rstrip("/")
+        return cls(scheme="az", name=container, user=account, secret=signature, endpoint=endpoint)
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether no credentials are looked for; so it is with s3://anonymous@bucket/…, and with Google's emulator."""
+        return self.user == _ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
+
+    def filesystem(self) -> pafs.FileSystem:
+        """pyarrow's client, which reads. OSError where the region of a bucket at Amazon cannot be found out."""
+        if self.scheme == "s3":
+            return self._s3()
+        scheme, _, host = self.endpoint.partition("://")
+        if self.scheme == "gs":
+            server: dict[str, Any] = {"scheme": scheme, "endpoint_override": host} if host else {}
+            limit = timedelta(seconds=REQUEST_S)
+            return pafs.GcsFileSystem(anonymous=self.anonymous, retry_time_limit=limit, **server)
+        key, signature = self.azure_secrets()
+        server = {}
+        if host:
+            host = host.removesuffix(f"/{self.user}")  # of an emulator, which pyarrow adds itself
+            server = {f"{kind}_storage_authority": host for kind in ("blob", "dfs")}
+            server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
+        return pafs.AzureFileSystem(self.user, account_key=key, sas_token=signature, **server)
+
+    def _s3(self) -> pafs.S3FileSystem:
+        with_keys = self.secret and not self.anonymous
+        return pafs.S3FileSystem(
+            access_key=self.user if with_keys else None,
+            secret_key=self.secret if with_keys else None,
+            anonymous=self.anonymous,
+            endpoint_override=self.endpoint or None,
+            region=self.region or self._region_found(),
+            connect_timeout=CONNECT_S,
+            request_timeout=REQUEST_S,
+            # Amazon's "standard" one waits a second on average before the first repetition, and gives up early where
+            # many requests fail at once.
+            retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=ATTEMPTS),
+        )
+
+    def _region_found(self) -> str | None:
+        """Amazon says it to everybody; whoever cannot ask there, in a closed network say, has set it."""
+        named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if named or self.endpoint:
+            return named
+        return pafs.resolve_s3_region(self.name)
+
+    def azure_secrets(self) -> tuple[str | None, str | None]:
+        """Account key and shared access signature; neither: Azure's own tools know who this is."""
+        connection = _azure_connection()
+        signature = self.secret or os.environ.get("AZURE_STORAGE_SAS_TOKEN") or connection.get("SharedAccessSignature")
+        if signature:
+            return None, signature.removeprefix("?")
+        return os.environ.get("AZURE_STORAGE_KEY") or connection.get("AccountKey"), None
+
+
+def is_bucket(address: str) -> bool:
+    """Whether an address has the scheme of an object store."""
+    return urlsplit(address).scheme in _SCHEMES if "://" in address else False
+
+
+def without_secrets(text: str) -> str:
+    """An address, or a text that has one, without its credentials, for whatever people or other machines read.
+
+    A secret with a slash should be written with %2F; one that is not, and that nothing can open, is left out too.
+    """
+    text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
+    return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
+
+
+def _endpoint(scheme: str) -> str:
+    if scheme == "gs":
+        host = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        return host if "://" in host or not host else f"http://{host}"
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+
+
+def _azure_connection() -> dict[str, str]:
+    """The parts of AZURE_STORAGE_CONNECTION_STRING."""
+    parts = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
+    return {name: value for name, _, value in (part.partition("=") for part in parts if "=" in part)}

@@ -1,0 +1,222 @@
+"""Reads and lists a bucket and writes to it, all or nothing, through obstore.
+
+pyarrow completes an upload of which the half was written when something was raised, does not repeat every read that
+failed, has no conditional writes, and lists no ETags.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import BaseError, GenericError, InvalidPathError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from index.clouds import ATTEMPTS, CONNECT_S, REQUEST_S, Bucket
+from index.errors import CollectionError
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, RetryConfig
+
+T = TypeVar("T")
+Store = S3Store | GCSStore | AzureStore
+
+_PART: Final = 8 << 20  # of an upload: at a megabyte a second one takes a third of the time that there is for it
+_CLIENT: ClientConfig = {
+    "allow_http": True,
+    "connect_timeout": timedelta(seconds=CONNECT_S),
+    "read_timeout": timedelta(seconds=REQUEST_S),
+    "timeout": timedelta(seconds=2 * REQUEST_S),  # what is read of a body by then is not read again
+}
+_RETRY: RetryConfig = {
+    "max_retries": ATTEMPTS - 1,
+    "retry_timeout": timedelta(seconds=REQUEST_S),
+    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+_LEAST: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
+_BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
+_FEW_PREFIXES: Final = 32
+_LISTINGS: Final = 32  # at once: each waits for one page after the other
+
+
+class OddKeyError(CollectionError):
+    """A key with an empty segment, or one that is a dot or two."""
+
+
+@cache
+def object_store(bucket: Bucket) -> Store:
+    """One client for each bucket in this process, so that connections are kept."""
+    if bucket.scheme == "gs":
+        google: Any = {"skip_signature": True} if bucket.anonymous else {}
+        if bucket.endpoint:
+            # An emulator's: with a base URL alone obstore asks the machine for a token before it writes.
+            account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+            google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
+        return GCSStore(bucket.name, config=google, client_options=_CLIENT, retry_config=_RETRY)
+    if bucket.scheme == "az":
+        key, signature = bucket.azure_secrets()
+        azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
+        given: Any = {name: value for name, value in azure.items() if value}
+        return AzureStore(bucket.name, config=given, client_options=_CLIENT, retry_config=_RETRY)
+    return _s3(bucket)
+
+
+def _s3(bucket: Bucket) -> S3Store:
+    config: Any = {"region": bucket.region or "us-east-1"}
+    if bucket.endpoint:
+        config["endpoint"] = bucket.endpoint
+    if bucket.anonymous:
+        config["skip_signature"] = True
+        return S3Store(bucket.name, config=config, client_options=_CLIENT, retry_config=_RETRY)
+    if bucket.secret:
+        config |= {"access_key_id": bucket.user, "secret_access_key": bucket.secret}
+        return S3Store(bucket.name, config=config, client_options=_CLIENT, retry_config=_RETRY)
+    # obstore by itself does not read the profiles of ~/.aws, which all else here does.
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
+        provider = Boto3CredentialProvider()
+    except ValueError as error:
+        raise CollectionError(
+            f"s3://{bucket.name}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "AWS_PROFILE or a role, on every machine"
+        ) from error
+    return S3Store(
+        bucket.name, config=config, client_options=_CLIENT, retry_config=_RETRY, credential_provider=provider
+    )
+
+
+def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
+    """Put an object under its name, complete or not at all, over whatever was there. CollectionError when refused."""
+    try:
+        store = object_store(bucket)
+        repeated(lambda: obstore.put(store, key, content, chunk_size=_PART))
+    except (BaseError, FileNotFoundError) as error:
+        raise CollectionError(
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({first_line(error)}): expected a bucket that "
+            "exists and credentials that may write to it"
+        ) from error
+
+
+def open_reader(bucket: Bucket, key: str) -> pa.NativeFile:
+    """A seekable object to read. FileNotFoundError when it is missing, OSError when it cannot be read.
+
+    pyarrow's own gives up at an error of the store that is longer than what is to be read, such as a footer of 8 bytes.
+    """
+    store = object_store(bucket)
+    with _as_os_error(bucket, key):
+        size = repeated(lambda: obstore.head(store, key))["size"]
+    return pa.PythonFile(io.BufferedReader(_Reader(bucket, key, size), _LEAST), "r")
+
+
+class _Reader(io.RawIOBase):
+    """Reads an object of `size` bytes by ranges."""
+
+    def __init__(self, bucket: Bucket, key: str, size: int) -> None:
+        self._bucket, self._key, self._size, self._at = bucket, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self._size - self._at)
+        if length <= 0:
+            return 0
+        store = object_store(self._bucket)
+        with _as_os_error(self._bucket, self._key):
+            found = repeated(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
+        buffer[:length] = memoryview(found)
+        self._at += length
+        return length
+
+
+@contextmanager
+def _as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise OSError(f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)})") from error
+
+
+def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
+    """All objects below a prefix, in no order; the prefixes one or two levels below it are listed at once.
+
+    OddKeyError for a key that obstore knows no path of, CollectionError where they may not be listed.
+    """
+    try:
+        yield from _listed(object_store(bucket), prefix)
+    except InvalidPathError as error:
+        raise OddKeyError(first_line(error)) from error
+    except (BaseError, FileNotFoundError) as error:
+        raise CollectionError(first_line(error)) from error
+
+
+def _listed(store: Store, prefix: str) -> Iterator[ObjectMeta]:
+    objects, prefixes = _one_level(store, prefix)
+    yield from objects
+    with ThreadPoolExecutor(_LISTINGS) as pool:
+        if len(prefixes) < _FEW_PREFIXES:
+            below = list(pool.map(lambda name: _one_level(store, name), prefixes))
+            prefixes = []
+            for objects, deeper in below:
+                yield from objects
+                prefixes += deeper
+        for objects in pool.map(lambda name: _all_below(store, name), prefixes):
+            yield from objects
+
+
+def _one_level(store: Store, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
+    found = repeated(lambda: obstore.list_with_delimiter(store, prefix or None))
+    return list(found["objects"]), list(found["common_prefixes"])
+
+
+def _all_below(store: Store, prefix: str) -> list[ObjectMeta]:
+    found: list[ObjectMeta] = []
+
+    def go_on() -> None:
+        for page in obstore.list(store, prefix, offset=found[-1]["path"] if found else None, chunk_size=1000):
+            found.extend(page)
+
+    repeated(go_on)
+    return found
+
+
+def repeated(operation: Callable[[], T]) -> T:
+    """`operation`, up to `ATTEMPTS` times: obstore repeats requests by itself, but not where an answer breaks off."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return operation()
+        except GenericError as error:
+            if not _BROKEN_OFF.search(str(error)):
+                raise
+            time.sleep(0.05 * 2**attempt)
+    return operation()
+
+
+def first_line(error: Exception) -> str:
+    """What obstore says of an error, without its source code's view of it."""
+    return str(error).splitlines()[0]

@@ -1,0 +1,255 @@
+"""An S3 server on loopback (moto's, over real sockets), and a proxy before it that makes trouble by a seed."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import secrets
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import boto3  # type: ignore[import-untyped]
+from moto.server import ThreadedMotoServer
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_REGION": "us-east-1",
+}
+"""What a test has to have in its environment; the server takes any."""
+
+FAULTS = ("500", "503", "refused", "unheard", "cut", "slow")
+"""Answers of 500 and 503; a connection closed before the request is passed on, or after it was carried out; a body
+that ends half way; one that pauses half way.
+"""
+
+_ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</RequestId></Error>"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """host:port of a server without buckets. What is in it is the process's: all servers of it share their content."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"{host}:{port}"
+    finally:
+        server.stop()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """An empty bucket at `server` (host:port)."""
+
+    name: str
+    server: str
+
+    @property
+    def endpoint(self) -> str:
+        """What AWS_ENDPOINT_URL is set to."""
+        return f"http://{self.server}"
+
+    @cached_property
+    def client(self) -> Any:
+        """boto3's."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+        )
+
+    def address(self, prefix: str, server: str | None = None, credentials: str = "") -> str:
+        """An s3:// address that names the server itself, so that no environment has to."""
+        query = f"scheme=http&endpoint_override={server or self.server}&region=us-east-1"
+        return f"s3://{credentials}{self.name}/{prefix}?{query}"
+
+    def put(self, key: str, data: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+    def unfinished_uploads(self) -> list[str]:
+        """Keys of uploads in parts that were neither completed nor aborted."""
+        found = self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
+        return [upload["Key"] for upload in found]
+
+
+def new_bucket(server: str) -> Bucket:
+    """One whose name no other has."""
+    bucket = Bucket(f"b-{secrets.token_hex(6)}", server)
+    bucket.client.create_bucket(Bucket=bucket.name)
+    return bucket
+
+
+@dataclass
+class FaultyProxy:
+    """A share of the requests goes wrong, in one of the ways of `faults`; listings come in pages of `page` keys.
+
+    No request (its method and target) goes wrong more than twice in a row, so whoever tries three times succeeds,
+    unless it is refused with a 400.
+    """
+
+    upstream: str
+    share: float
+    seed: int
+    faults: Sequence[str] = FAULTS
+    page: int = 1000
+    pause_s: float = 0.2
+    after: int = 0
+    """So many requests go well first."""
+    count: Counter[str] = field(default_factory=Counter)
+    """How often each fault happened, and `requests`."""
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._in_a_row: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def draw(self, request: str) -> str | None:
+        """What shall go wrong with a request; None: nothing."""
+        with self._lock:
+            self.count["requests"] += 1
+            late = self.count["requests"] <= self.after or self._in_a_row[request] >= 2
+            if self._random.random() >= self.share or late:
+                self._in_a_row[request] = 0
+                return None
+            self._in_a_row[request] += 1
+            fault = self._random.choice(list(self.faults))
+            self.count[fault] += 1
+            return fault
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Its host:port."""
+        handler = type("Handler", (_Handler,), {"proxy": self})
+        server = _Server(("127.0.0.1", 0), handler)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients close connections as they like."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: FaultyProxy
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def handle_one_request(self) -> None:
+        with suppress(ConnectionError, TimeoutError):
+            super().handle_one_request()
+            return
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        body = self._body()
+        fault = self.proxy.draw(f"{self.command} {self.path}")
+        if fault in ("400", "500", "503"):
+            self._fail(int(fault))
+            return
+        if fault == "refused":
+            self._hang_up()
+            return
+        status, headers, data = self._passed_on(body)
+        if fault == "unheard":
+            self._hang_up()
+            return
+        self._answer(status, headers, data, fault)
+
+    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Expect", "").lower() == "100-continue" or "chunked" not in self.headers.get(
+            "Transfer-Encoding", ""
+        ):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunks = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return b"".join(chunks)
+
+    def _passed_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        url = urlsplit(self.path)
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        target = self.path
+        if query.get("list-type") == "2":
+            target = f"{url.path}?{urlencode({**query, 'max-keys': str(self.proxy.page)})}"
+        skipped = {"connection", "transfer-encoding", "content-length", "expect"}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in skipped}
+        host, port = self.proxy.upstream.split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        try:
+            nothing = b"" if self.command in ("PUT", "POST") else None
+            connection.request(self.command, target, body or nothing, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+        finally:
+            connection.close()
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, fault: str | None) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                self.send_header(name, value)
+        length = next((value for name, value in headers if name.lower() == "content-length"), str(len(data)))
+        if status != 204:
+            self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        half = len(data) // 2
+        self.wfile.write(data[:half])
+        if fault == "cut" and data:
+            self._hang_up()
+            return
+        if fault == "slow":
+            self.wfile.flush()
+            time.sleep(self.proxy.pause_s)
+        self.wfile.write(data[half:])
+
+    def _fail(self, status: int) -> None:
+        codes = {400: "InvalidRequest", 500: "InternalError", 503: "SlowDown"}
+        body = _ERROR.format(code=codes[status]).encode()
+        self.send_response_only(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
