@@ -46,6 +46,7 @@ fix: $(READY)  ## Format, and repair what the linter can
 bench: $(READY)  ## Run the benchmarks in their quick form
 	$(BIN)/python -m benchmarks.demo_model --quick
 	$(BIN)/python -m benchmarks.embed --quick
+	$(BIN)/python -m benchmarks.cluster --quick
 	$(BIN)/python -m benchmarks.index --quick
 	$(BIN)/python -m benchmarks.reembed --quick
 	$(BIN)/python -m benchmarks.serve --quick

@@ -46,12 +46,26 @@ def carry_out(
     written = []
     try:
         with ray_cluster(request.address, verbose=request.verbose):
-            pool = Pool.fitting(request.actors, request.num_gpus, request.accelerator_type)
+            pool = Pool.fitting(
+                request.actors,
+                request.num_gpus,
+                request.accelerator_type,
+                resources=request.actor_resources,
+                memory=load.memory,
+            )
             for plan in plans:
                 options = replace(request.options, decode_threads=_decode_threads(plan.todo))
                 with ProgressBar(console, total=plan.todo.num_rows) as progress:
                     written.append(
-                        write(plan, collection, load=load, crop=crop, options=options, pool=pool, progress=progress)
+                        write(
+                            plan,
+                            collection,
+                            load=load.for_workers(),
+                            crop=crop,
+                            options=options,
+                            pool=pool,
+                            progress=progress,
+                        )
                     )
     except KeyboardInterrupt:
         console.print("what was embedded is kept: the same command goes on with it")

@@ -2,22 +2,23 @@
 
 import logging
 import os
-import signal
-import socket
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from jobs.cluster_join import join
 from jobs.errors import JobError
+from jobs.ray_init import init
 
 DECODE_MEMORY = 2**30
 """Bytes that a decode task may take; without a figure Ray's memory monitor kills and retries for ever."""
+
+_ACCELERATOR = "accelerator_type:"  # with which Ray names a kind of GPU among the resources of a node
 
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
@@ -35,7 +36,7 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     level = logging.INFO if verbose else logging.ERROR
     with nullcontext() if verbose else _native_stderr_muted():
         if address is not None:
-            _connect(address, log_to_driver=verbose, logging_level=level)
+            join(address, log_to_driver=verbose, logging_level=level)
         else:
             _start_here(log_to_driver=verbose, logging_level=level)
         try:
@@ -44,24 +45,9 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
             ray.shutdown()
 
 
-def _init(**options: Any) -> None:
-    """`ray.init`, which puts a handler of SIGTERM that exits with 15 in the place of this process's own."""
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM) if in_main else None
-    try:
-        ray.init(**options)
-    except SystemExit as stop:
-        if callable(handler) and stop.code == signal.SIGTERM:  # Ray's was there already
-            handler(signal.SIGTERM, None)
-        raise
-    finally:
-        if callable(handler):  # without one, Ray's at least ends what it started
-            signal.signal(signal.SIGTERM, handler)
-
-
 def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
     try:
-        _init(
+        init(
             address="local",  # never the remains of a cluster whose driver was killed
             num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
             include_dashboard=False,
@@ -73,20 +59,6 @@ def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
         raise JobError(
             f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or join a "
             "cluster with --address"
-        ) from error
-
-
-def _connect(address: str, *, log_to_driver: bool, logging_level: int) -> None:
-    """Join a cluster. Where nobody listens `ray.init` tries for two minutes and then exits without a word."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        if port.isdigit():
-            socket.create_connection((host, int(port)), timeout=10).close()
-        _init(address=address, log_to_driver=log_to_driver, logging_level=logging_level)
-    except (OSError, SystemExit, RuntimeError, ValueError) as error:
-        raise JobError(
-            f"cannot join the Ray cluster at {address} ({error}): expected HOST:PORT as `ray start --head` printed it, "
-            "ray://HOST:PORT, or auto"
         ) from error
 
 
@@ -108,46 +80,113 @@ def _native_stderr_muted() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How many embedding actors, (least, most), and what each takes: a share of a GPU, or none, of some kind."""
+    """How many embedding actors, (least, most), and what each reserves beside its CPU.
+
+    `num_gpus` may be a share of one, of some `accelerator_type`; `resources` are a cluster's own, by name; `memory` is
+    host memory in bytes.
+    """
 
     actors: tuple[int, int] = (1, 1)
     num_gpus: float = 0
     accelerator_type: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    memory: int = 0
+
+    @property
+    def reserved(self) -> dict[str, Any]:
+        """For Ray, of one actor."""
+        return {
+            "num_cpus": 1,
+            "num_gpus": self.num_gpus or None,
+            "accelerator_type": self.accelerator_type,
+            "resources": dict(self.resources) or None,
+            "memory": self.memory or None,
+        }
 
     @classmethod
     def fitting(
-        cls, actors: tuple[int, int] | None, num_gpus: float | None, accelerator_type: str | None = None
+        cls,
+        actors: tuple[int, int] | None,
+        num_gpus: float | None,
+        accelerator_type: str | None = None,
+        *,
+        resources: Mapping[str, float] | None = None,
+        memory: int = 0,
     ) -> "Pool":
-        """What was asked for; else an actor for every GPU of the connected cluster, or one a node without GPUs.
+        """What was asked for; else an actor wherever the GPUs or `resources` of a node of the connected cluster
+        have room for one, or one a node where it needs neither.
 
         Raises `JobError` for what the cluster cannot hold: Ray would wait for it for ever.
         """
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        gpus, cpus = resources.get("GPU", 0.0), int(resources.get("CPU", 0))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
         share = (1.0 if gpus else 0.0) if num_gpus is None else num_gpus
+        pool = cls(num_gpus=share, accelerator_type=accelerator_type, resources=resources or {}, memory=memory)
+        rooms = _rooms(nodes, pool._needs)
         if actors is None:
-            nodes = len([node for node in ray.nodes() if node["Alive"]])  # type: ignore[no-untyped-call]
-            count = max(1, int(gpus / share)) if share else nodes
-            actors = (count, count)
-        if actors[1] >= cpus:
+            count = sum(rooms) if share or resources else sum(room > 0 for room in rooms)
+            actors = (max(1, min(count, cpus - 1)),) * 2
+        if actors[0] >= cpus:
             raise JobError(
-                f"{actors[1]} actors, with a CPU each, leave none of the cluster's {cpus} CPUs for decoding: "
+                f"{actors[0]} actors, with a CPU each, leave none of the cluster's {cpus} CPUs for decoding: "
                 f"ask for at most {cpus - 1} with --actors"
             )
-        if actors[0] * share > gpus:
+        if actors[0] > sum(rooms):
             raise JobError(
-                f"{actors[0]} actors with {share:g} GPUs each need {actors[0] * share:g} GPUs, the cluster has "
-                f"{gpus:g}: ask for fewer with --actors, or for a smaller share with --num-gpus"
+                f"{actors[0]} actors were asked for, each with {_listed(pool._needs)}; the cluster has room for "
+                f"{sum(rooms)}: ask for fewer with --actors, for less for each, or add nodes"
             )
-        kinds = [name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")]
-        if accelerator_type is not None and accelerator_type not in kinds:
+        if (most := max(node.get("memory", 0) for node in nodes)) < DECODE_MEMORY:
             raise JobError(
-                f"the cluster has no accelerator {accelerator_type!r}: it has {', '.join(kinds) or 'none'}; "
-                "name one of these with --accelerator-type, or leave it out"
+                f"decoding takes up to {DECODE_MEMORY >> 20:,} MiB, Ray sees {int(most) >> 20:,} MiB to work with on "
+                "the largest node: free some memory"
             )
-        if resources.get("memory", 0) < DECODE_MEMORY:
-            raise JobError(
-                f"decoding takes up to {DECODE_MEMORY >> 20:,} MiB, Ray sees {int(resources.get('memory', 0)) >> 20:,} "
-                "MiB to work with: free some memory"
-            )
-        return cls(actors=actors, num_gpus=share, accelerator_type=accelerator_type)
+        return replace(pool, actors=actors)
+
+    @property
+    def _needs(self) -> dict[str, float]:
+        """Of one actor, as Ray counts it; what it does not need is left out."""
+        # Any number of actors may share in an accelerator of a kind: Ray itself takes so little of it.
+        kind = {f"{_ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
+        needs = {"CPU": 1.0, "GPU": self.num_gpus, "memory": float(self.memory), **self.resources, **kind}
+        return {name: need for name, need in needs.items() if need}
+
+
+def _rooms(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> list[int]:
+    """How many actors with these needs each node can hold; JobError when none can hold one."""
+    for name, need in needs.items():
+        if (most := max(node.get(name, 0.0) for node in nodes)) < need:
+            raise JobError(_too_much(name, need, most, nodes))
+    # Shares such as 0.1 are not exact.
+    rooms = [min(int(node.get(name, 0.0) / need + 1e-6) for name, need in needs.items()) for node in nodes]
+    if not any(rooms):
+        raise JobError(
+            f"no node has all at once that an actor takes, {_listed(needs)}: ask for less, or add such a node"
+        )
+    return rooms
+
+
+def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, float]]) -> str:
+    """What to say where no node has so much of something."""
+    if name.startswith(_ACCELERATOR):
+        kinds = sorted(
+            {kind.removeprefix(_ACCELERATOR) for node in nodes for kind in node if kind.startswith(_ACCELERATOR)}
+        )
+        return (
+            f"the cluster has no accelerator {name.removeprefix(_ACCELERATOR)!r}: it has {', '.join(kinds) or 'none'}; "
+            "name one of these with --accelerator-type, or leave it out"
+        )
+    remedy = {
+        "GPU": "ask for a smaller share with --num-gpus",
+        "memory": "free some memory, or add a larger node",
+        "CPU": "add a node with CPUs for Ray",
+    }.get(name, "ask for less with --actor-resources, or add a node that has it")
+    return f"an actor takes {_listed({name: need})}, the node with the most has {_listed({name: most})}: {remedy}"
+
+
+def _listed(amounts: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{int(amount) >> 20:,} MiB" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in amounts.items()
+        if not name.startswith(_ACCELERATOR)
+    )

@@ -13,6 +13,7 @@ from jobs.index_commands import build_and_show
 from jobs.options import (
     DEFAULT_MODEL,
     AcceleratorOption,
+    ActorResourcesOption,
     ActorsOption,
     AddressOption,
     BatchSizeOption,
@@ -31,6 +32,7 @@ from jobs.options import (
     model_named,
     parse_actors,
     parse_extensions,
+    parse_resources,
 )
 
 
@@ -43,6 +45,7 @@ def embed(
     num_gpus: NumGpusOption = None,
     actors: ActorsOption = None,
     accelerator_type: AcceleratorOption = None,
+    actor_resources: ActorResourcesOption = None,
     batch_size: BatchSizeOption = 64,
     block_size: BlockSizeOption = 256,
     max_reject_rate: RejectRateOption = 0.05,
@@ -68,6 +71,7 @@ def embed(
         num_gpus=num_gpus,
         actors=parse_actors(actors),
         accelerator_type=accelerator_type,
+        actor_resources=parse_resources(actor_resources),
         address=address,
         verbose=verbose,
     )

@@ -16,12 +16,14 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import RowFile
 from jobs.cluster import DECODE_MEMORY, Pool
+from jobs.cluster_join import lacking
 from jobs.commit import Written
 from jobs.errors import JobError
 from jobs.plan import Plan
 from jobs.report import EmbedReport, Progress
 from jobs.request import EmbedOptions
-from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
+from jobs.stage_metrics import CountedEmbedBlock, counted_fetch_and_decode
+from jobs.stages import BlockSummary, DecodeSettings, attempt_name
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
@@ -40,7 +42,7 @@ def write(
     """Write the rows of what is to do; nothing counts before `commit`. `LeaseLostError` once another job writes."""
     report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
-    files = list(plan.files)
+    files = {file.path: file for file in plan.files}
     if plan.todo.num_rows:
         actor = {
             "load": load,
@@ -50,11 +52,12 @@ def write(
             "attempt": attempt_name(plan.attempt),
         }
         for block in _blocks(plan.todo, crop, actor, options, pool):
-            files.append(RowFile(path=block.path, rows=block.rows, size=block.size))
-            report.add(block)
+            if block.path not in files:  # Ray may tell of a block again that it tried again
+                files[block.path] = RowFile(path=block.path, rows=block.rows, size=block.size)
+                report.add(block)
             progress.advance(report)
             collection.check_lease()  # else a job that was taken over from would compute on to its end
-    return Written(plan=plan, run=run, files=files, report=report)
+    return Written(plan=plan, run=run, files=list(files.values()), report=report)
 
 
 def _blocks(
@@ -72,7 +75,7 @@ def _blocks(
     rows = (
         ray.data.from_arrow(slices)
         .map_batches(
-            fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+            counted_fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
             fn_kwargs={"settings": decode},
             batch_size=None,
             batch_format="pyarrow",
@@ -80,14 +83,12 @@ def _blocks(
             memory=DECODE_MEMORY,
         )
         .map_batches(
-            EmbedBlock,
+            CountedEmbedBlock,
             fn_constructor_kwargs=actor,
             batch_size=options.block_size,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
-            num_cpus=1,
-            num_gpus=pool.num_gpus or None,
-            accelerator_type=pool.accelerator_type,
+            **pool.reserved,
         )
         .iter_rows()
     )
@@ -96,8 +97,8 @@ def _blocks(
             yield BlockSummary.of(row)
     except ray.exceptions.RayError as error:
         raise JobError(
-            f"the job stopped: {_innermost(error)}. What was embedded is kept; the same command goes on with it. "
-            "--verbose shows what Ray and its workers print"
+            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; the same command goes "
+            "on with it. --verbose shows what Ray and its workers print"
         ) from error
 
 

@@ -29,7 +29,10 @@ class OutputFormat(StrEnum):
 CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folder or bucket prefix.")]
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")]
 AddressOption = Annotated[
-    str | None, typer.Option(help="A Ray cluster's address; by default one is started here, where it pays.")
+    str | None,
+    typer.Option(
+        help="A Ray cluster: HOST:PORT, ray://HOST:10001 or auto; by default one is started here, where it pays."
+    ),
 ]
 ModelOption = Annotated[
     str,
@@ -39,6 +42,9 @@ RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, ta
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
 NumGpusOption = Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")]
 ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
+ActorResourcesOption = Annotated[
+    str | None, typer.Option(help='What each actor takes of a cluster\'s own resources, as JSON: {"npu": 1}.')
+]
 AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
 BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")]
@@ -72,6 +78,26 @@ def parse_actors(text: str | None) -> tuple[int, int] | None:
     if not 1 <= pair[0] <= pair[1]:
         raise UsageError(f"--actors is {text!r}: expected a number or LEAST:MOST")
     return pair
+
+
+def parse_resources(text: str | None) -> dict[str, float]:
+    """`{"npu": 1}`."""
+    try:
+        amounts = json.loads(text or "{}")
+        valid = isinstance(amounts, dict) and all(
+            isinstance(amount, int | float) and not isinstance(amount, bool) and amount > 0
+            for amount in amounts.values()
+        )
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(f"--actor-resources is {text!r}: expected a JSON object of amounts such as " + '{"npu": 1}')
+    if taken := sorted({"CPU", "GPU", "memory", "object_store_memory"} & set(amounts)):
+        raise UsageError(
+            f"--actor-resources names {', '.join(taken)}: of these each actor takes what Likeness knows "
+            "that it needs, and of GPUs what --num-gpus says"
+        )
+    return {str(name): float(amount) for name, amount in amounts.items()}
 
 
 def parse_extensions(text: str | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from jobs.errors import UsageError
 from jobs.options import (
     AcceleratorOption,
+    ActorResourcesOption,
     ActorsOption,
     AddressOption,
     BatchSizeOption,
@@ -31,6 +32,7 @@ from jobs.options import (
     model_named,
     parse_actors,
     parse_extensions,
+    parse_resources,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def reembed(
     num_gpus: NumGpusOption = None,
     actors: ActorsOption = None,
     accelerator_type: AcceleratorOption = None,
+    actor_resources: ActorResourcesOption = None,
     batch_size: BatchSizeOption = 64,
     block_size: BlockSizeOption = 256,
     max_reject_rate: RejectRateOption = 0.05,
@@ -114,6 +117,7 @@ def reembed(
         actors=parse_actors(actors),
         num_gpus=num_gpus,
         accelerator_type=accelerator_type,
+        actor_resources=parse_resources(actor_resources),
         address=address,
         verbose=verbose,
         missing="delete" if missing is Missing.delete else "keep",

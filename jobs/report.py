@@ -21,12 +21,12 @@ class EmbedReport:
 
     `reject_reasons` counts all rejects of the source, old ones too; `retryable` are those of `rejected` that the next
     job tries again, known once the run is committed. `*_seconds` add up over workers and may exceed
-    `seconds`, which is the clock's.
+    `seconds`, which is the clock's. `actors`: when each began its first block, and ended its last.
     """
 
     listed: int
     already_there: int
-    actors: set[str] = field(default_factory=set)
+    actors: dict[str, tuple[float, float]] = field(default_factory=dict)
     embedded: int = 0
     rejected: int = 0
     retryable: int = 0
@@ -46,7 +46,8 @@ class EmbedReport:
 
     def add(self, block: BlockSummary) -> None:
         """Count a block that is on disk."""
-        self.actors.add(block.actor)
+        began, ended = self.actors.get(block.actor, (block.started_at, block.ended_at))
+        self.actors[block.actor] = (min(began, block.started_at), max(ended, block.ended_at))
         self.started_at = min(self.started_at, block.started_at)
         self.ended_at = max(self.ended_at, block.ended_at)
         self.embedded += block.embedded
@@ -65,11 +66,21 @@ class EmbedReport:
         return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
 
     @property
+    def idle_share(self) -> float:
+        """Share of their time in which actors embedded nothing, and a GPU of theirs was idle."""
+        return max(0.0, 1 - self.model_seconds / self._actor_seconds) if self.seconds else 0.0
+
+    @property
+    def _actor_seconds(self) -> float:
+        """From the first block of each actor to the end of its last: some may have come later, and some been lost."""
+        return sum(ended - began for began, ended in self.actors.values())
+
+    @property
     def bottleneck(self) -> str:
         """The stage that the others waited for: the model if it was nearly always busy, else what supplies it."""
         if not self.seconds:
             return "nothing to do"
-        busy = (self.model_seconds + self.write_seconds) / (self.seconds * len(self.actors))
+        busy = (self.model_seconds + self.write_seconds) / self._actor_seconds
         if busy >= 0.85:
             return f"the model (busy {busy:.0%} of the time)"
         stage = "reading" if self.fetch_seconds > self.decode_seconds else "decoding"
@@ -132,5 +143,10 @@ def embed_table(report: EmbedReport) -> Table:
         table.add_row(f"  {reason}", f"{count:,}", "")
     if report.seconds:
         table.add_row("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart")
+        for stage, by in (("fetch", "thread"), ("decode", "thread"), ("model", "actor"), ("write", "actor")):
+            if seconds := getattr(report, f"{stage}_seconds"):
+                rate = (report.embedded + report.rejected) / seconds
+                table.add_row(f"  {stage}", f"{rate:,.1f}", f"by one {by}")
+        table.add_row("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them")
         table.add_row("bottleneck", "", report.bottleneck)
     return table

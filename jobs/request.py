@@ -1,8 +1,9 @@
 """What an embedding job is asked to do. Light to import: torch and Ray come with the job itself."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from embedder.protocol import Embedder
 from jobs.listing import IMAGE_EXTENSIONS
@@ -19,16 +20,30 @@ class ModelSource:
 
     def __call__(self) -> Embedder:
         from embedder.model import ClipEmbedder
+        from jobs.options import model_named
 
         # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
         # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
         return ClipEmbedder.load(
-            self.model,
+            model_named(self.model),
             revision=self.revision,
             device=self.device,
             batch_size=self.batch_size,
             threads=os.cpu_count(),
         )
+
+    def for_workers(self) -> Self:
+        """The same on other machines, where the demo model may lie elsewhere."""
+        from jobs.options import DEMO_MODEL
+
+        return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
+
+    @property
+    def memory(self) -> int:
+        """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
+        from embedder.checkpoint import Checkpoint
+
+        return 2**30 + sum(path.stat().st_size for path in Checkpoint.find(self.model, self.revision).weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +64,8 @@ class EmbedOptions:
 class JobRequest:
     """A source, its collection, and what the job runs on.
 
-    `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses.
+    `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses. `actor_resources` are
+    what each takes of the resources that the operator of a cluster gave names to.
     """
 
     source: str
@@ -59,6 +75,7 @@ class JobRequest:
     actors: tuple[int, int] | None = None
     num_gpus: float | None = None
     accelerator_type: str | None = None
+    actor_resources: Mapping[str, float] = field(default_factory=dict)
     address: str | None = None
     verbose: bool = False
 

@@ -11,6 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from index.files import SEGMENTS
 from index.records import SegmentRecord
 from index.segment_job import SegmentJob
+from jobs.cluster_join import lacking
 from jobs.errors import JobError
 
 ATTEMPTS = 3
@@ -47,6 +48,7 @@ def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob],
         memory=max(job.memory for job in jobs),
         num_cpus=(cpus := task_cpus(jobs)),
         max_retries=0,  # Ray would begin again under the same name, and for ever where memory runs out
+        scheduling_strategy="SPREAD",  # Ray's default fills a node to one half before it takes another
         # Read when faiss, OpenBLAS and Arrow are loaded, which is before a task could say it.
         runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cpus)}},
     )
@@ -60,6 +62,8 @@ def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob],
                 records[task.number] = ray.get(done)
                 advance(task.job)
             except RayTaskError as error:
+                if (told := lacking(error)) is not None:
+                    raise JobError(told) from error
                 raise error.cause from error
             except RayError as error:
                 again = _begun_again(task, error)

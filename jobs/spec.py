@@ -75,6 +75,9 @@ class Resources(_Section):
     actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
     num_gpus: float | None = Field(None, ge=0, description="GPUs for each actor; may be a fraction")
     accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
+    actor_resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="what each actor takes of a cluster's own resources, such as {npu: 1}"
+    )
     device: str | None = Field(None, description="cuda, cpu, …; none: a GPU where there is one")
     batch_size: int = Field(64, ge=1, description="images in a forward pass")
     block_size: int = Field(256, ge=1, description="images written together: what a crash can cost")
@@ -159,6 +162,7 @@ class JobSpec(_Section):
             actors=resources.actors,
             num_gpus=resources.num_gpus,
             accelerator_type=resources.accelerator_type,
+            actor_resources=resources.actor_resources,
             address=resources.address,
             index=self.index.model_dump(exclude_none=True),
             missing=self.missing,

@@ -1,0 +1,60 @@
+"""Joins a Ray cluster that is there already, and brings the code of this process along for its workers."""
+
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import ray.exceptions
+
+from jobs.errors import JobError
+from jobs.ray_init import init
+
+_PACKAGES = ("embedder", "index", "jobs", "api")
+_OURS = Path(__file__).resolve().parents[1]
+
+
+def shipped_code() -> dict[str, list[str]]:
+    """The `runtime_env` by which workers import this very code, whatever their image holds of it.
+
+    Ray sends the folders once for each state of their files, the demo model's among them (5 MB), and without what
+    Python compiled. What the code needs, torch and faiss say, is a matter of the image: gigabytes, and per machine.
+    """
+    return {"py_modules": [str(_OURS / name) for name in _PACKAGES]}
+
+
+def join(address: str, **options: Any) -> None:
+    """Connect to the cluster at an address; `options` are those of `ray.init`. JobError where that cannot be."""
+    try:
+        # Where nobody listens `ray.init` tries for two minutes and then exits without a word.
+        host, _, port = address.rpartition("://")[2].rpartition(":")
+        if port.isdigit():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        init(address=address, runtime_env=shipped_code(), **options)
+    except (OSError, SystemExit, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        ray.shutdown()
+        told = " ".join(str(error).split())
+        raise JobError(f"cannot join the Ray cluster at {address} ({told}): {_remedy(told)}") from error
+
+
+def _remedy(told: str) -> str:
+    if "ersion mismatch" in told:
+        return (
+            "expected the Ray and the Python of the cluster here as well: run the job with these, or on the cluster "
+            "with `ray job submit`"
+        )
+    return (
+        "expected HOST:PORT as `ray start --head` printed it, from a machine of the cluster; ray://HOST:10001 from any "
+        "other; or auto"
+    )
+
+
+def lacking(error: BaseException) -> str | None:
+    """What to say of an error of a worker that lacks a package; None for other errors."""
+    found = re.search(r"No module named '([^'.]+)", str(error))
+    if found is None:
+        return None
+    return (
+        f"a worker has no package {found[1]!r}: the image of every node must hold what Likeness needs, in the versions "
+        "of constraints.txt; its own code alone is brought along"
+    )

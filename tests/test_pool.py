@@ -1,0 +1,127 @@
+"""How many embedding actors a cluster gets, what is told where it cannot hold them, and what options may ask for."""
+
+from typing import Any
+
+import pytest
+import ray
+
+from jobs.cluster import Pool
+from jobs.cluster_join import lacking, shipped_code
+from jobs.errors import JobError, UsageError
+from jobs.options import DEMO_MODEL, parse_resources
+from jobs.request import ModelSource
+
+GIB = 2**30
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A cluster of these nodes: what a test puts in here."""
+    nodes: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    return nodes
+
+
+def node(cpus: float = 8, gib: float = 32, **own: float) -> dict[str, Any]:
+    return {"Alive": True, "Resources": {"CPU": cpus, "memory": gib * GIB, **own}}
+
+
+def test_a_node_without_gpus_gets_an_actor_and_a_head_without_cpus_none(nodes: list[dict[str, Any]]) -> None:
+    nodes += [node(0), node(4), node(4), {**node(4), "Alive": False}]
+    assert Pool.fitting(None, None).actors == (2, 2)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1)])
+def test_gpus_are_counted_by_node(nodes: list[dict[str, Any]], share: float | None, expected: int) -> None:
+    nodes += [node(), node(8, GPU=4), node(8, GPU=2)]
+    # Shares of 0.3 are 13 and 6 by the GPUs, and 8 on the first by its CPUs.
+    assert Pool.fitting(None, share).actors == (expected, expected)
+
+
+def test_actors_are_counted_by_what_they_need_most(nodes: list[dict[str, Any]]) -> None:
+    nodes += [node(8, npu=2), node(8, npu=3), node(8, 6, npu=4)]
+    pool = Pool.fitting(None, None, resources={"npu": 1}, memory=4 * GIB)
+    assert pool.actors == (2 + 3 + 1,) * 2
+    assert pool.reserved == {
+        "num_cpus": 1,
+        "num_gpus": None,
+        "accelerator_type": None,
+        "resources": {"npu": 1},
+        "memory": 4 * GIB,
+    }
+
+
+def test_one_cpu_is_left_for_decoding(nodes: list[dict[str, Any]]) -> None:
+    nodes += [node(2, GPU=4), node(1, GPU=1)]
+    assert Pool.fitting(None, None).actors == (2, 2)
+
+
+def test_a_pool_may_ask_for_more_than_there_is_yet(nodes: list[dict[str, Any]]) -> None:
+    nodes += [node(8, GPU=1)]
+    assert Pool.fitting((1, 16), 1.0).actors == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"actors": (24, 24)}, "24 actors, with a CPU each, leave none of the cluster's 24 CPUs for decoding"),
+        ({"num_gpus": 3}, "an actor takes 3 GPU, the node with the most has 2 GPU: ask for a smaller share"),
+        ({"resources": {"npu": 1}}, "an actor takes 1 npu, the node with the most has 0 npu: ask for less"),
+        ({"memory": 64 * GIB}, "an actor takes 65,536 MiB, the node with the most has 32,768 MiB: free some memory"),
+        ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; name one of these"),
+        (
+            {"actors": (5, 9), "num_gpus": 0.5, "accelerator_type": "A100"},
+            r"5 actors were asked for, each with 1 CPU, 0.5 GPU; the cluster has room for 4: ask for fewer",
+        ),
+        (
+            {"num_gpus": 1, "resources": {"disk": 1}},
+            "no node has all at once that an actor takes, 1 CPU, 1 GPU, 1 disk: ask for less",
+        ),
+    ],
+)
+def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], told: str) -> None:
+    nodes += [
+        node(GPU=2, **{"accelerator_type:A100": 1}),
+        node(GPU=1, **{"accelerator_type:L4": 1}),
+        node(disk=1),
+    ]
+    with pytest.raises(JobError, match=told):
+        Pool.fitting(**{"actors": None, "num_gpus": None, **options})
+
+
+def test_decoding_needs_memory_on_some_node(nodes: list[dict[str, Any]]) -> None:
+    nodes += [node(4, 0.5), node(4, 0.75)]
+    with pytest.raises(JobError, match="decoding takes up to 1,024 MiB, Ray sees 768 MiB to work with on the largest"):
+        Pool.fitting(None, None)
+
+
+def test_resources_of_actors_are_json() -> None:
+    assert parse_resources(None) == {}
+    assert parse_resources('{"npu": 1, "disk": 0.5}') == {"npu": 1, "disk": 0.5}
+    for text in ("npu", "[1]", '{"npu": "one"}', '{"npu": 0}', '{"npu": true}'):
+        with pytest.raises(UsageError, match=r"--actor-resources is .*expected a JSON object of amounts"):
+            parse_resources(text)
+    with pytest.raises(UsageError, match=r"--actor-resources names GPU, memory: "):
+        parse_resources('{"memory": 1, "GPU": 1}')
+
+
+def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
+    folders = shipped_code()["py_modules"]
+    assert [folder.rpartition("/")[2] for folder in folders] == ["embedder", "index", "jobs", "api"]
+    assert DEMO_MODEL.is_relative_to(folders[2])
+
+
+def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = ModelSource(model=str(DEMO_MODEL), batch_size=8).for_workers()
+    assert (load.model, load.batch_size) == ("demo", 8)
+    assert load().identity == ModelSource(model=str(DEMO_MODEL))().identity
+    assert ModelSource(model="google/siglip").for_workers().model == "google/siglip"
+    weights = sum(path.stat().st_size for path in DEMO_MODEL.glob("*.safetensors"))
+    assert ModelSource(model=str(DEMO_MODEL)).memory == GIB + weights
+
+
+def test_a_package_that_a_worker_lacks_is_named() -> None:
+    told = lacking(RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n"))
+    assert told is not None
+    assert told.startswith("a worker has no package 'faiss': the image of every node must hold what Likeness needs")
+    assert lacking(RuntimeError("out of memory")) is None
