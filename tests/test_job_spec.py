@@ -27,7 +27,7 @@ notify:
   on_success: {command: cat}
   on_failure: {url: "https://hooks.example/${TOKEN}"}
 metrics_file: metrics/likeness.prom
-"""  # noqa: E501
+"""
 
 
 def spec_of(tmp_path: Path, text: str) -> JobSpec:

@@ -19,7 +19,6 @@ from index.records import RunManifest
 from jobs import cli
 from jobs.history import last_runs
 from jobs.ray_init import init
-from jobs.ray_init import init
 from tests.hand_made import MODEL, rows
 from tests.quiet_night import make_job
 from tests.reembed_nights import DEMO, Nights
