@@ -47,7 +47,7 @@ def write(
         actor = {
             "load": load,
             "fingerprint": plan.model.fingerprint,
-            "location": collection.location,
+            "location": collection.storage.address,  # with the credentials that were in it
             "run_id": run.run_id,
             "attempt": attempt_name(plan.attempt),
         }
