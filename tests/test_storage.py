@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
 from index.build import build_index
 from index.collection import Collection
 from index.conditional import update_file
@@ -98,6 +100,8 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = Storage.open("s3://KEY:secret@bucket/prefix?region=eu-west-1")
     assert secret.location == "s3://bucket/prefix?region=eu-west-1"
     assert secret.root == "bucket/prefix"
+    assert "secret" not in repr(secret)
+    assert pickle.loads(pickle.dumps(secret)).bucket == secret.bucket  # a worker needs what the address holds
     assert not secret.is_local
     with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
         Storage.open("ftp://host/folder")
@@ -229,6 +233,10 @@ def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.Monke
                 assert not storage.exists("file")
             with pytest.raises(CollectionError, match="images/here/file cannot be written"):
                 storage.write_atomic("file", b"x")
+            before = len(heard)
+            with pytest.raises(FetchError, match=r"no such file|cannot be read|a\.jpg"):
+                Fetcher().fetch(f"{address}/a.jpg")
+            assert len(heard) > before
     by_method = {(path.startswith("/shop/"), method) for method, path, _ in heard}
     assert {(False, "GET"), (True, "HEAD")} <= by_method
     assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
