@@ -59,6 +59,13 @@ def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path:
     assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
 
 
+def test_a_cache_on_another_disk_is_linked_by_name(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert (tmp_path / "view").readlink() == cache.folder / record().sha256
+    assert (tmp_path / "view").read_bytes() == CONTENT
+
+
 def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     cached = cache.folder / record().sha256
     for damage in (CONTENT[:-1], b"x" + CONTENT[1:]):
