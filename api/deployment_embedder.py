@@ -1,4 +1,4 @@
-"""The model in replicas of its own, and the Embedder that asks them. Only this and `api.deployment` import Ray."""
+"""The model in replicas of its own, and the Embedder that asks them. Uses Ray, as `api.deployment` does."""
 
 import asyncio
 import logging

@@ -20,7 +20,7 @@ def cluster() -> Iterator[None]:
     import ray
     from ray import serve
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     yield
     serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()

@@ -12,7 +12,8 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
-from api.deployment import APP_NAME, application
+from api.deployment import application
+from api.deployment_replica import APP_NAME
 from api.errors import ListenError
 from embedder.model import ClipEmbedder
 from index.errors import NotACollectionError

@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.serve.schema import ServeDeploySchema
 
-from api.deployment import APP_NAME
+from api.deployment_replica import APP_NAME
 from api.settings import ServeSettings
 from jobs.spec import read_spec
 

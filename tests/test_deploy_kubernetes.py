@@ -11,7 +11,7 @@ from kubernetes_validate import ValidationError as KubernetesError
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from api.deployment import APP_NAME
+from api.deployment_replica import APP_NAME
 from api.settings import ServeSettings
 from jobs.spec import read_spec
 from tests.kuberay_fields import ClusterSpec, RayJob, RayService, valid
@@ -104,6 +104,17 @@ def test_the_job(name: str, tmp_path: Path) -> None:
     assert head["volumes"][0]["configMap"]["name"] == files["metadata"]["name"]
     mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
     assert ray_resource(name)["spec"]["entrypoint"] == f"likeness reembed --spec {mounted}/job.yaml"
+
+
+@pytest.mark.parametrize("name", ["cronjob.yaml", "rayjob.yaml", "rayservice.yaml"])
+def test_what_reads_pictures_of_others_may_create_nothing(name: str) -> None:
+    """A picture that breaks a decoder is not to start pods."""
+    [account] = resources("service-account.yaml")
+    cluster = ray_cluster(name)
+    pods = [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    assert {pod["serviceAccountName"] for pod in pods} == {account["metadata"]["name"]}
+    bound = [subject["name"] for each in resources(name) for subject in each.get("subjects", ())]
+    assert account["metadata"]["name"] not in bound
 
 
 def test_the_service() -> None:

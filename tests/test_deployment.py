@@ -19,7 +19,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from api.app import create_app
 from api.compose import LoadModel, build_service
-from api.deployment import APP_NAME, Models, run, serve_app
+from api.deployment import Models, run, serve_app
+from api.deployment_replica import APP_NAME
 from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.local import run_local, running
 from api.service import SearchService

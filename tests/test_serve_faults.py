@@ -12,7 +12,8 @@ import pytest
 import requests
 from ray import serve
 
-from api.deployment import APP_NAME, run
+from api.deployment import run
+from api.deployment_replica import APP_NAME
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.model import ClipEmbedder

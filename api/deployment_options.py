@@ -1,0 +1,62 @@
+"""What Ray Serve is told of each deployment: what a replica reserves, and how many there are."""
+
+from typing import Any, Final
+
+import ray
+from ray import serve
+
+from api.deployment_searcher import SearcherReplica
+from api.replicas import Replicas
+from api.settings import ServeSettings
+
+COMMON: Final[dict[str, Any]] = {
+    # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
+    "max_constructor_retry_count": 2,
+    # One that has died is missed within so long: the default, 10 s, is half of what starting another takes.
+    "health_check_period_s": 2,
+    # `api.telemetry` writes a line for each request.
+    "logging_config": {"enable_access_log": False},
+}
+
+
+def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
+    """The searchers of one shard."""
+    searching = serve.deployment(
+        name=f"Searcher-{number}",
+        ray_actor_options={**resources(settings, model=False), "memory": memory},
+        # Each replica that answers HTTP asks for all that it lets in, at once.
+        max_ongoing_requests=2 * settings.ongoing_requests(),
+        graceful_shutdown_timeout_s=settings.request_timeout_s,
+        **scale(settings.searchers, settings.target_ongoing_requests),
+        **COMMON,
+    )
+    return searching(SearcherReplica).bind(settings, number)
+
+
+def resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
+    """What Ray reserves for a replica, and the environment it runs in; `model`: it holds the model."""
+    return {
+        "num_cpus": settings.num_cpus,
+        "num_gpus": settings.num_gpus if model else 0,
+        # Replicas in a cluster that runs already do not have the environment that the command line sets.
+        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "30000"}, **_shipped_code()},
+    }
+
+
+def _shipped_code() -> dict[str, Any]:
+    """The code that whoever joined a cluster brought along: Serve leaves it out for replicas with a runtime_env."""
+    ours = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
+    return {"py_modules": list(ours["py_modules"])} if "py_modules" in ours else {}
+
+
+def scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
+    """How many there are: always as many, or as the load asks."""
+    if replicas.least == replicas.most:
+        return {"num_replicas": replicas.least}
+    return {
+        "autoscaling_config": {
+            "min_replicas": replicas.least,
+            "max_replicas": replicas.most,
+            "target_ongoing_requests": target_ongoing_requests,
+        }
+    }
