@@ -6,10 +6,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -56,6 +58,17 @@ def test_the_requirements_are_the_projects_own_and_pinned() -> None:
         (True, False),
         (False, True),
     ]
+
+
+def test_volumes_are_mounted_on_folders_of_its_user() -> None:
+    """A named volume is root's where the image has no such folder."""
+    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"].values()
+    mounts = [mount for service in services if "build" in service for mount in service.get("volumes", ())]
+    mounts += re.findall(r" -v (\S+)", (DEPLOY / "docker" / "README.md").read_text())
+    named = {target.rstrip("`") for volume, target in (mount.split(":")[:2] for mount in mounts) if volume.isalpha()}
+    assert named >= {"/data", "/metrics", "/home/likeness/.cache/huggingface"}
+    [made] = [re.findall(r"install -d -o 1000 -g 100 (.+)", rest) for _, rest in instructions() if "install -d" in rest]
+    assert named <= set(made[0].split())
 
 
 def test_both_devices_have_a_stage_and_none_runs_as_root() -> None:
