@@ -114,10 +114,11 @@ class Stores:
 
     def _connect_s3(self, bucket: str, *, anonymous: bool) -> pafs.FileSystem:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         return pafs.S3FileSystem(
             anonymous=anonymous,
             endpoint_override=endpoint,
-            region=None if endpoint else pafs.resolve_s3_region(bucket),
+            region=region or (None if endpoint else pafs.resolve_s3_region(bucket)),
             connect_timeout=self._policy.connect_timeout_s,
             request_timeout=self._policy.timeout_s,
             retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=self._policy.retries + 1),

@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -122,7 +123,7 @@ class Bucket:
             secret_key=self.secret if with_keys else None,
             anonymous=self.anonymous,
             endpoint_override=self.endpoint or None,
-            region=self.region or self._region_found(),
+            region=self.region_found(),
             connect_timeout=CONNECT_S,
             request_timeout=REQUEST_S,
             # Amazon's "standard" one waits a second on average before the first repetition, and gives up early where
@@ -130,12 +131,13 @@ class Bucket:
             retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=ATTEMPTS),
         )
 
-    def _region_found(self) -> str | None:
-        """Amazon says it to everybody; whoever cannot ask there, in a closed network say, has set it."""
-        named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        if named or self.endpoint:
-            return named
-        return pafs.resolve_s3_region(self.name)
+    def region_found(self) -> str | None:
+        """Of S3: the address's, the environment's, or what Amazon says; None: the profile's, at another's server.
+
+        Amazon says it to everybody; whoever cannot ask there, in a closed network say, has set it. OSError else.
+        """
+        named = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return named or (None if self.endpoint else _amazons_region(self.name))
 
     def azure_secrets(self) -> tuple[str | None, str | None]:
         """Account key and shared access signature; neither: Azure's own tools know who this is."""
@@ -158,6 +160,12 @@ def without_secrets(text: str) -> str:
     """
     text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
+
+
+@cache
+def _amazons_region(bucket: str) -> str:
+    """Asked once in a process, for two clients."""
+    return pafs.resolve_s3_region(bucket)
 
 
 def _endpoint(scheme: str) -> str:

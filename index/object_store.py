@@ -74,7 +74,7 @@ def object_store(bucket: Bucket) -> Store:
 
 
 def _s3(bucket: Bucket) -> S3Store:
-    config: Any = {"region": bucket.region or "us-east-1"}
+    config: Any = {"region": region} if (region := bucket.region_found()) else {}
     if bucket.endpoint:
         config["endpoint"] = bucket.endpoint
     if bucket.anonymous:

@@ -1,0 +1,78 @@
+"""Both clients of a bucket, and that which opens its pictures, reach it as its address and the environment say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow.fs as pafs
+import pytest
+from obstore.store import S3Store
+
+from embedder.policy import FetchPolicy
+from embedder.stores import Stores
+from index.clouds import Bucket, _amazons_region
+from index.object_store import object_store
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """One with a key and nothing else in its environment."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    object_store.cache_clear()
+    _amazons_region.cache_clear()
+    return monkeypatch
+
+
+def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
+    bucket, _ = Bucket.of(address)
+    filesystem, store = bucket.filesystem(), object_store(bucket)
+    assert isinstance(filesystem, pafs.S3FileSystem)
+    assert isinstance(store, S3Store)
+    return filesystem, store
+
+
+@pytest.mark.parametrize(
+    ("address", "environment", "region"),
+    [
+        ("s3://mine/a", {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, "eu-west-1"),
+        ("s3://mine/a", {"AWS_DEFAULT_REGION": "us-west-2"}, "us-west-2"),
+        ("s3://mine/a", {}, "ap-south-1"),
+        ("s3://anonymous@mine/a", {}, "ap-south-1"),
+        ("s3://K:S@mine/a", {}, "ap-south-1"),
+        ("s3://K:S@mine/a?region=sa-east-1", {"AWS_REGION": "eu-west-1"}, "sa-east-1"),
+        ("s3://mine/a", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "garage"}, "garage"),
+    ],
+)
+def test_both_clients_ask_the_region_that_was_named_or_found(
+    machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], region: str
+) -> None:
+    for name, value in environment.items():
+        machine.setenv(name, value)
+    amazon = Mock(return_value="ap-south-1")
+    machine.setattr(pafs, "resolve_s3_region", amazon)
+    filesystem, store = s3_clients(address)
+    assert (filesystem.region, store.config.get("region")) == (region, region)
+    assert amazon.call_count == (region == "ap-south-1")
+
+
+def test_a_profile_says_the_region_of_another_server(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = garage\n")
+    _, store = s3_clients("s3://mine/a?endpoint_override=127.0.0.1:1")
+    assert store.config.get("region") == "garage"
+
+
+@pytest.mark.parametrize(("environment", "region"), [({"AWS_REGION": "eu-west-1"}, "eu-west-1"), ({}, "ap-south-1")])
+def test_pictures_are_looked_for_in_the_same_region(
+    machine: pytest.MonkeyPatch, environment: dict[str, str], region: str
+) -> None:
+    for name, value in environment.items():
+        machine.setenv(name, value)
+    machine.setattr(pafs, "resolve_s3_region", lambda _: "ap-south-1")
+    client: Any = Stores(FetchPolicy())._connect("s3://mine/a.jpg", "s3", "", "mine")
+    assert client.region == region
