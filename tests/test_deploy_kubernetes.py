@@ -117,6 +117,34 @@ def test_what_reads_pictures_of_others_may_create_nothing(name: str) -> None:
     assert account["metadata"]["name"] not in bound
 
 
+def gib(quantity: str) -> int:
+    return int(quantity.removesuffix("Gi"))
+
+
+@pytest.mark.parametrize(
+    ("name", "with_index"),
+    [("cronjob.yaml", {"head"}), ("rayjob.yaml", {"head"}), ("rayservice.yaml", {"cpu", "gpu"})],
+)
+def test_files_of_the_index_have_room_on_the_nodes_disk(name: str, with_index: set[str]) -> None:
+    """Without a request any node is taken, and without LIKENESS_CACHE_BYTES half of its disk."""
+    cluster = ray_cluster(name)
+    pods = {"head": cluster["headGroupSpec"], **{group["groupName"]: group for group in cluster["workerGroupSpecs"]}}
+    for group in with_index:
+        pod = pods[group]["template"]["spec"]
+        [container] = pod["containers"]
+        env = {each["name"]: each.get("value") for each in container["env"]}
+        [volume] = [
+            each["name"] for each in container["volumeMounts"] if each["mountPath"] == env["LIKENESS_CACHE_DIR"]
+        ]
+        [limit] = [each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if each["name"] == volume]
+        requested = gib(container["resources"]["requests"]["ephemeral-storage"])
+        # What is open stays when it loses its place in the cache, until nobody has it open.
+        assert int(env["LIKENESS_CACHE_BYTES"]) / 2**30 < gib(limit) < requested
+    for group in set(pods) - with_index - {"head"}:
+        [container] = pods[group]["template"]["spec"]["containers"]
+        assert gib(container["resources"]["requests"]["ephemeral-storage"]) >= 20  # segments that are built, spilling
+
+
 def test_the_service() -> None:
     service = ray_resource("rayservice.yaml")["spec"]
     config = yaml.safe_load(service["serveConfigV2"])
