@@ -1,24 +1,20 @@
 """Runs the app on Ray Serve. In api only this module and `api.deployment_*` import Ray."""
 
-import logging
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import serve
 
 from api.cluster_room import shard_memory
 from api.compose import LoadModel, model_loader
-from api.deployment_cluster import RAY_DEFAULTS, failure, require_room
+from api.deployment_cluster import connect, failure, require_room
 from api.deployment_embedder import EmbedderReplica
 from api.deployment_options import COMMON, resources, scale, searcher
 from api.deployment_replica import APP_NAME, DEPLOYMENT, IngressReplica
 from api.errors import DeployError, ListenError
-from api.local import listening
 from api.settings import ServeSettings
 from embedder.protocol import Embedder
 from index.collection import Collection
@@ -99,16 +95,7 @@ def run(
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
     settings.access()  # what is wrong with the keys is said at once as well
-    joined = ray.is_initialized() or "RAY_ADDRESS" in os.environ
-    if not ray.is_initialized():
-        if not joined:
-            # Serve's proxies share a port with whoever else listens there (SO_REUSEPORT), another Likeness say.
-            with listening(host, port):
-                pass
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        for name, value in RAY_DEFAULTS.items():
-            os.environ.setdefault(name, value)
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    joined = connect(host, port)
     require_room(settings, joined=joined)
     try:
         # The app's own time limit comes first.

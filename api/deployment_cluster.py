@@ -1,6 +1,11 @@
-"""The Ray that the application is deployed on: whether it has room, and what it says of a failure."""
+"""The Ray that the application is deployed on: which one, whether it has room, and what it says of a failure."""
 
 import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import ray
@@ -9,14 +14,16 @@ from ray import serve
 from api.cluster_room import empty_shards, shard_memory, shortage
 from api.deployment_replica import APP_NAME
 from api.errors import DeployError
+from api.local import listening
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.versions import live_manifest
 
 _FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
+_HERE: Final = "local"
 
 # For a cluster of this machine alone; they hold for all that it starts.
-RAY_DEFAULTS: Final = {
+_RAY_DEFAULTS: Final = {
     # Ray's workers yield to every other process (nice 15) unless told otherwise: somebody waits for these.
     "RAY_worker_niceness": "0",
     # Of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED what suits an app that never blocks its event loop: each request costs
@@ -27,6 +34,40 @@ RAY_DEFAULTS: Final = {
 }
 
 logger = logging.getLogger(__name__)
+
+
+def connect(host: str, port: int) -> bool:
+    """Join the cluster of RAY_ADDRESS, or start one of this machine; whether it was joined, or Ray is there already.
+
+    SIGTERM does afterwards what it did before: Ray's own handler exits with 15. Raises ListenError.
+    """
+    if ray.is_initialized():
+        return True
+    # Without an address Ray joins what /tmp/ray names, the cluster of somebody else on this machine say.
+    address = os.environ.get("RAY_ADDRESS") or _HERE
+    if address == _HERE:
+        # Serve's proxies share a port with whoever else listens there (SO_REUSEPORT), another Likeness say.
+        with listening(host, port):
+            pass
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    for name, value in _RAY_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    with _sigterm_kept():
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    return address != _HERE
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler):  # without one, Ray's at least ends what it started
+            signal.signal(signal.SIGTERM, handler)
 
 
 def require_room(settings: ServeSettings, *, joined: bool) -> None:

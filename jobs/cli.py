@@ -5,6 +5,7 @@ Commands import what they need when they run: FastAPI, Ray and torch each take s
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -59,6 +60,8 @@ def main() -> None:
     # operation of a model to the next: put to sleep at each, a forward pass takes an eighth longer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    # systemd and Kubernetes stop a process so: it ends as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:

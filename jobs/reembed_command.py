@@ -1,6 +1,5 @@
 """The command `reembed`. `jobs.cli` registers it."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -94,8 +93,6 @@ def reembed(
     shown = console if output is OutputFormat.table else Console(stderr=True)
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
-    # systemd and Kubernetes stop a job so: it ends as with Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if spec is not None:
         given = _given_beside_spec(context)
         changes = {"max_missing": max_missing} if "max_missing" in given else {}

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return Result(int(code or 0), printed.out, printed.err)
 
     return call
+
+
+def test_a_command_that_is_told_to_stop_ends_as_with_ctrl_c(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    monkeypatch.setattr(cli, "app", lambda: signal.raise_signal(signal.SIGTERM))
+    try:
+        assert run("embed") == Result(130, "", "interrupted\n")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from api.app import create_app
 from api.compose import LoadModel, build_service
 from api.deployment import Models, run, serve_app
+from api.deployment_cluster import connect
 from api.deployment_replica import APP_NAME
 from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.local import run_local, running
@@ -314,6 +316,32 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused(
     with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer"):
         run(ServeSettings(collection=collection, port=free_port(), replicas=3), models=fakes())
     assert environ["RAY_worker_niceness"] == "0"  # replicas yield to nobody: people wait for them
+
+
+@pytest.mark.parametrize(
+    ("environment", "address", "joined"),
+    [({}, "local", False), ({"RAY_ADDRESS": ""}, "local", False), ({"RAY_ADDRESS": "head:6379"}, "head:6379", True)],
+)
+def test_ray_joins_the_cluster_that_is_named_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], address: str, joined: bool
+) -> None:
+    """By default it joins whatever runs on this machine, a job of somebody else say."""
+    without_a_cluster(monkeypatch, **environment)
+    given: list[Any] = []
+    monkeypatch.setattr(ray, "init", lambda **options: given.append(options["address"]))
+    assert connect("127.0.0.1", free_port()) is joined
+    assert given == [address]
+
+
+def test_connecting_to_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_cluster(monkeypatch)
+    monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        connect("127.0.0.1", free_port())
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str]) -> None:

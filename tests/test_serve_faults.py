@@ -79,6 +79,16 @@ def test_a_killed_replica_fails_what_it_had_in_hand_and_nothing_else(
     assert {each.status for each in going.between(whole + 1, ended)} == {200}
 
 
+def test_a_server_that_is_told_to_stop_takes_the_application_down(folder: Path, tmp_path: Path) -> None:
+    """Ray has a handler of its own for SIGTERM, which would leave in the middle of it."""
+    with serving(str(folder / "collection"), tmp_path / "log") as served:
+        before = served.replicas()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(60) == 130
+    assert not any(each.is_running() for each in before)
+    assert served.log.read_text().splitlines()[-1] == "interrupted"
+
+
 def in_flight(asked: Asked, when: float) -> bool:
     return asked.at <= when <= asked.at + asked.seconds
 
