@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
 from index.clouds import Bucket
 from index.errors import CollectionError
-from index.object_store import Store, first_line, object_store, repeated
+from index.object_store import Store, first_line, get, object_store
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import PutMode, UpdateVersion
+
+_TRIES: Final = 3
+"""obstore repeats a write on a condition, but not one that heard nothing in time: it may have been carried out."""
 
 
 def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) -> None:
-    """`index.conditional.update_file`, of an object store."""
+    """`index.conditional.update_file`, of an object store.
+
+    Where the answer to a write was lost, `change` is given what is there then, which may be its own result.
+    """
     try:
-        store = object_store(bucket)
-        while not _update(store, key, change):
-            pass
+        _update(object_store(bucket), key, change)
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
             f"{bucket.name}/{key} cannot be written on a condition ({first_line(error)}): expected "
@@ -29,24 +33,32 @@ def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) ->
         ) from error
 
 
-def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> bool:
-    """False when another's update came in between, or one of this one's own whose answer was lost."""
-    mode: PutMode = "create"
-    content = b""
+def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
+    failed = 0
+    while True:
+        content, mode = _read(store, key)
+        changed = change(content)
+        if changed == content:
+            return
+        try:
+            obstore.put(store, key, changed, mode=mode)
+        except (AlreadyExistsError, PreconditionError):
+            continue  # another's update came in between, or one of this one's own whose answer was lost
+        except GenericError:
+            failed += 1
+            if failed == _TRIES:
+                raise
+            continue
+        return
+
+
+def _read(store: Store, key: str) -> tuple[bytes, PutMode]:
+    """What is there, and the condition that it still is."""
     try:
-        found = repeated(lambda: obstore.get(store, key))
+        content, meta = get(store, key)
     except FileNotFoundError:
-        pass
-    else:
-        content = bytes(found.bytes())
-        mode = {"e_tag": found.meta["e_tag"]}
-        if version := found.meta["version"]:  # S3 without versioning has none, and obstore takes no None
-            mode["version"] = version
-    changed = change(content)
-    if changed == content:
-        return True
-    try:
-        obstore.put(store, key, changed, mode=mode)
-    except (AlreadyExistsError, PreconditionError):
-        return False
-    return True
+        return b"", "create"
+    mode: UpdateVersion = {"e_tag": meta["e_tag"]}
+    if version := meta["version"]:  # S3 without versioning has none, and obstore takes no None
+        mode["version"] = version
+    return content, mode

@@ -33,18 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Store = S3Store | GCSStore | AzureStore
 
-_PART: Final = 8 << 20  # of an upload: at a megabyte a second one takes a third of the time that there is for it
-_CLIENT: ClientConfig = {
-    "allow_http": True,
-    "connect_timeout": timedelta(seconds=CONNECT_S),
-    "read_timeout": timedelta(seconds=REQUEST_S),
-    "timeout": timedelta(seconds=2 * REQUEST_S),  # what is read of a body by then is not read again
-}
-_RETRY: RetryConfig = {
-    "max_retries": ATTEMPTS - 1,
-    "retry_timeout": timedelta(seconds=REQUEST_S),
-    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
-}
+_PART: Final = 8 << 20
+_PARTS: Final = 3  # of an upload at once: at a megabyte a second they take most of the time that there is for each
 _LEAST: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
 _FEW_PREFIXES: Final = 32
@@ -53,6 +43,22 @@ _LISTINGS: Final = 32  # at once: each waits for one page after the other
 
 class OddKeyError(CollectionError):
     """A key with an empty segment, or one that is a dot or two."""
+
+
+def _options() -> Any:
+    """Time-outs and repetitions, which are the same for every store."""
+    client: ClientConfig = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "read_timeout": timedelta(seconds=REQUEST_S),
+        "timeout": timedelta(seconds=2 * REQUEST_S),  # what is read of a body by then is not read again
+    }
+    retry: RetryConfig = {
+        "max_retries": ATTEMPTS - 1,
+        "retry_timeout": timedelta(seconds=6 * REQUEST_S),  # nothing is repeated after that, so it has to be longer
+        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
+    }
+    return {"client_options": client, "retry_config": retry}
 
 
 @cache
@@ -64,12 +70,12 @@ def object_store(bucket: Bucket) -> Store:
             # An emulator's: with a base URL alone obstore asks the machine for a token before it writes.
             account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
             google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
-        return GCSStore(bucket.name, config=google, client_options=_CLIENT, retry_config=_RETRY)
+        return GCSStore(bucket.name, config=google, **_options())
     if bucket.scheme == "az":
         key, signature = bucket.azure_secrets()
         azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
         given: Any = {name: value for name, value in azure.items() if value}
-        return AzureStore(bucket.name, config=given, client_options=_CLIENT, retry_config=_RETRY)
+        return AzureStore(bucket.name, config=given, **_options())
     return _s3(bucket)
 
 
@@ -79,10 +85,10 @@ def _s3(bucket: Bucket) -> S3Store:
         config["endpoint"] = bucket.endpoint
     if bucket.anonymous:
         config["skip_signature"] = True
-        return S3Store(bucket.name, config=config, client_options=_CLIENT, retry_config=_RETRY)
+        return S3Store(bucket.name, config=config, **_options())
     if bucket.secret:
         config |= {"access_key_id": bucket.user, "secret_access_key": bucket.secret}
-        return S3Store(bucket.name, config=config, client_options=_CLIENT, retry_config=_RETRY)
+        return S3Store(bucket.name, config=config, **_options())
     # obstore by itself does not read the profiles of ~/.aws, which all else here does.
     from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -93,21 +99,35 @@ def _s3(bucket: Bucket) -> S3Store:
             f"s3://{bucket.name}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
             "AWS_PROFILE or a role, on every machine"
         ) from error
-    return S3Store(
-        bucket.name, config=config, client_options=_CLIENT, retry_config=_RETRY, credential_provider=provider
-    )
+    return S3Store(bucket.name, config=config, **_options(), credential_provider=provider)
 
 
 def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
     """Put an object under its name, complete or not at all, over whatever was there. CollectionError when refused."""
     try:
         store = object_store(bucket)
-        repeated(lambda: obstore.put(store, key, content, chunk_size=_PART))
+        repeated(lambda: obstore.put(store, key, content, chunk_size=_PART, max_concurrency=_PARTS))
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({first_line(error)}): expected a bucket that "
             "exists and credentials that may write to it"
         ) from error
+
+
+def get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
+    """A whole object as it was at one moment, and what the store says of it. FileNotFoundError when it is missing."""
+
+    def once() -> tuple[bytes, ObjectMeta]:
+        found = obstore.get(store, key)
+        return bytes(found.bytes()), found.meta
+
+    return repeated(once)
+
+
+def read(bucket: Bucket, key: str) -> bytes:
+    """`get`, for who does not know the store. FileNotFoundError when it is missing, OSError when it cannot be read."""
+    with _as_os_error(bucket, key):
+        return get(object_store(bucket), key)[0]
 
 
 def open_reader(bucket: Bucket, key: str) -> pa.NativeFile:
@@ -147,9 +167,9 @@ class _Reader(io.RawIOBase):
         store = object_store(self._bucket)
         with _as_os_error(self._bucket, self._key):
             found = repeated(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
-        buffer[:length] = memoryview(found)
-        self._at += length
-        return length
+        buffer[: len(found)] = memoryview(found)  # fewer where a shorter object has taken its name
+        self._at += len(found)
+        return len(found)
 
 
 @contextmanager

@@ -144,7 +144,11 @@ class Storage:
         return self.filesystem.open_input_file(self.absolute(path))
 
     def read(self, path: str) -> bytes:
-        """The whole file. FileNotFoundError when it is missing."""
+        """The whole file, as it was at one moment. FileNotFoundError when it is missing."""
+        if self.bucket:
+            from index.object_store import read
+
+            return read(self.bucket, self.key(path))
         with self.open_input(path) as file:
             return bytes(file.read())
 

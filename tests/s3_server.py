@@ -30,7 +30,7 @@ CREDENTIALS = {
 
 FAULTS = ("500", "503", "refused", "unheard", "cut", "slow")
 """Answers of 500 and 503; a connection closed before the request is passed on, or after it was carried out; a body
-that ends half way; one that pauses half way.
+that ends half way; one that pauses half way. There is "silent" too: a connection on which nothing comes for `pause_s`.
 """
 
 _ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</RequestId></Error>"
@@ -175,7 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ("400", "500", "503"):
             self._fail(int(fault))
             return
-        if fault == "refused":
+        if fault in ("refused", "silent"):
+            time.sleep(self.proxy.pause_s if fault == "silent" else 0)
             self._hang_up()
             return
         status, headers, data = self._passed_on(body)

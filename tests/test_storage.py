@@ -198,6 +198,67 @@ def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, f
     assert proxy.count[fault] > 0
 
 
+@pytest.mark.parametrize("size", [2, 100])
+def test_a_file_that_is_replaced_meanwhile_is_read_as_it_was_or_is(bucket: Bucket, size: int) -> None:
+    bucket.put("here/CURRENT", b"x" * 10)
+    after = b"y" * size
+
+    class Replaced(FaultyProxy):
+        def draw(self, request: str) -> None:
+            self.count["requests"] += 1
+            if self.count["requests"] == 2:  # of a HEAD and a GET
+                bucket.put("here/CURRENT", after)
+
+    with Replaced(bucket.server, share=0.0, seed=0).listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        assert storage.read("CURRENT") in (b"x" * 10, after)
+    with Storage.open(bucket.address("here")).open_input("CURRENT") as file:
+        bucket.put("here/CURRENT", b"z")
+        with pytest.raises(OSError, match=r"here/CURRENT cannot be read"):
+            file.read()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+def test_requests_that_hear_nothing_are_made_again(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    class Silent(FaultyProxy):
+        def draw(self, request: str) -> str | None:
+            return super().draw(request) if request.startswith(method) else None
+
+    monkeypatch.setattr("index.object_store.REQUEST_S", 0.5)
+    proxy = Silent(bucket.server, share=1.0, seed=0, faults=("silent",), pause_s=1.5)
+    with proxy.listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        storage.write_atomic("file", b"x")
+        with storage.open_input("file") as file:
+            assert file.read() == b"x"
+        update_file(storage, "counted", lambda before: before + b"1")
+        update_file(storage, "counted", lambda before: before + b"1")
+    assert Storage.open(bucket.address("here")).read("counted") == b"11"
+    assert proxy.count["silent"] >= 2
+
+
+def test_few_parts_of_an_upload_share_the_line(bucket: Bucket, tmp_path: Path) -> None:
+    """Each has 30 s, however many there are."""
+
+    class Counting(FaultyProxy):
+        now = most = 0
+
+        def draw(self, request: str) -> None:
+            if "partNumber" in request:
+                Counting.now += 1
+                Counting.most = max(Counting.most, Counting.now)
+                time.sleep(0.3)
+                Counting.now -= 1
+
+    (tmp_path / "large").write_bytes(os.urandom(48 << 20))
+    with Counting(bucket.server, share=0.0, seed=0).listening() as host:
+        Storage.open(bucket.address("here", server=host)).put_file(tmp_path / "large", "large")
+    assert Counting.most in (2, 3)
+    assert Storage.open(bucket.address("here")).size("large") == 48 << 20
+
+
 @pytest.mark.parametrize("action", ["list", "write", "change"])
 def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
     storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{unused_port()}"))
