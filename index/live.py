@@ -133,9 +133,19 @@ class LiveRows:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """These columns, or all, as one table. CollectionError names a column that no file has."""
-        schema = self._schema_of(columns)
+        schema = self.schema_of(columns)
         tables = at_once(lambda part: self._read_part(part, schema), self._parts)
         return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def parts(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+        """What `read` returns, in tables of whole files with about so many rows each."""
+        schema = self.schema_of(columns)
+        first = 0
+        starts = np.cumsum([0, *map(len, self._parts)])
+        while first < len(self._parts):
+            end = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1)
+            yield pa.concat_tables(at_once(lambda part: self._read_part(part, schema), self._parts[first:end]))
+            first = end
 
     def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`."""
@@ -167,7 +177,8 @@ class LiveRows:
                 room -= len(here)
         return [LiveRows(self._storage, share, self._model) for share in shares]
 
-    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+    def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Of what `read` returns."""
         if columns is None:
             return self.schema
         if EMBEDDING in columns:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,9 @@ from jobs.listing import LISTING, Column
 from jobs.plan import STATE_COLUMNS, covered, plan_run
 from jobs.reembed_report import Counts
 from jobs.reuse import Known, find_known
+
+_COMPARED_ROWS = 2**18
+"""Rows whose metadata is held at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +63,11 @@ def compare(
     """Compare a listing with the live rows. Nothing is written."""
     live = LiveRows.of_runs(collection.storage, collection.runs())
     own, same_model = live.of_source(source), live.of_model(model)
-    wide = same_model.read([*STATE_COLUMNS, *same_model.metadata])
-    state = wide.select(STATE_COLUMNS)
+    state, relabelled = _compared(same_model, listing)
     # Most collections have one source and one model: then these are the very same rows.
     rows = state if own is same_model else own.read(["image_id", "content_hash"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
-    relabelled = pc.and_(_relabelled(wide, listing), pc.is_in(wide["image_id"], rows["image_id"]))
+    relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
     # Such a row covers nothing: it is written anew, with the vector that it has.
     current = state.filter(pc.invert(relabelled)) if pc.any(relabelled).as_py() else state
     listings = {source: listing}
@@ -103,20 +106,40 @@ def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bo
     return pa.concat_tables([conform(listing, schema), conform(kept, schema)])
 
 
-def _relabelled(rows: pa.Table, listing: pa.Table) -> Column:
-    """A mask over rows: their images are listed, with other metadata."""
-    schema = _together(*(table.select(metadata_columns(table.schema)).schema for table in (listing, rows)))
-    at = pc.index_in(rows["image_id"], listing["image_id"])
-    differs: Column = pa.array(np.zeros(rows.num_rows, bool))
-    for field in schema:
-        one = pa.schema([field])
-        listed = conform(listing, one).take(at)[field.name]
-        there = conform(rows, one)[field.name]
-        neither = pc.and_(pc.is_null(listed, nan_is_null=True), pc.is_null(there, nan_is_null=True))
-        equal: Any = pc.equal(listed, there)
-        differs = pc.or_(differs, pc.invert(pc.or_(neither, equal.fill_null(False))))
-    found: Column = pc.and_(differs, pc.is_valid(at))
-    return found
+def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
+    """The `STATE_COLUMNS` of rows, and a mask over them: their images are listed, with other metadata.
+
+    Metadata may be captions of any length, so of the rows' no more is held than a part.
+    """
+    names = live.metadata
+    listed = listing.select(metadata_columns(listing.schema))
+    schema = _together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
+    # In one array each, to take from: one of strings ends at 2 GiB.
+    there = {field.name: _large(conform(listing, pa.schema([field]))[field.name]).combine_chunks() for field in schema}
+    states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
+    for rows in live.parts([*STATE_COLUMNS, *names], _COMPARED_ROWS):
+        states.append(rows.select(STATE_COLUMNS))
+        differs = np.zeros(rows.num_rows, bool)
+        if there:
+            at = pc.index_in(rows["image_id"], listing["image_id"])
+            for field in schema:
+                here = _large(conform(rows, pa.schema([field]))[field.name])
+                differs |= _differ(there[field.name].take(at), here)
+            differs &= pc.is_valid(at).to_numpy()
+        masks.append(differs)
+    return pa.concat_tables(states), pa.array(np.concatenate(masks))
+
+
+def _large(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
+
+
+def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
+    """A mask: what is nowhere is the same."""
+    neither = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
+    same: Column = pc.or_(neither, pc.equal(one, other).fill_null(False))
+    mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _together(one: pa.Schema, other: pa.Schema) -> pa.Schema:
@@ -131,10 +154,9 @@ def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[Row
     """The files of an unfinished run whose images are all still listed, and so: a row would outlive its image. The
     other rows of a file that is left out are found again by `jobs.reuse`.
     """
-    written = LiveRows.of_files(collection.storage, files)
-    rows = written.read(["image_id", *written.metadata])
+    rows, relabelled = _compared(LiveRows.of_files(collection.storage, files), listing)
     gone = pc.invert(pc.is_in(rows["image_id"], listing["image_id"]))
-    wrong = np.cumsum([0, *pc.or_(gone, _relabelled(rows, listing)).to_numpy()])
+    wrong = np.cumsum([0, *pc.or_(gone, relabelled).to_numpy()])
     ends = np.cumsum([file.rows for file in files])
     return [file for file, end in zip(files, ends, strict=True) if wrong[end] == wrong[end - file.rows]]
 

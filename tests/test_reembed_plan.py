@@ -1,6 +1,7 @@
 """What re-embedding compares, with what, and when: rows that are kept, files it opens, and under whose lease."""
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from index.collection import Collection
 from index.lease import holder
+from index.live import LiveRows
 from index.records import ModelRecord
 from jobs.errors import SourceError
 from jobs.listing import listing_table
@@ -69,6 +71,40 @@ def test_rows_whose_metadata_changed_are_written_anew(
     assert change.known[0].plan.todo["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
+
+
+@pytest.mark.slow
+def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) -> None:
+    mib, count = "x" * 2**20, 2_304
+    ids = [f"{number:04}" for number in range(count)]
+    captions = pa.chunked_array([pa.array([mib] * 256)] * (count // 256))  # 2.25 GiB, of which 256 MiB are in memory
+    listing = listed(*ids)
+    listing = listing.append_column("caption", captions)
+    add_run(collection, rows(ids[-3:], metadata={"caption": [mib, "another", None]}))
+    change = compare(listing, collection, "memory:", MODEL, delete=True, verify_hash=False)
+    assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
+
+
+def test_metadata_of_rows_is_compared_in_parts(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A night without a change would else hold all captions at once, twice."""
+    for start in range(0, 12, 2):
+        ids = [f"{number:02}" for number in range(start, start + 2)]
+        add_run(collection, rows(ids, metadata={"label": [f"cat {image_id}" for image_id in ids]}))
+    held: list[int] = []
+    whole = LiveRows.parts
+
+    def parts(live: LiveRows, columns: Sequence[str], count: int) -> Iterator[pa.Table]:
+        for part in whole(live, columns, count):
+            held.append(part.num_rows)
+            yield part
+
+    monkeypatch.setattr(LiveRows, "parts", parts)
+    monkeypatch.setattr("jobs.reembed_plan._COMPARED_ROWS", 5)
+    ids = [f"{number:02}" for number in range(12)]
+    labels: list[object] = ["dog" if image_id in ("03", "08") else f"cat {image_id}" for image_id in ids]
+    change = compare(listed(*ids, label=labels), collection, "memory:", MODEL, delete=True, verify_hash=False)
+    assert change.known[0].plan.todo["image_id"].to_pylist() == ["03", "08"]
+    assert held == [4, 4, 4]
 
 
 def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
