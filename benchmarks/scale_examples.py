@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.scale_costs import MILLION, Costs
-from benchmarks.scale_index import FAST, LEAN
+from benchmarks.scale_index import FAST
+from benchmarks.scale_text import amount
 
 GB, TB = 1e9, 1e12
 DIM = 512
@@ -80,32 +80,6 @@ class Step:
     def bottleneck(self) -> str:
         """What takes longest."""
         return max(self.seconds, key=lambda name: self.seconds[name])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Serving:
-    """Machines that hold a kind of index, one replica of it, and what each allows: queries per second, of all.
-
-    `reads` is for vectors that are read from the disk, none of which is in memory; `front` is one front replica.
-    """
-
-    kind: str
-    memory_bytes: float
-    disk_bytes: float
-    shards: int
-    core_ms: float
-    cores: float
-    reads: float
-    front: float = field(default=math.inf)
-
-    @property
-    def rate(self) -> float:
-        return min(self.cores, self.reads, self.front)
-
-    @property
-    def bottleneck(self) -> str:
-        names = {"cores": self.cores, "random reads from disk": self.reads, "the front's calls to shards": self.front}
-        return min(names, key=lambda name: names[name])
 
 
 def job_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
@@ -204,30 +178,6 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
     ]
 
 
-def serving(costs: Costs, example: Example, assumed: Assumed, kind: str) -> Serving:
-    """One replica of an index of a kind, on as few machines as hold it."""
-    index = costs.index_of(kind)
-    memory, disk = example.images * index.memory_bytes, example.images * index.disk_bytes
-    shards = max(
-        1, math.ceil(memory / (assumed.usable * assumed.memory_bytes)), math.ceil(disk / (0.9 * assumed.disk_bytes))
-    )
-    rows = min(example.images, example.segment_rows)
-    core_ms = example.segments * index.core_ms * (rows / index.rows) ** costs.growth(FAST)
-    free = shards * assumed.memory_bytes * 0.9 - memory
-    in_memory = min(1.0, free / (example.images * index.vectors_bytes))
-    reads = example.segments * index.candidates * (1 - in_memory)
-    return Serving(
-        kind=kind,
-        memory_bytes=memory,
-        disk_bytes=disk,
-        shards=shards,
-        core_ms=core_ms,
-        cores=shards * assumed.cores * 1e3 / core_ms,
-        reads=shards * assumed.disk_reads_per_s / reads if reads else math.inf,
-        front=assumed.cores * 1e3 / (shards * assumed.call_ms) if shards > 1 else math.inf,
-    )
-
-
 def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
     """A re-embedding of a share of the images, everything else unchanged."""
     index, listing, some = costs.index_of(FAST), costs.listing, assumed.night
@@ -254,17 +204,6 @@ def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
     )
 
 
-def amount(size: float) -> str:
-    """Bytes for people, in two or three digits."""
-    for unit, name in ((1e15, "PB"), (TB, "TB"), (GB, "GB"), (1e6, "MB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}" if size < 100 * unit else f"{size / unit:,.0f} {name}"
-    return f"{size / 1e3:.3g} kB"
-
-
 def requests_for(costs: Costs, step: str, unit: str) -> float:
     """How many requests a step makes for each of a unit."""
     return costs.requests_of(step, unit).total
-
-
-KINDS = (FAST, LEAN)

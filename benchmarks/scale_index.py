@@ -20,7 +20,7 @@ from index.search import Searcher
 from index.segment import ANN, ROWS, TUNED_K, VECTORS
 from index.verify import check_version, open_segments
 
-FAST, LEAN = "fast", "lean"
+KINDS = FAST, LEAN = "fast", "lean"
 """Ranked by 8-bit vectors in memory, as chosen where nothing limits it; and the least memory, ranked from the disk."""
 
 _K = 10

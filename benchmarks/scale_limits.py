@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.scale_costs import Costs
-from benchmarks.scale_examples import IDS_STEP, Assumed, amount, requests_for
+from benchmarks.scale_examples import IDS_STEP, Assumed, requests_for
 from benchmarks.scale_index import FAST
+from benchmarks.scale_text import amount
 
 _MOST_TEXT = 2**31 - 2  # bytes of a string array, and so of a set of them or of what `take` returns (pyarrow 26)
 _HASH_BYTES = 64

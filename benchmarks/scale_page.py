@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from benchmarks.scale_costs import Costs
-from benchmarks.scale_examples import (
-    EXAMPLES,
-    GB,
-    KINDS,
-    Assumed,
-    Example,
-    Step,
-    amount,
-    index_steps,
-    job_steps,
-    night,
-    serving,
-)
+from benchmarks.scale_examples import EXAMPLES, GB, Assumed, Example, Step, index_steps, job_steps, night
+from benchmarks.scale_index import KINDS
 from benchmarks.scale_limits import limits
+from benchmarks.scale_serving import serving
+from benchmarks.scale_text import amount, duration, shown, table
 
 _BLOCK = re.compile(r"(<!-- figures: (?P<name>[a-z-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
@@ -46,20 +37,6 @@ def _blocks(costs: Costs, assumed: Assumed) -> Mapping[str, Callable[[], str]]:
         "limits": lambda: _limits(costs, assumed),
         "examples": lambda: "\n\n".join(_example(costs, example, assumed) for example in EXAMPLES),
     }
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; numbers in three significant digits, or whole from a hundred on."""
-    lines = [columns, ["---"] * len(columns), *([_shown(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def duration(seconds: float) -> str:
-    """For people."""
-    for unit, name in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * unit:
-            return f"{_shown(seconds / unit)} {name}"
-    return f"{_shown(seconds)} s" if seconds >= 1 else "under 1 s"
 
 
 def _machine(costs: Costs) -> str:
@@ -142,8 +119,8 @@ def _index(costs: Costs) -> str:
     scan = costs.scan
     return (
         f"{table(head, [(name, *values) for name, values in lines])}\n\n"
-        f"An exact scan of {scan.rows:,} vectors of {scan.dim} dimensions in memory: {_shown(1e3 / scan.core_ms)} "
-        f"queries/s a core in batches, {_shown(scan.p50_ms)} ms for a single query on one core. Between the sizes "
+        f"An exact scan of {scan.rows:,} vectors of {scan.dim} dimensions in memory: {shown(1e3 / scan.core_ms)} "
+        f"queries/s a core in batches, {shown(scan.p50_ms)} ms for a single query on one core. Between the sizes "
         f"above the cost of a query grows with the rows of a segment to the power of {costs.growth(KINDS[0]):.2f}."
     )
 
@@ -206,7 +183,7 @@ def _limits(costs: Costs, assumed: Assumed) -> str:
         ("images", "what stops, or takes that long", "because", "what to do"),
         [
             (
-                f"{_shown(each.images / 1e6)} million",
+                f"{shown(each.images / 1e6)} million",
                 each.what,
                 each.why,
                 each.remedy,
@@ -258,9 +235,3 @@ def _serving(costs: Costs, example: Example, assumed: Assumed) -> str:
 
 def _few(count: float) -> str:
     return f"{count:.3g}" if count else ""
-
-
-def _shown(cell: object) -> str:
-    if isinstance(cell, float):
-        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)

@@ -9,12 +9,14 @@ from pydantic import ValidationError
 
 from benchmarks import scale
 from benchmarks.scale_costs import Costs, Decoding, Index, Listing, Machine, Model, Requests, RowBytes, Scan
-from benchmarks.scale_examples import Assumed, Example, amount, index_steps, job_steps, night, serving
+from benchmarks.scale_examples import Assumed, Example, index_steps, job_steps, night
 from benchmarks.scale_images import photo, row_bytes
 from benchmarks.scale_index import FAST, LEAN
 from benchmarks.scale_limits import limits
-from benchmarks.scale_page import duration, rendered, table
+from benchmarks.scale_page import rendered
 from benchmarks.scale_requests import Counting, requests
+from benchmarks.scale_serving import serving
+from benchmarks.scale_text import amount, duration, table
 from benchmarks.upkeep import in_new_process
 
 DOCS = Path(__file__).parent.parent / "docs"
