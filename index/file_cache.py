@@ -6,7 +6,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Collection as Names
@@ -27,6 +29,9 @@ _CHUNK: Final = 8 << 20
 _TRIES: Final = 3
 _PARTIAL: Final = ".part"
 _ABANDONED_S: Final = 86_400
+_OURS: Final = re.compile(
+    rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?"
+)  # whatever else is in the folder is not the cache's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +68,9 @@ class FileCache:
                 if not _is_whole(cached, record, verify=verify):
                     self._download(storage, path, record, partial)
                     (self.folder / f"{cached.name}{_PARTIAL}").replace(cached)
-                os.utime(cached)
                 try:
+                    with suppress(PermissionError):  # another user's
+                        os.utime(cached)
                     _link(cached, target)
                 except FileNotFoundError:
                     continue  # another process has just removed it, to make room
@@ -79,16 +85,18 @@ class FileCache:
         for path, status in others:
             if room >= 0:
                 break
-            with suppress(FileNotFoundError):
-                path.unlink()
-            room += status.st_size
+            with suppress(PermissionError):  # another user's, who makes room for himself
+                path.unlink(missing_ok=True)
+                room += status.st_size
 
     def _others(self, needed: Names[str]) -> Iterator[tuple[Path, os.stat_result]]:
         for path in self.folder.iterdir():
-            if path.name in needed:
+            if path.name in needed or not _OURS.fullmatch(path.name):
                 continue
             with suppress(FileNotFoundError):
-                status = path.stat()
+                status = path.lstat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 # What is being downloaded is another process's, unless it was killed.
                 if path.suffix != _PARTIAL or status.st_mtime < time.time() - _ABANDONED_S:
                     yield path, status
@@ -105,7 +113,8 @@ class FileCache:
                 try:
                     yield partial
                 finally:
-                    path.unlink(missing_ok=True)
+                    if _has_name(partial, path):  # else it is in place, and the next one's has the name
+                        path.unlink(missing_ok=True)
                 return
 
     def _download(self, storage: Storage, path: str, record: FileRecord, partial: BinaryIO) -> None:
@@ -152,6 +161,8 @@ def _folder() -> Path:
         if not os.access(folder, os.W_OK):  # a container's user may have no home
             folder = Path(tempfile.gettempdir()) / f"likeness-{os.getuid()}"
             folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.lstat().st_uid != os.getuid():  # its owner could put other files in place of the verified
+                raise CollectionError(f"{folder}, where files of the index are kept, is another user's: set {FOLDER}")
     if not os.access(folder, os.W_OK):
         raise CollectionError(f"{folder}, where files of the index are kept, cannot be written: set {FOLDER}")
     return folder
@@ -174,6 +185,7 @@ def _has_name(file: BinaryIO, path: Path) -> bool:
 
 def _link(cached: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)  # a name that leads to what has been removed to make room, perhaps
     try:
         os.link(cached, target)
     except FileNotFoundError:

@@ -125,19 +125,109 @@ def test_a_download_that_was_killed_is_begun_again(storage: Storage, cache: File
     assert not left.exists()
 
 
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def names(folder: Path) -> list[str]:
+    """Of the files of a cache that `digest` named, and of all else."""
+    known = {digest(name): name for name in ("new", "needed", "old", "oldest")}
+    return sorted(known.get(path.stem, path.stem) + path.suffix for path in folder.iterdir())
+
+
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     cache = FileCache(folder=tmp_path, max_bytes=100)
     for age, name in enumerate(["new", "needed", "old", "oldest"]):
-        (tmp_path / name).write_bytes(b"x" * 30)
-        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    (tmp_path / "theirs.part").write_bytes(b"x" * 30)
-    reading = (tmp_path / "oldest").open("rb")
-    cache.make_room({"needed": FileRecord(size=30, sha256="needed"), "more": FileRecord(size=40, sha256="more")})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["needed", "new", "theirs.part"]
+        (tmp_path / digest(name)).write_bytes(b"x" * 30)
+        os.utime(tmp_path / digest(name), (1e9 - age, 1e9 - age))
+    (tmp_path / f"{digest('old')}.part").write_bytes(b"x" * 30)
+    reading = (tmp_path / digest("oldest")).open("rb")
+    needed = FileRecord(size=30, sha256=digest("needed"))
+    cache.make_room({"needed": needed, "more": FileRecord(size=40, sha256=digest("more"))})
+    assert names(tmp_path) == ["needed", "new", "old.part"]
     with reading:
         assert reading.read() == b"x" * 30
-    cache.make_room({"huge": FileRecord(size=1000, sha256="huge")})  # it is needed, so it may be too large
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs.part"]
+    cache.make_room({"huge": FileRecord(size=1000, sha256=digest("huge"))})  # it is needed, so it may be too large
+    assert names(tmp_path) == ["old.part"]
+
+
+def test_what_is_not_the_caches_stays_and_does_not_count(tmp_path: Path) -> None:
+    """Somebody named a folder that holds other things too."""
+    theirs = ["thesis.odt", "download.part", digest("x")[:-1], digest("x") + ".txt"]
+    for name in theirs:
+        (tmp_path / name).write_bytes(b"x" * 1000)
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / digest("folder")).mkdir()
+    (tmp_path / digest("link")).symlink_to(tmp_path / "thesis.odt")
+    (tmp_path / digest("old")).write_bytes(b"x" * 30)
+    cache = FileCache(folder=tmp_path, max_bytes=100)
+    cache.make_room({"more": FileRecord(size=60, sha256=digest("more"))})
+    assert (tmp_path / digest("old")).exists()
+    cache.make_room({"more": FileRecord(size=80, sha256=digest("more"))})
+    left = {*theirs, digest("folder"), digest("link")}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    cached = cache.folder / record().sha256
+    cached.write_bytes(CONTENT)
+    refused = PermissionError(errno.EPERM, "Operation not permitted")
+    with patch("os.utime", side_effect=refused), patch.object(Path, "unlink", side_effect=refused):
+        cache.make_room({"huge": FileRecord(size=10**7, sha256=digest("huge"))})
+    with patch("os.utime", side_effect=refused), reads() as opened:
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert (tmp_path / "view").read_bytes() == CONTENT
+    assert opened.call_count == 0
+
+
+def test_a_file_that_is_removed_while_it_is_placed_is_fetched_again(
+    storage: Storage, cache: FileCache, tmp_path: Path
+) -> None:
+    (cache.folder / record().sha256).write_bytes(CONTENT)
+    utime = os.utime
+    removed: list[Path] = []
+
+    def evicted_first(path: Path) -> None:
+        if not removed:
+            removed.append(path)
+            path.unlink()
+        utime(path)
+
+    with patch("os.utime", side_effect=evicted_first):
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert removed == [cache.folder / record().sha256]
+    assert (tmp_path / "view").read_bytes() == CONTENT
+
+
+def test_a_name_that_leads_nowhere_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    """The cache is on another disk, and what it lent has been removed to make room."""
+    with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
+        for _ in range(2):
+            cache.place(storage, "a", record(), tmp_path / "view")
+            assert (tmp_path / "view").read_bytes() == CONTENT
+            (cache.folder / record().sha256).unlink()
+
+
+def test_the_next_ones_lock_stays(cache: FileCache) -> None:
+    path = cache.folder / f"{record().sha256}.part"
+    with cache._locked(record().sha256):
+        path.rename(cache.folder / record().sha256)
+        path.write_bytes(b"the next one's")
+    assert path.read_bytes() == b"the next one's"
+
+
+def test_a_folder_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In /tmp anybody can make one by this user's number."""
+    monkeypatch.delenv("LIKENESS_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert FileCache.of_environment().folder == tmp_path / f"likeness-{os.getuid()}"
+    number = os.getuid() + 1
+    (tmp_path / f"likeness-{number}").mkdir()
+    monkeypatch.setattr("os.getuid", lambda: number)
+    with pytest.raises(CollectionError, match=rf"likeness-{number}, .* is another user's: set LIKENESS_CACHE_DIR"):
+        FileCache.of_environment()
 
 
 def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
