@@ -113,7 +113,8 @@ def test_the_bucket_of_compose_is_made(compose: dict[str, Any], monkeypatch: pyt
         assert service["entrypoint"] == ["python", "-c"]
         for _ in range(2):
             exec(service["command"][0], {})
-        assert [bucket["Name"] for bucket in boto3.client("s3").list_buckets()["Buckets"]] == ["likeness"]
+        buckets = [bucket["Name"] for bucket in boto3.client("s3").list_buckets()["Buckets"]]
+        assert buckets.count("likeness") == 1  # beside those of other tests: what such servers hold is their process's
     finally:
         server.stop()
 

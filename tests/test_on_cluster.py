@@ -45,6 +45,7 @@ from tests.hand_made import add_run, rows, unit_vectors
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.timeout(1800),
     # A node that is killed leaves the handles of its processes to the garbage collector.
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
