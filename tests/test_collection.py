@@ -106,7 +106,7 @@ def test_a_file_takes_less_than_its_vectors_and_other_tools_read_them(collection
     file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
     assert file.size < vectors.nbytes
     np.save(tmp_path / "vectors.npy", vectors)
-    # In a process of its own: duckdb takes the interpreter down with it at the end, beside all else that is loaded here.
+    # In a process of its own: at the end duckdb takes the interpreter down with it, beside all that is loaded here.
     subprocess.run(
         [sys.executable, "-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy"], check=True
     )
