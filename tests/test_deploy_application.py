@@ -94,7 +94,7 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: None) -> No
     request = urllib.request.Request(f"http://127.0.0.1:{port}/search", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as response:
         matches = json.load(response)["matches"]
-    assert {match["id"] for match in matches} <= {f"{name}" for name in COLOURS}
+    assert {match["image_id"] for match in matches} <= set(COLOURS)
     assert len(matches) == 3
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         assert b"likeness_scraped_replicas 1.0" in response.read()
