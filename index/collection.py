@@ -91,6 +91,11 @@ class Collection:
         if self.lease:
             self.lease.check()
 
+    def check_lease_lately(self) -> None:
+        """`check_lease` between commits, as often as one likes: it seldom asks the storage."""
+        if self.lease:
+            self.lease.check_lately()
+
     # Runs
 
     def runs(self) -> list[RunManifest]:

@@ -59,6 +59,11 @@ class Lease:
     record: LeaseRecord
     ttl: timedelta
     _done: threading.Event = field(default_factory=threading.Event)
+    _renewed: datetime = field(init=False)
+    _lost: LeaseLostError | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._renewed = self.record.since
 
     @classmethod
     def acquire(cls, storage: Storage, command: str, ttl: timedelta = TTL) -> Lease:
@@ -91,17 +96,33 @@ class Lease:
         One that has expired and that nobody has taken, because this machine slept, is renewed as well.
         """
 
+        asked = datetime.now(UTC)
+
         def renew(content: bytes) -> bytes:
             held = _read(content)
             if held is None or held.token != self.record.token:
-                raise LeaseLostError(
+                self._lost = LeaseLostError(
                     f"the lease on {self.storage.location} was lost: this process was silent for longer than "
                     f"{self.ttl}, or somebody removed it; now it is with {held or 'nobody'}. What was not committed is "
                     "kept: run the same command again to go on with it"
                 )
+                raise self._lost
             return held.model_copy(update={"expires_at": datetime.now(UTC) + self.ttl}).to_bytes()
 
         update_file(self.storage, LEASE, renew)
+        self._renewed = asked
+
+    def check_lately(self) -> None:
+        """`check` for every block: the storage is asked only if the last renewal is older than it is kept to be.
+
+        So a process that was frozen for long enough to lose its lease asks, and one that works does not: a renewal
+        is two requests, one after the other, and stores take about one write a second of an object.
+        """
+        if self._lost:
+            raise self._lost
+        # The clock may have been set back meanwhile.
+        if not timedelta(0) <= datetime.now(UTC) - self._renewed <= self.ttl / 4:
+            self.check()
 
     def release(self) -> None:
         """Give the lease back, unless it has been lost."""

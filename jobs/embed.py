@@ -56,7 +56,7 @@ def write(
                 files[block.path] = RowFile(path=block.path, rows=block.rows, size=block.size)
                 report.add(block)
             progress.advance(report)
-            collection.check_lease()  # else a job that was taken over from would compute on to its end
+            collection.check_lease_lately()  # else a job that was taken over from would compute on to its end
     return Written(plan=plan, run=run, files=list(files.values()), report=report)
 
 

@@ -18,7 +18,7 @@ from index.build import build_index
 from index.collection import Collection
 from index.conditional import update_file
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
-from index.lease import LEASE, LeaseRecord, writing
+from index.lease import LEASE, TTL, LeaseRecord, writing
 from index.object_store import object_store
 from index.storage import Storage
 from tests.hand_made import add_run, rows, unit_vectors
@@ -156,6 +156,42 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
     assert len(collection.runs()) == 1
     assert collection.versions() == ["000001"]
     assert held_record(collection).token == "another"  # and it is left to its owner
+
+
+def test_between_commits_the_storage_is_asked_only_after_a_silence(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Mock(wraps=update_file)
+    monkeypatch.setattr("index.lease.update_file", asked)
+    with writing(collection, "embed") as held:
+        assert held.lease
+        asked.reset_mock()
+        for _ in range(100):
+            held.check_lease_lately()
+        assert asked.call_count == 0
+        for away in (TTL / 3, -TTL / 3):  # a machine that slept, and a clock that was set back
+            held.lease._renewed -= away
+            held.check_lease_lately()
+            held.check_lease_lately()
+        assert asked.call_count == 2
+        put(collection, a_record())
+        held.lease._renewed -= TTL  # less than what passes before another may take it
+        for _ in range(2):
+            with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
+                held.check_lease_lately()
+        assert asked.call_count == 3
+
+
+def test_a_lease_that_its_renewal_found_lost_ends_the_next_block(collection: Collection) -> None:
+    with writing(collection, "embed", SHORT) as held:
+        assert held.lease
+        put(collection, a_record())
+        deadline = time.monotonic() + 60
+        while held.lease._lost is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        held.lease._renewed = datetime.now(UTC)
+        with pytest.raises(LeaseLostError):
+            held.check_lease_lately()
 
 
 def test_a_lease_that_expired_and_nobody_took_goes_on(collection: Collection) -> None:

@@ -13,7 +13,7 @@ from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
 from index.collection import Collection
 from index.errors import LeaseLostError
-from index.lease import LEASE, writing
+from index.lease import LEASE, TTL, writing
 from jobs.cluster import Pool
 from jobs.embed import write
 from jobs.listing import listing_table
@@ -101,6 +101,8 @@ def test_a_job_that_lost_its_lease_stops_at_the_next_block(
             done.append(number)
             if number == 1:
                 collection.storage.delete(LEASE)
+                assert held.lease
+                held.lease._renewed -= TTL  # nobody may take it earlier
             yield summary(f"runs/x/rows/{number}.parquet")
 
     monkeypatch.setattr("jobs.embed._blocks", blocks)
