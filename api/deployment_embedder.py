@@ -3,20 +3,23 @@
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from api.batching import QueryBatcher
 from api.compose import LoadModel
+from api.deployment_calls import answer, cancel
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.errors import ApiError, OtherModelError, Problem
+from api.held import Held
 from api.logs import configure_logs
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError
@@ -32,8 +35,6 @@ logger = logging.getLogger(__name__)
 Items = NDArray[np.uint8] | Sequence[str]
 """Crops, `(n, side, side, 3)`, or texts."""
 
-# During a change of models queries come for the old one and for the new one.
-_MODELS_HELD: Final = 2
 # So small that a crowd of queries spreads over the replicas, and so large that it does not pay a hop for each.
 _ITEMS_A_CALL: Final = 8
 # A model may have to come from a hub first.
@@ -52,40 +53,28 @@ class EmbedderReplica:
         configure_logs(settings.log_format)
         self._load_model = load_model
         self._cache = EmbeddingCache(settings.embedding_cache_bytes)
-        self._held: dict[str, tuple[Embedder, QueryBatcher]] = {}  # by fingerprint, the one used last at the end
-        self._loading = asyncio.Lock()
+        self._models = Held[tuple[Embedder, QueryBatcher]]()  # by fingerprint
         try:
             live = live_manifest(Collection.open(settings.collection))
             if live is not None:
-                self._held[live.model.fingerprint] = self._loaded(live.model)
+                self._models.put(live.model.fingerprint, self._loaded(live.model))
         except (CollectionError, EmbedderError, ApiError, OSError) as error:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
         """Hold the model; its identity, and how its pictures are cut. Raises ModelError, OtherModelError."""
-        embedder, _ = await self._hold(record)
+        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded, record))
         return embedder.identity, embedder.crop
 
     async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
-        _, batcher = await self._hold(record)
+        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded, record))
         contents = [item if isinstance(item, str) else item.tobytes() for item in items]
         begun = [
             batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
             for content, item in zip(contents, items, strict=True)
         ]
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
-
-    async def _hold(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
-        if record.fingerprint not in self._held:
-            async with self._loading:
-                if record.fingerprint not in self._held:
-                    # Before the new one is loaded: there may not be memory for one more.
-                    while len(self._held) >= _MODELS_HELD:
-                        del self._held[next(iter(self._held))]
-                    self._held[record.fingerprint] = await asyncio.to_thread(self._loaded, record)
-        held = self._held[record.fingerprint] = self._held.pop(record.fingerprint)
-        return held
 
     def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
         embedder = self._load_model(record)
@@ -141,32 +130,16 @@ class RemoteEmbedder:
         deadline = monotonic() + self._timeout_s
         parts = [items[start : start + _ITEMS_A_CALL] for start in range(0, len(items), _ITEMS_A_CALL)]
         with _failures_told(), ExitStack() as unanswered:
-            asked = [self._ask(part, unanswered) for part in parts]
-            vectors = [
-                self._answer(part, response, deadline, unanswered) for part, response in zip(parts, asked, strict=True)
-            ]
+            calls = [partial(self._ask, part, unanswered) for part in parts]
+            begun = [(call, call()) for call in calls]
+            vectors = [answer(call, response, deadline) for call, response in begun]
             unanswered.pop_all()
         return np.concatenate(vectors) if vectors else np.empty((0, self.identity.dim), np.float32)
 
     def _ask(self, part: Items, unanswered: ExitStack) -> Any:
         response = self._handle.embed.remote(self._record, part)
-        unanswered.callback(_cancel, response)
+        unanswered.callback(cancel, response)
         return response
-
-    def _answer(self, part: Items, response: Any, deadline: float, unanswered: ExitStack) -> NDArray[np.float32]:
-        try:
-            return _result(response, deadline)
-        except RayActorError:
-            return _result(self._ask(part, unanswered), deadline)
-
-
-def _result(response: Any, deadline: float) -> NDArray[np.float32]:
-    return response.result(timeout_s=max(0.0, deadline - monotonic()))  # type: ignore[no-any-return]
-
-
-def _cancel(response: Any) -> None:
-    with suppress(RayError, RayServeException):  # of what came of it meanwhile
-        response.cancel()
 
 
 @contextmanager

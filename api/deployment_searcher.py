@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -13,27 +12,25 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from api.deployment_calls import answer
 from api.errors import Problem
+from api.held import Held
 from api.logs import configure_logs
 from api.notes import notes
 from api.settings import ServeSettings
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import CollectionError, QueryError
 from index.search import Searcher, searched_version
 from index.shard import Shard, slices, version_schema
 from index.shards import Call, Shards
 
 logger = logging.getLogger(__name__)
 
-# During a change of versions queries come for the old one and for the new one.
-_VERSIONS_HELD: Final = 2
 # A version's files may have to come from a bucket first.
 _OPEN_TIMEOUT_S: Final = 900.0
 # A shard that was lost is waited for no longer than this, but once in a while: it would hold up every search.
 _LOST_TIMEOUT_S: Final = 0.25
 _TRY_AGAIN_S: Final = 1.0
-# What has been answered while another was waited for is taken all the same.
-_AT_HAND_S: Final = 0.05
 
 
 class SearcherReplica:
@@ -49,34 +46,22 @@ class SearcherReplica:
         assert settings.shards is not None
         self._number, self._count = number, settings.shards
         self._collection = Collection.open(settings.collection)
-        self._held: dict[str, Shard] = {}  # by version, the one used last at the end
-        self._opening = asyncio.Lock()
+        self._shards = Held[Shard]()  # by version
         try:
             live = self._collection.current()
             if live is not None:
-                self._held[live] = self._opened(live)
+                self._shards.put(live, self._opened(live))
         except (CollectionError, OSError) as error:
             logger.warning("shard %d of the live index version cannot be opened: %s", number, error)
 
     async def open(self, version: str) -> None:
         """Hold the version. Raises CollectionError, OSError."""
-        await self._hold(version)
+        await self._shards.make(version, partial(self._opened, version))
 
     async def call(self, version: str, method: str, arguments: tuple[Any, ...]) -> Any:
         """What the method of Shard answers. Raises CollectionError, OSError when the version cannot be opened."""
-        shard = await self._hold(version)
+        shard = await self._shards.call(version, partial(self._opened, version))
         return await asyncio.to_thread(getattr(shard, method), *arguments)
-
-    async def _hold(self, version: str) -> Shard:
-        if version not in self._held:
-            async with self._opening:
-                if version not in self._held:
-                    # Before the new one is opened: there may not be memory for one more.
-                    while len(self._held) >= _VERSIONS_HELD:
-                        del self._held[next(iter(self._held))]
-                    self._held[version] = await asyncio.to_thread(self._opened, version)
-        shard = self._held[version] = self._held.pop(version)
-        return shard
 
     def _opened(self, version: str) -> Shard:
         manifest = self._collection.read_version(version)
@@ -84,17 +69,11 @@ class SearcherReplica:
 
 
 class Searchers:
-    """The SearcherReplicas of all shards, from where they are asked. Thread-safe; not for an event loop's thread.
-
-    What a replica that dies leaves undone another one is asked for. A shard that has not answered within `timeout_s` is
-    lost; until it answers again it gets a quarter of a second, and the whole time once a second.
-    """
+    """The SearcherReplicas of all shards, from where they are asked. Thread-safe; not for an event loop's thread."""
 
     def __init__(self, handles: Sequence[DeploymentHandle[Any]], timeout_s: float) -> None:
         self._handles = list(handles)
         self._timeout_s = timeout_s
-        self._lost: dict[int, float] = {}  # when it was last given the whole time
-        self._lock = threading.Lock()
 
     def open(self, collection: Collection, version: str | None = None) -> Searcher:
         """A searcher of the version, once every replica of every shard holds it; None: of the live one.
@@ -105,52 +84,59 @@ class Searchers:
         schema = version_schema(collection, manifest)
         held = dict(enumerate(slices(manifest.segments, len(self._handles))))
         handles = [self._handles[number] for number, part in held.items() if part.segments]
+        deadline = monotonic() + _OPEN_TIMEOUT_S
         try:
             # The first answer waits for a replica, where none is up yet.
-            for response in [handle.open.remote(manifest.version) for handle in handles]:
-                response.result(timeout_s=_OPEN_TIMEOUT_S)
+            calls = [partial(handle.open.remote, manifest.version) for handle in handles]
+            for call, begun in [(call, call()) for call in calls]:
+                answer(call, begun, deadline)
             for responses in [handle.broadcast("open", manifest.version) for handle in handles]:
-                _require_opened(responses.results(timeout_s=_OPEN_TIMEOUT_S, return_exceptions=True))
+                left = max(0.0, deadline - monotonic())
+                _require_opened(responses.results(timeout_s=left, return_exceptions=True))
         except RayTaskError as error:
             raise error.cause from None
         except (RayError, RayServeException, TimeoutError) as error:
             raise Problem("shard-unavailable", "searchers do not answer: try again soon", retry_after_s=2) from error
-        return Searcher(manifest, Shards(held, schema, manifest.dim, partial(self._ask, manifest.version)))
+        ask = Asked(self._handles, manifest.version, self._timeout_s)
+        return Searcher(manifest, Shards(held, schema, manifest.dim, ask))
 
-    def _ask(self, version: str, calls: Mapping[int, Call]) -> dict[int, Any]:
-        """The answers of the shards that answer in time."""
+
+class Asked:
+    """Asks the shards of one version. Thread-safe.
+
+    What a replica that dies leaves undone another one is asked for. A shard that has not answered within `timeout_s` is
+    lost; until it answers again it gets a quarter of a second, and the whole time once a second.
+    """
+
+    def __init__(self, handles: Sequence[DeploymentHandle[Any]], version: str, timeout_s: float) -> None:
+        self._handles = handles
+        self._version = version
+        self._timeout_s = timeout_s
+        self._lost: dict[int, float] = {}  # when it was last given the whole time
+        self._answered: dict[int, float] = {}  # when it last did
+        self._lock = threading.Lock()
+
+    def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
+        """The answers of the shards that answer in time. Raises QueryError."""
         started = monotonic()
         waits = {number: self._patience(number, started) for number in calls}
-        asked = {number: self._begin(version, number, call) for number, call in calls.items()}
+        begin = {number: self._begin(number, call) for number, call in calls.items()}
+        begun = {number: call() for number, call in begin.items()}
         answers: dict[int, Any] = {}
         # Those that are known to be lost first: their time ends first.
         for number in sorted(calls, key=waits.__getitem__):
             try:
-                answers[number] = self._answer(version, number, calls[number], asked[number], started + waits[number])
-            except (RayError, RayServeException, TimeoutError, DamagedVersionError, OSError) as error:
+                answers[number] = answer(begin[number], begun[number], started + waits[number])
+            except QueryError:
+                raise
+            except (RayError, RayServeException, TimeoutError, CollectionError, OSError) as error:
                 logger.log(logging.DEBUG if number in self._lost else logging.WARNING, "shard %d: %r", number, error)
                 notes().lost_shards.append(number)
-        self._remember(waits, answers)
+        self._remember(waits, answers, started)
         return answers
 
-    def _begin(self, version: str, number: int, call: Call) -> Any:
-        return self._handles[number].call.remote(version, *call)
-
-    def _answer(self, version: str, number: int, call: Call, response: Any, deadline: float) -> Any:
-        try:
-            while True:
-                try:
-                    return response.result(timeout_s=max(_AT_HAND_S, deadline - monotonic()))
-                except RayActorError:
-                    if monotonic() >= deadline:
-                        raise
-                    response = self._begin(version, number, call)
-        except RayTaskError as error:
-            raise error.cause from None
-        except TimeoutError:
-            with suppress(RayError, RayServeException):  # of what came of it meanwhile
-                response.cancel()
-            raise
+    def _begin(self, number: int, call: Call) -> Callable[[], Any]:
+        return partial(self._handles[number].call.remote, self._version, *call)
 
     def _patience(self, number: int, now: float) -> float:
         with self._lock:
@@ -160,14 +146,17 @@ class Searchers:
                 self._lost[number] = now
         return self._timeout_s
 
-    def _remember(self, waits: Mapping[int, float], answers: Mapping[int, Any]) -> None:
+    def _remember(self, waits: Mapping[int, float], answers: Mapping[int, Any], started: float) -> None:
+        now = monotonic()
         with self._lock:
             for number, waited in waits.items():
-                if number not in answers:
-                    if waited == self._timeout_s:
-                        self._lost[number] = monotonic()
-                elif self._lost.pop(number, None) is not None:
-                    logger.warning("shard %d answers again", number)
+                if number in answers:
+                    self._answered[number] = now
+                    if self._lost.pop(number, None) is not None:
+                        logger.warning("shard %d answers again", number)
+                # One that others have heard since is not lost.
+                elif waited == self._timeout_s and self._answered.get(number, started) <= started:
+                    self._lost[number] = now
 
 
 def _require_opened(outcomes: Sequence[Any]) -> None:

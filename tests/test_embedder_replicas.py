@@ -153,7 +153,9 @@ class Replicas:
         self.asked: list[Asked] = []
         self._calls = iter(calls)
         self.embed = SimpleNamespace(remote=self._remote)
-        monkeypatch.setattr("api.deployment_embedder.monotonic", lambda: self.now)
+        for module in ("api.deployment_embedder", "api.deployment_calls"):
+            monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
+        monkeypatch.setattr("api.deployment_calls.sleep", lambda seconds: None)
 
     def _remote(self, record: ModelRecord, items: Sequence[str]) -> "Asked":
         self.asked.append(Asked(self, items, *next(self._calls)))

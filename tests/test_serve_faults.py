@@ -1,5 +1,6 @@
 """A replica on Ray Serve is killed while searches come; hosts that dawdle are named while others search."""
 
+import re
 import signal
 import threading
 import time
@@ -86,7 +87,7 @@ def test_a_server_that_is_told_to_stop_takes_the_application_down(folder: Path, 
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 130
     assert not any(each.is_running() for each in before)
-    assert served.log.read_text().splitlines()[-1] == "interrupted"
+    assert not re.search("Aborted|Traceback|SIGTERM", served.log.read_text())
 
 
 def in_flight(asked: Asked, when: float) -> bool:

@@ -10,20 +10,21 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from api.app import create_app
 from api.client import LikenessClient, RequestRefused
 from api.cluster_room import empty_shards, shard_memory, shortage
 from api.compose import build_service
 from api.deployment import run, serve_app
-from api.deployment_searcher import SearcherReplica, Searchers
+from api.deployment_searcher import Asked, SearcherReplica, Searchers
+from api.errors import Problem
 from api.local import running
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.build import build_index
 from index.collection import Collection
-from index.errors import DamagedVersionError
+from index.errors import CollectionError
 from index.records import IndexSettings
 from jobs.errors import UsageError
 from jobs.serve_commands import serve as serve_command
@@ -70,15 +71,23 @@ class Handle:
 
     def __init__(self, replica: SearcherReplica, clock: "Clock") -> None:
         self.replica, self.clock = replica, clock
-        self.calls: list[tuple[str, str]] = []
+        self.opened: list[str] = []
         self.waits: list[float] = []
         self.befalls: list[Exception | float] = []  # to the next calls: what is raised, or the seconds that it takes
         self.open = SimpleNamespace(remote=lambda *args: Response(self, self.replica.open, args))
         self.call = SimpleNamespace(remote=lambda *args: Response(self, self.replica.call, args))
 
     def broadcast(self, method: str, *args: Any) -> Any:
-        self.calls.append((method, args[0]))
-        return SimpleNamespace(results=lambda **_: [None])
+        self.opened.append(args[0])
+        begun = Response(self, getattr(self.replica, method), args)
+        return SimpleNamespace(results=lambda *, timeout_s, return_exceptions: [outcome(begun, timeout_s)])
+
+
+def outcome(begun: "Response", timeout_s: float) -> Any:
+    try:
+        return begun.result(timeout_s=timeout_s)
+    except (RayError, CollectionError) as error:
+        return error
 
 
 class Response:
@@ -100,7 +109,7 @@ class Response:
             clock.now = done
         try:
             return asyncio.run(self.method(*self.args))
-        except DamagedVersionError as error:
+        except CollectionError as error:
             raise RayTaskError("call", "Traceback", error, proctitle="ray", ip="127.0.0.1") from None  # type: ignore[no-untyped-call]
 
     def cancel(self) -> None:
@@ -110,11 +119,16 @@ class Response:
 class Clock:
     now = 100.0
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("api.deployment_searcher.monotonic", lambda: clock.now)
+    for module in ("api.deployment_searcher", "api.deployment_calls"):
+        monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
+    monkeypatch.setattr("api.deployment_calls.sleep", clock.sleep)
     return clock
 
 
@@ -172,7 +186,7 @@ def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: 
 
 
 def ids_held(handle: Handle) -> set[str]:
-    (shard,) = handle.replica._held.values()
+    (shard,) = handle.replica._shards._held.values()
     return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
 
 
@@ -220,15 +234,72 @@ def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, hand
     assert (again["matches"], again["searched"]["rows"]) == (expected, 798)
 
 
+def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_search_may_take(
+    url: str, handles: list[Handle], clock: Clock
+) -> None:
+    handles[1].befalls[:] = [ActorDiedError() for _ in range(1000)]
+    refused = httpx.post(f"{url}/search", json={"embedding": vector()})
+    assert told(refused) == (503, "shard-unavailable")
+    assert clock.now == pytest.approx(105.0, abs=0.1)
+
+
+def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url: str, handles: list[Handle]) -> None:
+    full = CollectionError("no room in the cache for vectors.faiss")
+    handles[2].befalls[:] = [
+        RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
+    ]
+    refused = httpx.post(f"{url}/search", json={"embedding": vector()})
+    assert told(refused) == (503, "shard-unavailable")
+
+
+def test_a_failure_that_began_before_others_were_answered_makes_no_shard_lost(clock: Clock) -> None:
+    waits: list[float] = []
+
+    def slow(*, timeout_s: float) -> None:
+        clock.now += 1
+        assert asked({0: ("count", ("{}",))}) == {0: 7}
+        clock.now += timeout_s
+        raise TimeoutError
+
+    def quick(*, timeout_s: float) -> int:
+        waits.append(timeout_s)
+        return 7
+
+    results = iter([slow, quick, quick])
+    call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=next(results), cancel=lambda: None))
+    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    assert asked({0: ("count", ("{}",))}) == {}
+    assert asked({0: ("count", ("{}",))}) == {0: 7}
+    assert waits == [5.0, 5.0]
+
+
+def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
+    collection: Collection, handles: list[Handle]
+) -> None:
+    handles[2].befalls[:] = [ActorDiedError(), ActorDiedError()]
+    assert Searchers(handles, 5.0).open(collection).ntotal == 798  # type: ignore[arg-type]
+    assert [handle.opened for handle in handles] == [["000002"]] * 4
+
+
+def test_all_shards_together_have_a_quarter_of_an_hour_to_open(
+    collection: Collection, handles: list[Handle], clock: Clock
+) -> None:
+    for handle in handles:
+        handle.befalls[:] = [600.0, 600.0]  # the first answer, and that of every replica
+    with pytest.raises(Problem, match="searchers do not answer"):
+        Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    assert clock.now == 1000.0
+
+
 def test_a_replica_holds_two_versions_and_opens_others_when_they_are_asked_for(tmp_path: Path) -> None:
     collection = make_collection(tmp_path)
     build_index(collection, rebuild=True)
     replica = SearcherReplica(ServeSettings(collection=collection.location, shards=2), 0)
-    assert list(replica._held) == ["000003"]
+    assert list(replica._shards._held) == ["000003"]
     for version, held in (("000001", {"000003", "000001"}), ("000002", {"000001", "000002"})):
         scores, *_ = asyncio.run(replica.call(version, "search", (unit_vectors(1, dim=DIM), 3, None)))
         assert scores.shape == (1, 3)
-        assert set(replica._held) == held
+        assert set(replica._shards._held) == held
 
 
 def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
@@ -242,7 +313,7 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
     service.warm_up()
     assert service.version == "000001"
-    assert [handle.calls for handle in handles] == [[("open", "000001")], [("open", "000001")]]
+    assert [handle.opened for handle in handles] == [["000001"], ["000001"]]
 
 
 # Settings
