@@ -87,13 +87,15 @@ def _s3(bucket: Bucket) -> S3Store:
         config["skip_signature"] = True
         return S3Store(bucket.name, config=config, **_options())
     if bucket.secret:
-        config |= {"access_key_id": bucket.user, "secret_access_key": bucket.secret}
-        return S3Store(bucket.name, config=config, **_options())
+        # Handed over whole: beside keys in its configuration obstore sends the environment's session token along.
+        own: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
+        return S3Store(bucket.name, config=config, **_options(), credential_provider=lambda: own)
     # obstore by itself does not read the profiles of ~/.aws, which all else here does.
     from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
-        provider = Boto3CredentialProvider()
+        # A role's are renewed by boto3 ten minutes before their end, so that they are good for so long.
+        provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
     except ValueError as error:
         raise CollectionError(
             f"s3://{bucket.name}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "

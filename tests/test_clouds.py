@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +14,8 @@ from obstore.store import S3Store
 from embedder.policy import FetchPolicy
 from embedder.stores import Stores
 from index.clouds import Bucket, _amazons_region
-from index.object_store import object_store
+from index.object_store import object_store, read
+from tests.scripted_server import Reply, scripted
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +78,26 @@ def test_pictures_are_looked_for_in_the_same_region(
     machine.setattr(pafs, "resolve_s3_region", lambda _: "ap-south-1")
     client: Any = Stores(FetchPolicy())._connect("s3://mine/a.jpg", "s3", "", "mine")
     assert client.region == region
+
+
+@pytest.mark.parametrize(
+    ("login", "sent"), [("K:S@", ("K", None)), ("", ("key", "the environment's"))], ids=["address", "environment"]
+)
+def test_a_key_of_the_address_goes_without_the_environments_token(
+    machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]
+) -> None:
+    machine.setenv("AWS_SESSION_TOKEN", "the environment's")
+    with scripted(Reply(status=404)) as server:
+        bucket, _ = Bucket.of(f"s3://{login}mine/a?endpoint_override={server.url}&region=eu-west-1")
+        with pytest.raises(FileNotFoundError):
+            read(bucket, "a")
+    headers = server.asked[0].headers
+    key = headers["authorization"].split("Credential=")[1].split("/")[0]
+    assert (key, headers.get("x-amz-security-token")) == sent
+
+
+def test_credentials_of_a_role_are_asked_for_again_before_they_end() -> None:
+    """boto3 renews them ten minutes before."""
+    _, store = s3_clients("s3://mine/a?region=eu-west-1")
+    provider: Any = store.credential_provider
+    assert provider()["expires_at"] <= datetime.now(UTC) + timedelta(minutes=10)
