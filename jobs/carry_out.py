@@ -53,6 +53,8 @@ def carry_out(
                 resources=request.actor_resources,
                 memory=load.memory,
             )
+            if request.address is not None and (waits := pool.lacking_now()):
+                console.print(waits)
             for plan in plans:
                 options = replace(request.options, decode_threads=_decode_threads(plan.todo))
                 with ProgressBar(console, total=plan.todo.num_rows) as progress:

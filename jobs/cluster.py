@@ -1,6 +1,7 @@
 """Ray for a job: a cluster of one on this machine, or one that is there already."""
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from jobs.ray_init import init
 
 DECODE_MEMORY = 2**30
 """Bytes that a decode task may take; without a figure Ray's memory monitor kills and retries for ever."""
+
+_DECODE = {"CPU": 1.0, "memory": float(DECODE_MEMORY)}
 
 _ACCELERATOR = "accelerator_type:"  # with which Ray names a kind of GPU among the resources of a node
 
@@ -119,29 +122,40 @@ class Pool:
         Raises `JobError` for what the cluster cannot hold: Ray would wait for it for ever.
         """
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
-        share = (1.0 if gpus else 0.0) if num_gpus is None else num_gpus
+        # Not where the resources stand for another kind of device, on nodes without GPUs.
+        able = [node for node in nodes if all(node.get(name, 0) >= need for name, need in (resources or {}).items())]
+        share = (1.0 if any(node.get("GPU", 0) >= 1 for node in able) else 0.0) if num_gpus is None else num_gpus
         pool = cls(num_gpus=share, accelerator_type=accelerator_type, resources=resources or {}, memory=memory)
         rooms = _rooms(nodes, pool._needs)
+        most = _most_beside_decoding(nodes, rooms, pool._needs)
         if actors is None:
             count = sum(rooms) if share or resources else sum(room > 0 for room in rooms)
-            actors = (max(1, min(count, cpus - 1)),) * 2
-        if actors[0] >= cpus:
-            raise JobError(
-                f"{actors[0]} actors, with a CPU each, leave none of the cluster's {cpus} CPUs for decoding: "
-                f"ask for at most {cpus - 1} with --actors"
-            )
+            actors = (max(1, int(min(count, most))),) * 2
         if actors[0] > sum(rooms):
             raise JobError(
                 f"{actors[0]} actors were asked for, each with {_listed(pool._needs)}; the cluster has room for "
                 f"{sum(rooms)}: ask for fewer with --actors, for less for each, or add nodes"
             )
-        if (most := max(node.get("memory", 0) for node in nodes)) < DECODE_MEMORY:
+        if actors[0] > most:
+            largest = max(node.get("memory", 0.0) for node in nodes)
             raise JobError(
-                f"decoding takes up to {DECODE_MEMORY >> 20:,} MiB, Ray sees {int(most) >> 20:,} MiB to work with on "
-                "the largest node: free some memory"
+                f"{actors[0]} actors, each with {_listed(pool._needs)}, may leave no node {_listed(_DECODE)} for "
+                f"decoding (the largest has {int(largest) >> 20:,} MiB for Ray): "
+                + (f"ask for at most {most:.0f} with --actors" if most else "free some memory, or add a node")
             )
         return replace(pool, actors=actors)
+
+    def lacking_now(self) -> str | None:
+        """What to say where others hold so much of the cluster at the moment that this job has to wait for them."""
+        free = ray.available_resources()  # type: ignore[no-untyped-call]
+        needs = {name: need + _DECODE.get(name, 0.0) for name, need in {"memory": 0.0, **self._needs}.items()}
+        short = {name: need for name, need in needs.items() if free.get(name, 0.0) < need}
+        if not short:
+            return None
+        return (
+            f"the cluster has {_listed({name: free.get(name, 0.0) for name in short})} free, an actor and decoding "
+            f"take {_listed(short)}: the job waits until others there end"
+        )
 
     @property
     def _needs(self) -> dict[str, float]:
@@ -166,6 +180,21 @@ def _rooms(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> 
     return rooms
 
 
+def _most_beside_decoding(
+    nodes: Sequence[Mapping[str, float]], rooms: Sequence[int], needs: Mapping[str, float]
+) -> float:
+    """How many actors leave some node room for decoding, wherever Ray puts them. With more, a job may wait for ever."""
+
+    def decodes(node: Mapping[str, float], actors: int) -> bool:
+        return all(node.get(name, 0.0) - actors * needs.get(name, 0.0) >= need for name, need in _DECODE.items())
+
+    filled = [
+        next((actors for actors in range(room + 1) if not decodes(node, actors)), math.inf)
+        for node, room in zip(nodes, rooms, strict=True)
+    ]
+    return max(0, sum(filled) - 1)
+
+
 def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, float]]) -> str:
     """What to say where no node has so much of something."""
     if name.startswith(_ACCELERATOR):
@@ -181,7 +210,10 @@ def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, 
         "memory": "free some memory, or add a larger node",
         "CPU": "add a node with CPUs for Ray",
     }.get(name, "ask for less with --actor-resources, or add a node that has it")
-    return f"an actor takes {_listed({name: need})}, the node with the most has {_listed({name: most})}: {remedy}"
+    return (
+        f"an actor takes {_listed({name: need})}, the node with the most has {_listed({name: most})}: {remedy}; "
+        "a cluster that grows on demand needs one such node at the start"
+    )
 
 
 def _listed(amounts: Mapping[str, float]) -> str:

@@ -51,6 +51,24 @@ def test_actors_are_counted_by_what_they_need_most(nodes: list[dict[str, Any]]) 
     }
 
 
+def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
+    nodes += [node(8, GPU=2, fast=1), node(8, npu=3)]
+    assert (Pool.fitting(None, None).num_gpus, Pool.fitting(None, None).actors) == (1, (2, 2))
+    pool = Pool.fitting(None, None, resources={"npu": 1})
+    assert (pool.num_gpus, pool.actors) == (0, (3, 3))
+    assert Pool.fitting(None, None, resources={"fast": 0.1}).num_gpus == 1
+
+
+def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"CPU": 8.0, "GPU": 0.5, "memory": 3.0 * GIB}
+    monkeypatch.setattr(ray, "available_resources", lambda: free)
+    assert Pool(num_gpus=0.5, memory=2 * GIB).lacking_now() is None
+    assert Pool(num_gpus=1, memory=5 * GIB // 2).lacking_now() == (
+        "the cluster has 3,072 MiB, 0.5 GPU free, an actor and decoding take 3,584 MiB, 1 GPU: the job waits until "
+        "others there end"
+    )
+
+
 def test_one_cpu_is_left_for_decoding(nodes: list[dict[str, Any]]) -> None:
     nodes += [node(2, GPU=4), node(1, GPU=1)]
     assert Pool.fitting(None, None).actors == (2, 2)
@@ -64,7 +82,10 @@ def test_a_pool_may_ask_for_more_than_there_is_yet(nodes: list[dict[str, Any]]) 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"actors": (24, 24)}, "24 actors, with a CPU each, leave none of the cluster's 24 CPUs for decoding"),
+        (
+            {"actors": (24, 24), "num_gpus": 0},
+            r"24 actors, each with 1 CPU, may leave no node 1 CPU, 1,024 MiB for decoding .*: ask for at most 23 with",
+        ),
         ({"num_gpus": 3}, "an actor takes 3 GPU, the node with the most has 2 GPU: ask for a smaller share"),
         ({"resources": {"npu": 1}}, "an actor takes 1 npu, the node with the most has 0 npu: ask for less"),
         ({"memory": 64 * GIB}, "an actor takes 65,536 MiB, the node with the most has 32,768 MiB: free some memory"),
@@ -91,8 +112,28 @@ def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: 
 
 def test_decoding_needs_memory_on_some_node(nodes: list[dict[str, Any]]) -> None:
     nodes += [node(4, 0.5), node(4, 0.75)]
-    with pytest.raises(JobError, match="decoding takes up to 1,024 MiB, Ray sees 768 MiB to work with on the largest"):
+    with pytest.raises(
+        JobError, match=r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
+    ):
         Pool.fitting(None, None)
+
+
+def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
+    """A job would wait for ever, and its warnings are muted."""
+    nodes += [node(8, 3)]  # 3 GiB: an actor with 1.5, and what is left is enough for decoding
+    assert Pool.fitting(None, None, memory=3 * GIB // 2).actors == (1, 1)
+    with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
+        Pool.fitting(None, None, memory=5 * GIB // 2)
+    nodes[:] = [node(8, 3.5, npu=4)]
+    assert Pool.fitting(None, None, resources={"npu": 1}, memory=3 * GIB // 2).actors == (1, 1)
+    with pytest.raises(JobError, match=r"2 actors, .*: ask for at most 1 with --actors"):
+        Pool.fitting((2, 2), None, resources={"npu": 1}, memory=3 * GIB // 2)
+    # The CPU that is left is on a node without memory.
+    nodes[:] = [node(1, 4), node(2, 0.5)]
+    with pytest.raises(JobError, match=r"may leave no node .*\(the largest has 4,096 MiB for Ray\): free some memory"):
+        Pool.fitting(None, None, memory=2 * GIB)
+    nodes += [node(1, 2)]
+    assert Pool.fitting(None, None, memory=2 * GIB).actors == (1, 1)
 
 
 def test_resources_of_actors_are_json() -> None:
