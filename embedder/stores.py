@@ -94,7 +94,10 @@ class Stores:
     def _connect_azure(self, uri: str, user: str) -> pafs.FileSystem:
         parts = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
         connection = {name: value for name, _, value in (part.partition("=") for part in parts)}
-        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT") or connection.get("AccountName")
+        scheme, _, host = connection.get("BlobEndpoint", "").rstrip("/").partition("://")
+        # Beside a shared access signature nothing but the server's name has it, or an emulator's path.
+        named = connection.get("AccountName") or host.partition("/")[2] or host.partition(".")[0]
+        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT") or named
         if not account:
             raise FetchError(
                 "bad_uri",
@@ -102,11 +105,12 @@ class Stores:
             )
         signature = os.environ.get("AZURE_STORAGE_SAS_TOKEN") or connection.get("SharedAccessSignature")
         key = None if signature else os.environ.get("AZURE_STORAGE_KEY") or connection.get("AccountKey")
-        scheme, _, host = connection.get("BlobEndpoint", "").rstrip("/").partition("://")
-        host = host.removesuffix(f"/{account}")  # of an emulator, which pyarrow adds itself
+        # pyarrow adds the account itself, in front of a host that begins with a dot, else (an emulator's) behind.
+        host = host.removesuffix(f"/{account}")
+        host = f".{host.removeprefix(f'{account}.')}" if host.startswith(f"{account}.") else host
         server: dict[str, Any] = {}
         if host:
-            server = {f"{kind}_storage_authority": host for kind in ("blob", "dfs")}
+            server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
             server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
         return pafs.AzureFileSystem(
             account, account_key=key, sas_token=(signature or "").removeprefix("?") or None, **server

@@ -25,7 +25,7 @@ ATTEMPTS: Final = 9
 mistyped an address should not wait for minutes.
 """
 
-_SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
+_SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _S3_OPTIONS: Final = ("endpoint_override", "scheme", "region")
 _OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": ("endpoint_override", "scheme")}
 _ANONYMOUS: Final = "anonymous"
@@ -61,6 +61,8 @@ class Bucket:
         # In a prefix % is a character like any other.
         prefix = parts.path.strip("/")
         if scheme == "az":
+            if "." in name or parts.scheme == "abfss":
+                raise CollectionError(f"{without_secrets(address)}: write az://account@container/prefix")
             return cls._azure(address, name, unquote(user), parts.query), prefix
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = sorted(options.keys() - set(_OPTIONS[scheme]))
@@ -84,7 +86,7 @@ class Bucket:
     @classmethod
     def _azure(cls, address: str, container: str, user: str, query: str) -> Bucket:
         connection = _azure_connection()
-        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT", "") or connection.get("AccountName", "")
+        account = user or os.environ.get("AZURE_STORAGE_ACCOUNT", "") or _azure_account(connection)
         if not account:
             raise CollectionError(
                 f"{without_secrets(address)}: expected a storage account; set AZURE_STORAGE_ACCOUNT or write "
@@ -111,8 +113,10 @@ class Bucket:
         key, signature = self.azure_secrets()
         server = {}
         if host:
-            host = host.removesuffix(f"/{self.user}")  # of an emulator, which pyarrow adds itself
-            server = {f"{kind}_storage_authority": host for kind in ("blob", "dfs")}
+            # pyarrow adds the account itself, in front of a host that begins with a dot, else (an emulator's) behind.
+            host = host.removesuffix(f"/{self.user}")
+            host = f".{host.removeprefix(f'{self.user}.')}" if host.startswith(f"{self.user}.") else host
+            server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
             server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
         return pafs.AzureFileSystem(self.user, account_key=key, sas_token=signature, **server)
 
@@ -146,6 +150,12 @@ class Bucket:
         if signature:
             return None, signature.removeprefix("?")
         return os.environ.get("AZURE_STORAGE_KEY") or connection.get("AccountKey"), None
+
+
+def _azure_account(connection: dict[str, str]) -> str:
+    """Beside a shared access signature nothing but the server's name has it, or an emulator's path."""
+    host, _, path = connection.get("BlobEndpoint", "").rpartition("://")[2].rstrip("/").partition("/")
+    return connection.get("AccountName", "") or path or host.partition(".")[0]
 
 
 def is_bucket(address: str) -> bool:

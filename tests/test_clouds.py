@@ -9,12 +9,14 @@ from unittest.mock import Mock
 
 import pyarrow.fs as pafs
 import pytest
-from obstore.store import S3Store
+from obstore.store import AzureStore, S3Store
 
 from embedder.policy import FetchPolicy
 from embedder.stores import Stores
 from index.clouds import Bucket, _amazons_region
+from index.errors import CollectionError
 from index.object_store import object_store, read
+from index.storage import Storage
 from tests.scripted_server import Reply, scripted
 
 
@@ -23,6 +25,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     """One with a key and nothing else in its environment."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("ACCOUNT", "KEY", "SAS_TOKEN", "CONNECTION_STRING"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -101,3 +105,45 @@ def test_credentials_of_a_role_are_asked_for_again_before_they_end() -> None:
     _, store = s3_clients("s3://mine/a?region=eu-west-1")
     provider: Any = store.credential_provider
     assert provider()["expires_at"] <= datetime.now(UTC) + timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "suffix"),
+    [("https://shop.blob.core.windows.net/", "core.windows.net"), ("https://shop.blob.x.test", "x.test")],
+)
+def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
+    machine: pytest.MonkeyPatch, endpoint: str, suffix: str
+) -> None:
+    machine.setenv(
+        "AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};SharedAccessSignature=sv=2024&sig=abc%3D"
+    )
+    expected = pafs.AzureFileSystem(
+        "shop",
+        sas_token="sv=2024&sig=abc%3D",
+        blob_storage_authority=f".blob.{suffix}",
+        dfs_storage_authority=f".dfs.{suffix}",
+        blob_storage_scheme="https",
+        dfs_storage_scheme="https",
+    )
+    bucket, prefix = Bucket.of("az://images/here")
+    assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
+    assert bucket.filesystem() == expected
+    store = object_store(bucket)
+    assert isinstance(store, AzureStore)
+    assert store.config["account_name"] == "shop"
+    assert store.config["endpoint"] == f"https://shop.blob.{suffix}"
+    assert Stores(FetchPolicy())._connect("az://images/a.jpg", "az", "", "images") == expected
+
+
+def test_an_emulators_account_is_in_its_path(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5")
+    assert Bucket.of("az://images/here")[0].user == "devstore"
+
+
+@pytest.mark.parametrize("scheme", ["abfs", "abfss", "az"])
+def test_azures_other_addresses_are_refused_with_the_one_to_write(scheme: str) -> None:
+    """Read as account@container they would name another account."""
+    with pytest.raises(CollectionError, match=r"\.net/here: write az://account@container/prefix"):
+        Storage.open(f"{scheme}://images@shop.dfs.core.windows.net/here")
+    with pytest.raises(CollectionError, match=r"write az://account@container/prefix"):
+        Storage.open("abfss://images/here")
