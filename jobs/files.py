@@ -166,10 +166,10 @@ def _stored_files(storage: Storage) -> Iterator[SourceFile]:
             etag=etag,
         )
 
-    if info.type == fs.FileType.File:
+    objects = _objects(storage, storage.bucket)
+    if info.type == fs.FileType.File and not objects:  # else it has the name of a folder beside it
         yield found(storage.key(""), info.size, info.mtime, None, storage.root.rindex("/") + 1)
-        return
-    for key, size, modified, etag in _objects(storage, storage.bucket):
+    for key, size, modified, etag in objects:
         file = found(key, size, modified, etag, len(storage.root) + 1)
         if file.name and not hidden(file.name):  # the prefix itself may be an object, which stands for a folder
             yield file

@@ -117,14 +117,9 @@ def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
     machine.setenv(
         "AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};SharedAccessSignature=sv=2024&sig=abc%3D"
     )
-    expected = pafs.AzureFileSystem(
-        "shop",
-        sas_token="sv=2024&sig=abc%3D",
-        blob_storage_authority=f".blob.{suffix}",
-        dfs_storage_authority=f".dfs.{suffix}",
-        blob_storage_scheme="https",
-        dfs_storage_scheme="https",
-    )
+    server: Any = {f"{kind}_storage_authority": f".{kind}.{suffix}" for kind in ("blob", "dfs")}
+    server |= {f"{kind}_storage_scheme": "https" for kind in ("blob", "dfs")}
+    expected = pafs.AzureFileSystem("shop", sas_token="sv=2024&sig=abc%3D", **server)
     bucket, prefix = Bucket.of("az://images/here")
     assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
     assert bucket.filesystem() == expected
