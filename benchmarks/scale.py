@@ -2,6 +2,7 @@
 
 Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints the
 tables of `docs/scale.md`. `--write` puts the figures into `scale.json` of a folder and renders its `scale.md` anew;
+a part that fails keeps its figures of the run before, the page says so, and the exit code is 1.
 `--render` only renders, from the figures that are there.
 """
 
@@ -13,6 +14,8 @@ import os
 import platform
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from benchmarks.scale_page import rendered, tables
 from benchmarks.upkeep import in_new_process
 
 FIGURES, PAGE = "scale.json", "scale.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,49 +48,72 @@ class Plan:
 QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), latency_ms=0.5)
 
 
-def measure(plan: Plan, folder: Path, console: Console, *, quick: bool) -> Costs:
-    """Everything, each part in a process of its own."""
+def parts(plan: Plan, folder: Path) -> dict[str, Callable[[], dict[str, object]]]:
+    """What is measured, by its name: fields of `Costs`."""
     # Imported late, because `--render` needs none of it.
     from benchmarks import scale_images, scale_index, scale_listing, scale_requests
     from benchmarks.models import save_clip
     from jobs.options import DEMO_MODEL
 
-    with console.status("decoding"):
-        decoding, crop_bytes = in_new_process(scale_images.decoding, folder, plan.seconds)
-    with console.status("the models"):
+    def decoding() -> dict[str, object]:
+        found, crop_bytes = in_new_process(scale_images.decoding, folder, plan.seconds)
+        return {"decoding": found, "crop_bytes": crop_bytes}
+
+    def models() -> dict[str, object]:
         large = in_new_process(save_clip, folder / "vit-b-32")
-        models = [
-            in_new_process(scale_images.forward, name, str(model), batch, plan.seconds)
-            for name, model, batch in (("ViT-B/32", large, 32), ("demo", DEMO_MODEL, 64))
+        asked = (("ViT-B/32", large, 32), ("demo", DEMO_MODEL, 64))
+        found = [
+            in_new_process(scale_images.forward, name, str(model), batch, plan.seconds) for name, model, batch in asked
         ]
-    with console.status("rows, listing and comparing"):
-        rows, manifest_bytes = scale_images.row_bytes(folder / "rows")
-        listing = scale_listing.listing(
+        return {"models": found}
+
+    def rows() -> dict[str, object]:
+        found, manifest_bytes = scale_images.row_bytes(folder / "rows")
+        of_listing = scale_listing.listing(
             folder, files=plan.files, rows=plan.listed, manifest_bytes_per_file=manifest_bytes
         )
-    with console.status("requests"):
-        requests = in_new_process(scale_requests.requests, folder)
-    indexes = []
-    for number, size in enumerate(plan.rows):
-        with console.status(f"an index of {size:,} rows"), tempfile.TemporaryDirectory(dir=folder) as name:
-            kinds = (scale_index.FAST,) if number == 0 else (scale_index.FAST, scale_index.LEAN)
-            indexes += scale_index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms, kinds=kinds)
-    with console.status("an exact scan"):
-        scan = in_new_process(scale_index.scan, plan.rows[0])
-    return Costs(
-        machine=_machine(quick=quick),
-        decoding=decoding,
-        crop_bytes=crop_bytes,
-        models=models,
-        rows=rows,
-        listing=listing,
-        indexes=indexes,
-        scan=scan,
-        requests=requests,
-    )
+        return {"rows": found, "listing": of_listing}
+
+    def requests() -> dict[str, object]:
+        return {"requests": in_new_process(scale_requests.requests, folder)}
+
+    def indexes() -> dict[str, object]:
+        found = []
+        for number, size in enumerate(plan.rows):
+            kinds = (scale_index.FAST,) if number == 0 else scale_index.KINDS
+            with tempfile.TemporaryDirectory(dir=folder) as name:
+                found += scale_index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms, kinds=kinds)
+        return {"indexes": found, "scan": in_new_process(scale_index.scan, plan.rows[0])}
+
+    return {
+        "decoding": decoding,
+        "models": models,
+        "rows, listing and comparing": rows,
+        "requests": requests,
+        "indexes": indexes,
+    }
 
 
-def _machine(*, quick: bool) -> Machine:
+def measure(
+    parts: Mapping[str, Callable[[], dict[str, object]]], earlier: Costs, console: Console, *, quick: bool
+) -> Iterator[Costs]:
+    """All that is known after each part. One that fails, or whose turn has not come, has its `earlier` figures."""
+    found: dict[str, object] = {}
+    kept = list(parts)
+    for name, part in parts.items():
+        started = time.perf_counter()
+        try:
+            with console.status(name):
+                found |= part()
+            kept.remove(name)
+            console.print(f"{name}: {time.perf_counter() - started:.0f} s")
+        except Exception as error:
+            console.print(f"{name}: not measured: {type(error).__name__}: {error}", markup=False)
+        machine = _machine(quick=quick or (bool(kept) and earlier.machine.quick), kept=kept)
+        yield earlier.model_copy(update={**found, "machine": machine})
+
+
+def _machine(*, quick: bool, kept: list[str]) -> Machine:
     named = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
     return Machine(
         date=dt.date.today().isoformat(),
@@ -95,6 +122,7 @@ def _machine(*, quick: bool) -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         quick=quick,
+        kept=list(kept),
     )
 
 
@@ -124,13 +152,19 @@ def main() -> int:
     # Idle threads of OpenMP must not count as work; read when faiss and torch are loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    earlier = Costs.read((options.write or DOCS) / FIGURES)
     with tempfile.TemporaryDirectory() as name:
-        costs = measure(QUICK if options.quick else Plan(), Path(name), Console(stderr=True), quick=options.quick)
+        plan = QUICK if options.quick else Plan()
+        try:
+            for costs in measure(parts(plan, Path(name)), earlier, Console(stderr=True), quick=options.quick):
+                if options.write:
+                    costs.write(options.write / FIGURES)
+        finally:  # whatever ends the run, what it has is there
+            if options.write:
+                render(options.write)
     print(tables(costs))
-    if options.write:
-        costs.write(options.write / FIGURES)
-        render(options.write)
-    return Report(benchmark="scale", figures=costs.model_dump()).conclude()
+    report = Report(benchmark="scale", figures=costs.model_dump()).conclude()
+    return report or int(bool(costs.machine.kept))
 
 
 if __name__ == "__main__":

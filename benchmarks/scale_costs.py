@@ -18,7 +18,9 @@ class Record(BaseModel):
 
 
 class Machine(Record):
-    """Where and when. `quick`: with few rows, so that nothing of it should be published."""
+    """Where and when. `quick`: with few rows, so that nothing of it should be published; `kept`: what could not be
+    measured, so that its figures are those of the run before.
+    """
 
     date: str
     cpu: str
@@ -26,6 +28,7 @@ class Machine(Record):
     memory_bytes: int
     python: str
     quick: bool
+    kept: list[str] = []
 
 
 class Decoding(Record):
@@ -62,7 +65,7 @@ class RowBytes(Record):
 class Listing(Record):
     """Of one row: listing a folder; comparing a list with as many live rows, nothing having changed.
 
-    `listing_bytes` and `comparing_bytes` are the most that the process held beyond what it was born with.
+    `listing_bytes` and `comparing_bytes` are what the most that the process held grows by with each.
     """
 
     listed: int

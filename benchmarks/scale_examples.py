@@ -12,7 +12,7 @@ from benchmarks.scale_text import amount
 GB, TB = 1e9, 1e12
 DIM = 512
 MODEL = "ViT-B/32"
-IDS_STEP = "read the ids, one file after the other"
+IDS_STEP = "read the ids"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,20 @@ class Assumed:
     network_bytes_per_s: float = 1.25 * GB
     disk_reads_per_s: float = 300_000.0
     request_s: float = 0.03
+    at_once: int = 1
     page_s: float = 0.1
     call_ms: float = 0.5
     usable: float = 0.75
     night: float = 0.01
+
+    @property
+    def in_turn(self) -> str:
+        """How the driver asks for row files."""
+        return f"{self.at_once} at once" if self.at_once > 1 else "one after the other"
+
+    def waiting(self, requests: float) -> float:
+        """Seconds for so many requests of the driver about row files."""
+        return requests * self.request_s / self.at_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +139,9 @@ def job_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
             f"{amount(example.files * listing.manifest_bytes_per_file)}",
             seconds={
                 "network": images * row / (machines * assumed.network_bytes_per_s),
-                "requests of the commit, one after the other": requests_for(costs, "commit", "row file")
-                * example.files
-                * assumed.request_s,
+                f"requests of the commit, {assumed.in_turn}": assumed.waiting(
+                    requests_for(costs, "commit", "row file") * example.files
+                ),
             },
             serial=True,
             remedy="`--block-size 4096` or more: everything that is done for each row file shrinks with it",
@@ -143,12 +153,13 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
     """From rows to a version: segments by tasks, then what one process does alone."""
     index = costs.index_of(FAST)
     share, machines = example.images / index.rows, example.machines
+    # A row is compared with all inverted lists, which are as many as the root of the rows.
     longer = max(1.0, min(example.images, example.segment_rows) / index.rows) ** 0.5
     core_s = share * (index.build_core_s - index.truth_core_s) * longer
     task_bytes = index.peak_own_bytes * min(example.images, example.segment_rows)
     at_once = machines * max(1, min(assumed.cores // 2, int(assumed.usable * assumed.memory_bytes / task_bytes)))
-    opened = requests_for(costs, IDS_STEP, "row file") * example.files * assumed.request_s
-    read = (requests_for(costs, "build the index", "row file") * example.files * assumed.request_s) - opened
+    ids = requests_for(costs, IDS_STEP, "row file") * example.files
+    read = (requests_for(costs, "build the index", "row file") * example.files - ids) * assumed.request_s
     copied = example.images * index.disk_bytes / assumed.network_bytes_per_s
     return [
         Step(
@@ -156,7 +167,7 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
             work=f"{example.segments:,.0f} of {min(example.images, example.segment_rows):,} rows; "
             f"{core_s / 3600:,.1f} core hours, {amount(task_bytes)} of memory each",
             seconds={
-                "row files that the driver opens one after the other": opened,
+                f"row files that the driver opens, {assumed.in_turn}": assumed.waiting(ids),
                 "row files that a task opens one after the other": read / min(at_once, example.segments),
                 "cores": core_s / min(machines * assumed.cores, assumed.cores * example.segments),
             },
@@ -180,24 +191,24 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
 
 def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
     """A re-embedding of a share of the images, everything else unchanged."""
-    index, listing, some = costs.index_of(FAST), costs.listing, assumed.night
+    listing, some = costs.listing, assumed.night
+    whole = example.images * costs.index_of(FAST).disk_bytes
     jobs = {step.name: step for step in job_steps(costs, example, assumed)}
     build = next(step for step in index_steps(costs, example, assumed) if step.name == "Build segments")
     return Step(
         name=f"A night with {some:.0%} changed",
         work=f"{example.images * some:,.0f} images embedded; {amount(example.images * listing.comparing_bytes)} of the "
-        "driver's memory to compare",
+        f"driver's memory to compare; the job and each server download {amount(some * whole)} of new segments, or all "
+        f"{amount(whole)} where their cache is empty",
         seconds={
             "listing": jobs["List"].total,
-            "row files that the driver opens one after the other": requests_for(costs, "compare", "row file")
-            * example.files
-            * assumed.request_s,
+            f"row files that the driver opens, {assumed.in_turn}": assumed.waiting(
+                requests_for(costs, "compare", "row file") * example.files
+            ),
             "comparing, on the driver": example.images * listing.comparing_s,
             "fetching, decoding, embedding": some * max(jobs["Fetch and decode"].total, jobs["Embed"].total),
             "building the new segments": some * build.seconds["cores"],
-            "copying the index from the bucket, unless this machine's cache has it": example.images
-            * index.disk_bytes
-            / assumed.network_bytes_per_s,
+            "downloading the new segments": some * whole / assumed.network_bytes_per_s,
         },
         serial=True,
         remedy="several collections, each with its own job and its own night; those that did not change cost a listing",

@@ -26,7 +26,7 @@ class Limit:
 def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
     """From the first that is met."""
     index, listing = costs.index_of(FAST), costs.listing
-    per_file = {step: requests_for(costs, step, "row file") * assumed.request_s for step in ("commit", IDS_STEP)}
+    per_file = {step: assumed.waiting(requests_for(costs, step, "row file")) for step in ("commit", IDS_STEP)}
     found = [
         Limit(
             what=f"the driver's memory, comparing on {amount(assumed.memory_bytes)}",
@@ -53,7 +53,7 @@ def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
             Limit(
                 what=f"{what}, `--block-size {block}`: an hour",
                 images=3600 / per_file[step] * block,
-                why=f"{requests_for(costs, step, 'row file'):.0f} requests a row file, one after the other, at "
+                why=f"{requests_for(costs, step, 'row file'):.0f} requests a row file, {assumed.in_turn}, at "
                 f"{assumed.request_s * 1e3:.0f} ms each, on a bucket",
                 remedy=remedy,
             )

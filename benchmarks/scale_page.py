@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.scale_costs import Costs
 from benchmarks.scale_examples import EXAMPLES, GB, Assumed, Example, Step, index_steps, job_steps, night
-from benchmarks.scale_index import KINDS
+from benchmarks.scale_index import FAST, KINDS
 from benchmarks.scale_limits import limits
 from benchmarks.scale_serving import serving
 from benchmarks.scale_text import amount, duration, shown, table
@@ -50,6 +50,8 @@ def _machine(costs: Costs) -> str:
             " **These figures are of a quick run, on few rows and beside other work: they show the form and are not "
             "to be planned with. `python -m benchmarks.scale --write docs` replaces them.**"
         )
+    if machine.kept:
+        text += f" Not measured this time, and kept from the run before: {', '.join(machine.kept)}."
     return text
 
 
@@ -120,8 +122,22 @@ def _index(costs: Costs) -> str:
     return (
         f"{table(head, [(name, *values) for name, values in lines])}\n\n"
         f"An exact scan of {scan.rows:,} vectors of {scan.dim} dimensions in memory: {shown(1e3 / scan.core_ms)} "
-        f"queries/s a core in batches, {shown(scan.p50_ms)} ms for a single query on one core. Between the sizes "
-        f"above the cost of a query grows with the rows of a segment to the power of {costs.growth(KINDS[0]):.2f}."
+        f"queries/s a core in batches, {shown(scan.p50_ms)} ms for a single query on one core. {_growth(costs)}"
+    )
+
+
+def _growth(costs: Costs) -> str:
+    """How a query's cost grows with a segment, and what follows for the number of segments."""
+    power = costs.growth(FAST)
+    if power < 0.9:
+        advice = "few large segments search faster than many small ones"
+    elif power < 1.1:
+        advice = "the size of segments makes little difference to a search"
+    else:
+        advice = "small segments searched faster here: measure yours before you make them large"
+    return (
+        f"Between the sizes above the cost of a query grows with the rows of a segment to the power of {power:.2f}: "
+        f"four times the rows cost {4**power:.1f} times as much, so {advice} (`--segment-rows`)."
     )
 
 
@@ -181,15 +197,7 @@ def _assumed(assumed: Assumed) -> str:
 def _limits(costs: Costs, assumed: Assumed) -> str:
     return table(
         ("images", "what stops, or takes that long", "because", "what to do"),
-        [
-            (
-                f"{shown(each.images / 1e6)} million",
-                each.what,
-                each.why,
-                each.remedy,
-            )
-            for each in limits(costs, assumed)
-        ],
+        [(f"{shown(each.images / 1e6)} million", each.what, each.why, each.remedy) for each in limits(costs, assumed)],
     )
 
 

@@ -148,7 +148,7 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> _C
     runs = collection.runs()
     counting.take()
     LiveRows.of_runs(collection.storage, runs)
-    steps["read the ids, one file after the other"] = counting.take()
+    steps["read the ids"] = counting.take()
     compare(usual_images(range(files * _ROWS)), collection, "memory:", _MODEL, delete=True, verify_hash=False)
     steps["compare"] = counting.take()
     build_index(collection, IndexSettings(segment_rows=files * _ROWS // segments))

@@ -1,11 +1,12 @@
 """The sizing guide: its page says what its figures say, and its examples are the arithmetic that they claim to be."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
 from benchmarks import scale
 from benchmarks.scale_costs import Costs, Decoding, Index, Listing, Machine, Model, Requests, RowBytes, Scan
@@ -13,6 +14,7 @@ from benchmarks.scale_examples import Assumed, Example, index_steps, job_steps, 
 from benchmarks.scale_images import photo, row_bytes
 from benchmarks.scale_index import FAST, LEAN
 from benchmarks.scale_limits import limits
+from benchmarks.scale_listing import listing
 from benchmarks.scale_page import rendered
 from benchmarks.scale_requests import Counting, requests
 from benchmarks.scale_serving import serving
@@ -79,7 +81,7 @@ COSTS = Costs(
         _requests("fetch", "picture", 2),
         _requests("write", "row file", 3),
         _requests("commit", "row file", 2),
-        _requests("read the ids, one file after the other", "row file", 3),
+        _requests("read the ids", "row file", 3),
         _requests("compare", "row file", 8),
         _requests("build the index", "row file", 8),
         _requests("open it", "segment", 4),
@@ -134,14 +136,15 @@ def test_a_job_is_as_slow_as_its_slowest_resource() -> None:
     assert slow_gpu.bottleneck == "GPUs"
     assert slow_gpu.total == pytest.approx(1_000)
     # 2 requests of 30 ms for each of 3,906 files, after 2 GB over the network.
-    assert write.total == pytest.approx(MILLION / 256 * 2 * 0.03 + 2e9 / 1.25e9)
-    assert write.bottleneck == "requests of the commit, one after the other"
+    assert write.total == pytest.approx(MILLION / 256 * 2 * 0.03 / Assumed().at_once + 2e9 / 1.25e9)
+    assert write.bottleneck == f"requests of the commit, {Assumed().in_turn}"
 
 
 def test_an_index_is_finished_by_one_process_alone() -> None:
     build, finish = index_steps(COSTS, ONE, Assumed())
     assert build.seconds["cores"] == pytest.approx((120 - 20) / 16)
-    assert build.seconds["row files that the driver opens one after the other"] == pytest.approx(MILLION / 256 * 0.09)
+    opened = build.seconds[f"row files that the driver opens, {Assumed().in_turn}"]
+    assert opened == pytest.approx(MILLION / 256 * 0.09 / Assumed().at_once)
     assert finish.seconds == pytest.approx(
         {"copying from the bucket": 3e9 / 1.25e9, "checksums": 4 / 16, "exact neighbours": 20 / 16}
     )
@@ -174,7 +177,9 @@ def test_serving_is_bounded_by_memory_cores_reads_and_the_front() -> None:
 def test_a_night_costs_a_look_at_everything() -> None:
     it = night(COSTS, MANY, Assumed())
     assert it.seconds["comparing, on the driver"] == pytest.approx(2_000)
-    assert it.seconds["copying the index from the bucket, unless this machine's cache has it"] == pytest.approx(240)
+    # The new hundredth of 300 GB.
+    assert it.seconds["downloading the new segments"] == pytest.approx(2.4)
+    assert "each server download 3 GB of new segments, or all 300 GB where their cache is empty" in it.work
     assert it.seconds["fetching, decoding, embedding"] == pytest.approx(MILLION * 0.03 / 128)
     assert it.bottleneck == "listing"  # 100,000 pages
 
@@ -188,7 +193,9 @@ def test_limits_come_in_the_order_in_which_they_are_met() -> None:
         33.55e6, rel=1e-3
     )
     assert by_name["the driver's memory, comparing on 64 GB"] == pytest.approx(64e6)
-    assert by_name["commit of a run, `--block-size 256`: an hour"] == pytest.approx(256 * 3600 / 0.06)
+    assert by_name["commit of a run, `--block-size 256`: an hour"] == pytest.approx(
+        256 * 3600 * Assumed().at_once / 0.06
+    )
 
 
 def test_amounts_durations_and_tables_for_people() -> None:
@@ -257,6 +264,50 @@ def test_what_each_step_asks_of_a_bucket(tmp_path: Path) -> None:
     assert found["open it", "segment"].get == 2  # vectors and rows
     assert found["open it", "row file"].total == 0
     assert {step for step, unit in found if unit == "row file"} >= {"commit", "compare", "build the index"}
+
+
+def test_a_part_that_fails_keeps_its_figures_and_the_others_are_there_at_once() -> None:
+    def fails() -> dict[str, object]:
+        raise OSError("disk full")
+
+    parts: dict[str, Callable[[], dict[str, object]]] = {
+        "rows": lambda: {"crop_bytes": 7.0},
+        "models": fails,
+        "requests": lambda: {"requests": []},
+    }
+    first, second, third = scale.measure(parts, COSTS, Console(quiet=True), quick=False)
+    assert (first.crop_bytes, first.requests, first.machine.kept) == (7.0, COSTS.requests, ["models", "requests"])
+    assert (second.models, second.machine.kept) == (COSTS.models, ["models", "requests"])
+    assert (third.models, third.requests, third.machine.kept) == (COSTS.models, [], ["models"])
+    quick = COSTS.model_copy(update={"machine": COSTS.machine.model_copy(update={"quick": True})})
+    assert [costs.machine.quick for costs in scale.measure(parts, quick, Console(quiet=True), quick=False)] == [
+        True
+    ] * 3
+    page = rendered("<!-- figures: machine -->\n<!-- end of figures -->", third)
+    assert "Not measured this time, and kept from the run before: models." in page
+
+
+@pytest.mark.parametrize(
+    ("larger_ms", "said"),
+    [
+        (0.2, "to the power of 0.50: four times the rows cost 2.0 times as much, so few large segments search faster"),
+        (0.4, "cost 4.0 times as much, so the size of segments makes little difference"),
+        (0.8, "cost 8.0 times as much, so small segments searched faster here"),
+    ],
+)
+def test_what_the_page_advises_follows_the_figures(larger_ms: float, said: str) -> None:
+    indexes = [_index(FAST, 250_000, 0.1, 100), _index(FAST, MILLION, larger_ms, 100), _index(LEAN, MILLION, 0.4, -440)]
+    costs = COSTS.model_copy(update={"indexes": indexes})
+    assert said in rendered("<!-- figures: index -->\n<!-- end of figures -->", costs)
+
+
+def test_listing_and_comparing_cost_what_more_of_them_take(tmp_path: Path) -> None:
+    found = listing(tmp_path, files=2_000, rows=20_000, manifest_bytes_per_file=150)
+    assert (found.listed, found.compared, found.manifest_bytes_per_file) == (2_000, 20_000, 150)
+    # A process of 150 MB, divided by 2,000 files, would be 75 kB.
+    assert 0 < found.listing_bytes < 20_000
+    assert 0 < found.comparing_bytes < 20_000
+    assert 0 < found.listing_s < 0.05
 
 
 def test_a_folder_without_the_page_is_told_before_anything_is_measured(
