@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
-from index.live import LiveRows
+from index.live import LiveRows, at_once
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.rows import EMBEDDING, check_rows
 from index.storage import Storage, without_password
@@ -145,13 +145,18 @@ class Collection:
     def row_file(self, path: str) -> RowFile:
         """What a manifest says of a row file that is there already."""
         with self.storage.open_input(path) as file:
-            return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=self.storage.size(path))
+            return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=file.size())
 
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows count. DamagedRunError when a file that it names is missing or has changed."""
-        for file in [*manifest.files, *([manifest.deletes] if manifest.deletes else [])]:
-            if not self.storage.is_file(file.path) or self.storage.size(file.path) != file.size:
-                raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
+
+        def require_whole(file: RowFile) -> None:
+            with suppress(FileNotFoundError):
+                if self.storage.size(file.path) == file.size:
+                    return
+            raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
+
+        at_once(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
         self.check_lease()
         self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
 

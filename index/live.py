@@ -66,17 +66,16 @@ class LiveRows:
         A run's deletes apply to the runs before it: a row of the same run wins over them. A reject is a row
         like any other: it hides the embedding that the id had.
         """
-        parts: list[_Part | None] = []
-        ids: list[pa.ChunkedArray[Any]] = []
+        files: list[tuple[RowFile, _Part | None]] = []
         for run in runs:
             if run.deletes:
-                parts.append(None)
-                ids.append(_read_ids(storage, run.deletes))
-            for file in run.files:
-                parts.append(_Part(file, run.source, run.model))
-                ids.append(_read_ids(storage, file))
+                files.append((run.deletes, None))
+            files += [(file, _Part(file, run.source, run.model)) for file in run.files]
+        ids = at_once(partial(_read_ids, storage), [file for file, _ in files])
         live = [
-            part.only(positions) for part, positions in zip(parts, newest(ids), strict=True) if part and len(positions)
+            part.only(positions)
+            for (_, part), positions in zip(files, newest(ids), strict=True)
+            if part and len(positions)
         ]
         return cls(storage, live, runs[-1].model if runs else None)
 

@@ -25,6 +25,7 @@ from index.collection import Collection
 from index.conditional import update_file
 from index.duplicates import near_duplicates
 from index.errors import CollectionError, DamagedVersionError
+from index.live import LiveRows
 from index.records import ModelRecord, RunStart
 from index.search import Searcher
 from index.storage import FileInfo, Storage, without_password
@@ -329,6 +330,36 @@ def heard_by() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_files_of_runs_are_looked_at_side_by_side_and_once(bucket: Bucket) -> None:
+    """A night of a million images has thousands of files, and a request to a bucket takes 30 ms."""
+
+    class Counting(FaultyProxy):
+        now = most = 0
+
+        def draw(self, request: str) -> None:
+            if ".parquet" in request:
+                Counting.now += 1
+                Counting.most = max(Counting.most, Counting.now)
+                self.count[request.split()[0]] += 1
+                time.sleep(0.2)
+                Counting.now -= 1
+
+    proxy = Counting(bucket.server, share=0.0, seed=0)
+    with proxy.listening() as host:
+        collection = Collection.create_or_open(bucket.address("likeness", server=host))
+        Counting.most = 0
+        vectors = unit_vectors(6)
+        add_run(collection, *(rows([str(number)], vectors[number : number + 1]) for number in range(6)))
+        assert (Counting.most, proxy.count["HEAD"]) == (6, 6)
+        Counting.most = 0
+        live = LiveRows.of_runs(collection.storage, collection.runs())
+        assert (len(live), Counting.most) == (6, 6)
+        path = collection.row_files(collection.runs()[0].run_id)[0]
+        proxy.count.clear()
+        assert collection.row_file(path) in collection.runs()[0].files
+        assert proxy.count["HEAD"] == 1
 
 
 def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
