@@ -1,7 +1,9 @@
 """What the commands have in common: the terminal, options that several take, and how their texts are read."""
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +19,29 @@ DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 console = Console()
 
+_LEAST_AMOUNT = 0.0001  # of which Ray counts multiples
+
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
+
+
+def checked_amount(amount: object, name: str, *, least: float = 0) -> float:
+    """A share of one, or a whole number, which is what Ray takes of a resource. ValueError for others."""
+    if (
+        isinstance(amount, bool)
+        or not isinstance(amount, int | float)
+        or not least <= amount < math.inf
+        or (amount > 1 and amount != int(amount))
+    ):
+        raise ValueError(f"has {amount!r} for {name}: expected a share of 1, such as 0.5, or a whole number")
+    return float(amount)
+
+
+def _num_gpus(value: float | None) -> float | None:
+    try:
+        return None if value is None else checked_amount(value, "GPUs")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 class OutputFormat(StrEnum):
@@ -40,7 +63,10 @@ ModelOption = Annotated[
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
-NumGpusOption = Annotated[float | None, typer.Option(min=0, help="GPUs for each actor; may be a fraction.")]
+NumGpusOption = Annotated[
+    float | None,
+    typer.Option(min=0, callback=_num_gpus, help="GPUs for each actor: a whole number, or a share of one."),
+]
 ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
 ActorResourcesOption = Annotated[
     str | None, typer.Option(help='What each actor takes of a cluster\'s own resources, as JSON: {"npu": 1}.')
@@ -84,20 +110,24 @@ def parse_resources(text: str | None) -> dict[str, float]:
     """`{"npu": 1}`."""
     try:
         amounts = json.loads(text or "{}")
-        valid = isinstance(amounts, dict) and all(
-            isinstance(amount, int | float) and not isinstance(amount, bool) and amount > 0
-            for amount in amounts.values()
-        )
     except ValueError:
-        valid = False
-    if not valid:
+        amounts = None
+    if not isinstance(amounts, dict):
         raise UsageError(f"--actor-resources is {text!r}: expected a JSON object of amounts such as " + '{"npu": 1}')
+    try:
+        return checked_resources(amounts)
+    except ValueError as error:
+        raise UsageError(f"--actor-resources {error}") from error
+
+
+def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
+    """Amounts that Ray takes of a cluster's own resources. ValueError for others."""
     if taken := sorted({"CPU", "GPU", "memory", "object_store_memory"} & set(amounts)):
-        raise UsageError(
-            f"--actor-resources names {', '.join(taken)}: of these each actor takes what Likeness knows "
-            "that it needs, and of GPUs what --num-gpus says"
+        raise ValueError(
+            f"names {', '.join(taken)}: of these each actor takes what Likeness knows that it needs, and of GPUs what "
+            "--num-gpus (num_gpus) says"
         )
-    return {str(name): float(amount) for name, amount in amounts.items()}
+    return {name: checked_amount(amount, name, least=_LEAST_AMOUNT) for name, amount in amounts.items()}
 
 
 def parse_extensions(text: str | None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pydantic import (
 
 from jobs.errors import SpecError, UsageError
 from jobs.listing import IMAGE_EXTENSIONS
-from jobs.options import model_named, parse_actors, parse_extensions, parse_size
+from jobs.options import checked_amount, checked_resources, model_named, parse_actors, parse_extensions, parse_size
 from jobs.reembed import ReembedSettings
 from jobs.request import EmbedOptions
 
@@ -51,6 +51,10 @@ def _extensions(value: tuple[str, ...]) -> tuple[str, ...]:
         raise ValueError(str(error).removeprefix("--extensions is ")) from error
 
 
+def _gpus(value: float) -> float:
+    return checked_amount(value, "GPUs")
+
+
 Size = Annotated[
     int,
     BeforeValidator(_size),
@@ -73,9 +77,11 @@ class Resources(_Section):
 
     address: str | None = Field(None, description="a Ray cluster's address; none: one is started on this machine")
     actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
-    num_gpus: float | None = Field(None, ge=0, description="GPUs for each actor; may be a fraction")
+    num_gpus: Annotated[float, AfterValidator(_gpus)] | None = Field(
+        None, ge=0, description="GPUs for each actor: a whole number, or a share of one"
+    )
     accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
-    actor_resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+    actor_resources: Annotated[dict[str, Annotated[float, Field(gt=0)]], AfterValidator(checked_resources)] = Field(
         default_factory=dict, description="what each actor takes of a cluster's own resources, such as {npu: 1}"
     )
     device: str | None = Field(None, description="cuda, cpu, …; none: a GPU where there is one")

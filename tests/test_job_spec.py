@@ -94,6 +94,22 @@ def test_names_of_models(tmp_path: Path) -> None:
         (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
         (WHOLE.replace("[jpg]", "[' ']"), r"line 12, extensions: ' ': expected extensions such as jpg,png"),
+        (
+            WHOLE.replace("{npu: 2}", "{npu: 1.5}"),
+            r"line 4, resources\.actor_resources: has 1\.5 for npu: expected a share",
+        ),
+        (
+            WHOLE.replace("{npu: 2}", "{npu: .inf}"),
+            r"line 4, resources\.actor_resources: has inf for npu: expected a share",
+        ),
+        (
+            WHOLE.replace("{npu: 2}", "{GPU: 1, memory: 9}"),
+            r"line 4, resources\.actor_resources: names GPU, memory: of",
+        ),
+        (
+            WHOLE.replace("num_gpus: 0.5", "num_gpus: 1.5"),
+            r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a",
+        ),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("", r"job\.yaml, line 1: .*dictionary"),
         ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),

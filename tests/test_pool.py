@@ -1,10 +1,13 @@
 """How many embedding actors a cluster gets, what is told where it cannot hold them, and what options may ask for."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from typer.testing import CliRunner
 
+from jobs import cli
 from jobs.cluster import Pool
 from jobs.cluster_join import lacking, shipped_code
 from jobs.errors import JobError, UsageError
@@ -139,11 +142,21 @@ def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[
 def test_resources_of_actors_are_json() -> None:
     assert parse_resources(None) == {}
     assert parse_resources('{"npu": 1, "disk": 0.5}') == {"npu": 1, "disk": 0.5}
-    for text in ("npu", "[1]", '{"npu": "one"}', '{"npu": 0}', '{"npu": true}'):
+    for text in ("npu", "[1]"):
         with pytest.raises(UsageError, match=r"--actor-resources is .*expected a JSON object of amounts"):
             parse_resources(text)
+    for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5"):
+        with pytest.raises(UsageError, match=r"--actor-resources has .* for npu: expected a share of 1, .* or a whole"):
+            parse_resources(f'{{"npu": {amount}}}')
     with pytest.raises(UsageError, match=r"--actor-resources names GPU, memory: "):
         parse_resources('{"memory": 1, "GPU": 1}')
+
+
+@pytest.mark.parametrize("amount", ["1.5", "inf"])
+def test_gpus_are_shares_of_one_or_whole_numbers(amount: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["embed", str(tmp_path), str(tmp_path / "c"), "--num-gpus", amount])
+    assert done.exit_code == 2
+    assert "expected a share of 1" in " ".join(done.output.split())
 
 
 def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
