@@ -29,8 +29,12 @@ def empty_shards(settings: ServeSettings, live: VersionManifest) -> str | None:
     )
 
 
-def shortage(settings: ServeSettings, resources: Mapping[str, float], shard_memory: Sequence[int] = ()) -> str | None:
-    """What the fewest replicas that `settings` ask for need beyond `resources`, as Ray counts them, and what to do.
+Nodes = Sequence[Mapping[str, float]]
+"""What each node of a cluster has, as Ray counts it: CPU, GPU, memory in bytes."""
+
+
+def shortage(settings: ServeSettings, nodes: Nodes, shard_memory: Sequence[int] = ()) -> str | None:
+    """What the fewest replicas that `settings` ask for need beyond what `nodes` have, and what to do.
 
     `shard_memory`: the bytes that a searcher of each shard reserves. None where there is room.
     """
@@ -40,16 +44,40 @@ def shortage(settings: ServeSettings, resources: Mapping[str, float], shard_memo
         ("CPU", settings.replicas.least + embedders + searchers, settings.num_cpus),
         ("GPU", embedders or settings.replicas.least, settings.num_gpus),
     ):
-        needed, there = replicas * each, resources.get(kind, 0.0)
+        needed, there = replicas * each, _sum(nodes, kind)
         if needed > there + 1e-6:
             return (
                 f"expected {needed:g} {kind}s, {each:g} for each of {replicas} replicas, got {there:g}: ask for fewer "
                 f"with --replicas, --embedders and --shards, or for less for each with LIKENESS_NUM_{kind}S"
             )
-    memory, there = sum(shard_memory) * settings.searchers.least, resources.get("memory", 0.0)
+        if each > (most := _most(nodes, kind)) + 1e-6:
+            return (
+                f"expected a node with {each:g} {kind}s for a replica, got {most:g} at most: ask for less for each "
+                f"with LIKENESS_NUM_{kind}S, or add such nodes"
+            )
+    memory, there = sum(shard_memory) * settings.searchers.least, _sum(nodes, "memory")
     if memory > there:
         return (
             f"expected {memory / 2**30:.1f} GiB of memory for {searchers} searchers, got {there / 2**30:.1f} GiB: ask "
             "for fewer with --searchers, for a smaller index with `likeness index --max-memory`, or add nodes"
         )
+    if shard_memory and max(shard_memory) > (most := _most(nodes, "memory")):
+        return (
+            f"expected a node with {max(shard_memory) / 2**30:.1f} GiB of memory for the largest shard, got "
+            f"{most / 2**30:.1f} GiB at most: ask for more with --shards, build smaller segments with `likeness index "
+            "--segment-rows`, or add such nodes"
+        )
     return None
+
+
+def places(settings: ServeSettings, nodes: Nodes, memory: int) -> int:
+    """How many nodes have room for a searcher that reserves `memory` bytes."""
+    return sum(node.get("CPU", 0.0) >= settings.num_cpus and node.get("memory", 0.0) >= memory for node in nodes)
+
+
+def _sum(nodes: Nodes, kind: str) -> float:
+    return sum(node.get(kind, 0.0) for node in nodes)
+
+
+def _most(nodes: Nodes, kind: str) -> float:
+    return max((node.get(kind, 0.0) for node in nodes), default=0.0)

@@ -11,7 +11,8 @@ from typing import Final
 import ray
 from ray import serve
 
-from api.cluster_room import empty_shards, shard_memory, shortage
+from api.cluster_room import empty_shards, places, shard_memory, shortage
+from api.deployment_options import nodes
 from api.deployment_replica import APP_NAME
 from api.errors import DeployError
 from api.local import listening
@@ -72,12 +73,16 @@ def _sigterm_kept() -> Iterator[None]:
 
 def require_room(settings: ServeSettings, *, joined: bool) -> None:
     """Raises DeployError for replicas that Serve would wait for for ever; a cluster that was `joined` may grow."""
-    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
     live = live_manifest(Collection.open(settings.collection))
     if live is not None and (warning := empty_shards(settings, live)):
         logger.warning("%s", warning)
     memory = shard_memory(settings, live)
-    missing = shortage(settings, resources, memory)
+    there = nodes()
+    if joined and memory and 1 < settings.searchers.most > places(settings, there, max(memory)):
+        logger.warning(
+            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along"
+        )
+    missing = shortage(settings, there, memory)
     if missing is None:
         return
     if not joined:

@@ -5,6 +5,7 @@ from typing import Any, Final
 import ray
 from ray import serve
 
+from api.cluster_room import places
 from api.deployment_searcher import SearcherReplica
 from api.replicas import Replicas
 from api.settings import ServeSettings
@@ -20,17 +21,27 @@ COMMON: Final[dict[str, Any]] = {
 
 
 def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
-    """The searchers of one shard."""
+    """The searchers of one shard: each on a node of its own, where there are as many with room for one."""
+    apart = 1 < settings.searchers.most <= places(settings, nodes(), memory)
     searching = serve.deployment(
         name=f"Searcher-{number}",
         ray_actor_options={**resources(settings, model=False), "memory": memory},
         # Each replica that answers HTTP asks for all that it lets in, at once.
         max_ongoing_requests=2 * settings.ongoing_requests(),
         graceful_shutdown_timeout_s=settings.request_timeout_s,
+        # A node that is lost does not take all of them along.
+        **({"max_replicas_per_node": 1} if apart else {}),
         **scale(settings.searchers, settings.target_ongoing_requests),
         **COMMON,
     )
     return searching(SearcherReplica).bind(settings, number)
+
+
+def nodes() -> list[dict[str, float]]:
+    """What each node of the cluster has, as Ray counts it; none before there is one."""
+    if not ray.is_initialized():
+        return []
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:

@@ -304,7 +304,7 @@ def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> di
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
     monkeypatch.setattr(os, "environ", environ)
     monkeypatch.setattr(ray, "init", lambda **options: None)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr("api.deployment_cluster.nodes", lambda: [{"CPU": 2.0}])
     return environ
 
 

@@ -36,6 +36,7 @@ from tests.test_embedder_replicas import record_of
 from tests.test_split_serving import fakes
 
 COUNT = 800
+GIB = 2**30
 DIM = FakeEmbedder().identity.dim
 LIMITS = IndexSettings(segment_rows=200)
 
@@ -334,10 +335,42 @@ def test_what_serve_is_told_of_shards(collection: Collection) -> None:
 
 def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
     settings = ServeSettings(collection=collection.location, shards=4, searchers=2)
-    assert (shortage(settings, {"CPU": 8.0}) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
-    there = {"CPU": 9.0, "memory": 2.0 * 2**30}
-    assert shortage(settings, there, [2**28] * 4) is None
-    assert (shortage(settings, there, [2**29] * 4) or "").startswith("expected 4.0 GiB of memory for 8 searchers")
+    assert (shortage(settings, [{"CPU": 8.0}]) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
+    there = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
+    assert shortage(settings, there, [GIB // 4] * 4) is None
+    short = shortage(settings, there, [GIB // 2] * 4)
+    assert (short or "").startswith("expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB")
+
+
+def test_each_shard_has_to_fit_on_a_node() -> None:
+    """Serve would wait for ever for a node that holds what four of them hold together."""
+    settings = ServeSettings(collection="c", shards=2)
+    there = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
+    assert shortage(settings, there, [8 * GIB, 4 * GIB]) is None
+    short = shortage(settings, there, [4 * GIB, 12 * GIB])
+    assert (short or "").startswith(
+        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: ask for more with --shards"
+    )
+    short = shortage(settings.model_copy(update={"num_cpus": 2.5}), there)
+    assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "apart"),
+    [
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}] * 2, 1),
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}], None),
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 4.0, "memory": 0.1 * GIB}], None),
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 0.0, "memory": 1.0 * GIB}], None),
+    ],
+)
+def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
+) -> None:
+    monkeypatch.setattr("api.deployment_options.nodes", lambda: nodes)
+    ingress: Any = serve_app(ServeSettings(collection=collection.location, shards=2, searchers=2))._bound_deployment
+    (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
+    assert {each._bound_deployment._replica_config.max_replicas_per_node for each in bound} == {apart}
 
 
 def test_more_shards_than_segments_are_warned_of(collection: Collection) -> None:

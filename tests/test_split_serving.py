@@ -178,7 +178,7 @@ def test_one_replica_keeps_as_many_embedders_busy_as_it_has_calls() -> None:
 def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
     options: dict[str, Any], message: str | None
 ) -> None:
-    missing = shortage(ServeSettings(collection="c", **options), {"CPU": 2.0})
+    missing = shortage(ServeSettings(collection="c", **options), [{"CPU": 2.0}])
     assert (missing is None) if message is None else re.match(message, missing or "")
 
 
