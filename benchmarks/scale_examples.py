@@ -13,6 +13,8 @@ GB, TB = 1e9, 1e12
 DIM = 512
 MODEL = "ViT-B/32"
 IDS_STEP = "read the ids"
+READ_AT_ONCE = 16
+"""Files that `index.live.at_once` reads side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +194,8 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
 def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
     """A re-embedding of a share of the images, everything else unchanged."""
     listing, some = costs.listing, assumed.night
+    ids = requests_for(costs, IDS_STEP, "row file") * example.files
+    columns = requests_for(costs, "compare", "row file") * example.files - ids
     whole = example.images * costs.index_of(FAST).disk_bytes
     jobs = {step.name: step for step in job_steps(costs, example, assumed)}
     build = next(step for step in index_steps(costs, example, assumed) if step.name == "Build segments")
@@ -202,9 +206,8 @@ def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
         f"{amount(whole)} where their cache is empty",
         seconds={
             "listing": jobs["List"].total,
-            f"row files that the driver opens, {assumed.in_turn}": assumed.waiting(
-                requests_for(costs, "compare", "row file") * example.files
-            ),
+            f"row files whose ids the driver reads, {assumed.in_turn}": assumed.waiting(ids),
+            f"their other columns, {READ_AT_ONCE} files at once": columns * assumed.request_s / READ_AT_ONCE,
             "comparing, on the driver": example.images * listing.comparing_s,
             "fetching, decoding, embedding": some * max(jobs["Fetch and decode"].total, jobs["Embed"].total),
             "building the new segments": some * build.seconds["cores"],

@@ -203,7 +203,7 @@ def _limits(costs: Costs, assumed: Assumed) -> str:
 
 def _example(costs: Costs, example: Example, assumed: Assumed) -> str:
     steps = [*job_steps(costs, example, assumed), *index_steps(costs, example, assumed), night(costs, example, assumed)]
-    machines = f"{example.machines} machine{'s' if example.machines > 1 else ''} with a GPU each"
+    machines = f"{example.machines} machines with a GPU each" if example.machines > 1 else "1 machine with a GPU"
     rows = table(
         ("step", "work", "takes", "bottleneck", "what to do about it"),
         [(step.name, step.work, duration(step.total), _bottleneck(step), step.remedy) for step in steps],

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks import scale
 from benchmarks.scale_costs import Costs, Decoding, Index, Listing, Machine, Model, Requests, RowBytes, Scan
-from benchmarks.scale_examples import Assumed, Example, index_steps, job_steps, night
+from benchmarks.scale_examples import READ_AT_ONCE, Assumed, Example, index_steps, job_steps, night
 from benchmarks.scale_images import photo, row_bytes
 from benchmarks.scale_index import FAST, LEAN
 from benchmarks.scale_limits import limits
@@ -20,6 +20,7 @@ from benchmarks.scale_requests import Counting, requests
 from benchmarks.scale_serving import serving
 from benchmarks.scale_text import amount, duration, table
 from benchmarks.upkeep import in_new_process
+from index import live
 
 DOCS = Path(__file__).parent.parent / "docs"
 MILLION = 1_000_000
@@ -177,6 +178,11 @@ def test_serving_is_bounded_by_memory_cores_reads_and_the_front() -> None:
 def test_a_night_costs_a_look_at_everything() -> None:
     it = night(COSTS, MANY, Assumed())
     assert it.seconds["comparing, on the driver"] == pytest.approx(2_000)
+    assert it.seconds[f"row files whose ids the driver reads, {Assumed().in_turn}"] == pytest.approx(
+        MANY.files * 3 * 0.03 / Assumed().at_once
+    )
+    assert live._THREADS == READ_AT_ONCE
+    assert it.seconds["their other columns, 16 files at once"] == pytest.approx(MANY.files * 5 * 0.03 / 16)
     # The new hundredth of 300 GB.
     assert it.seconds["downloading the new segments"] == pytest.approx(2.4)
     assert "each server download 3 GB of new segments, or all 300 GB where their cache is empty" in it.work
