@@ -14,13 +14,16 @@ _PACKAGES = ("embedder", "index", "jobs", "api")
 _OURS = Path(__file__).resolve().parents[1]
 
 
-def shipped_code() -> dict[str, list[str]]:
+def shipped_code() -> dict[str, Any]:
     """The `runtime_env` by which workers import this very code, whatever their image holds of it.
 
     Ray sends the folders once for each state of their files, the demo model's among them (5 MB), and without what
     Python compiled. What the code needs, torch and faiss say, is a matter of the image: gigabytes, and per machine.
     """
-    return {"py_modules": [str(_OURS / name) for name in _PACKAGES]}
+    return {
+        "py_modules": [str(_OURS / name) for name in _PACKAGES],
+        "excludes": ["__pycache__", "*.pyc", ".env"],
+    }
 
 
 def join(address: str, **options: Any) -> None:
@@ -38,6 +41,11 @@ def join(address: str, **options: Any) -> None:
 
 
 def _remedy(told: str) -> str:
+    if "Failed to merge" in told:
+        return (
+            "the job was submitted with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME_ENV=1, "
+            "with which those of Likeness take their place"
+        )
     if "ersion mismatch" in told:
         return (
             "expected the Ray and the Python of the cluster here as well: run the job with these, or on the cluster "

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
+from ray._private.runtime_env.packaging import get_uri_for_directory
 from typer.testing import CliRunner
 
 from jobs import cli
 from jobs.cluster import Pool
-from jobs.cluster_join import lacking, shipped_code
+from jobs.cluster_join import join, lacking, shipped_code
 from jobs.errors import JobError, UsageError
 from jobs.options import DEMO_MODEL, parse_resources
 from jobs.request import ModelSource
@@ -163,6 +165,31 @@ def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None
     folders = shipped_code()["py_modules"]
     assert [folder.rpartition("/")[2] for folder in folders] == ["embedder", "index", "jobs", "api"]
     assert DEMO_MODEL.is_relative_to(folders[2])
+
+
+def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
+    """Else the code is sent again whenever a machine has run it."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "module.py").write_text("A = 1")
+    excludes = shipped_code()["excludes"]
+
+    def address() -> str:
+        return str(get_uri_for_directory(str(package), include_gitignore=True, excludes=list(excludes)))
+
+    before = address()
+    (package / "__pycache__").mkdir()
+    for path in ("__pycache__/module.cpython-311.pyc", "module.pyc", ".env"):
+        (package / path).write_bytes(b"compiled")
+    assert address() == before
+    (package / "module.py").write_text("A = 2")
+    assert address() != before
+
+
+def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.cluster_join.init", Mock(side_effect=ValueError("Failed to merge the Job's runtime env")))
+    with pytest.raises(JobError, match=r"with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME"):
+        join("auto")
 
 
 def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
