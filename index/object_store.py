@@ -1,7 +1,7 @@
-"""Reads and lists a bucket and writes to it, all or nothing, through obstore.
+"""Reads a bucket and writes to it, all or nothing, through obstore.
 
 pyarrow completes an upload of which the half was written when something was raised, does not repeat every read that
-failed, has no conditional writes, and lists no ETags.
+failed, and has no conditional writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError, GenericError, InvalidPathError
+from obstore.exceptions import BaseError, GenericError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from index.clouds import ATTEMPTS, CONNECT_S, REQUEST_S, Bucket
@@ -37,12 +36,6 @@ _PART: Final = 8 << 20
 _PARTS: Final = 3  # of an upload at once: at a megabyte a second they take most of the time that there is for each
 _LEAST: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
-_FEW_PREFIXES: Final = 32
-_LISTINGS: Final = 32  # at once: each waits for one page after the other
-
-
-class OddKeyError(CollectionError):
-    """A key with an empty segment, or one that is a dot or two."""
 
 
 def _options() -> Any:
@@ -182,49 +175,6 @@ def _as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError):
             raise
         raise OSError(f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)})") from error
-
-
-def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """All objects below a prefix, in no order; the prefixes one or two levels below it are listed at once.
-
-    OddKeyError for a key that obstore knows no path of, CollectionError where they may not be listed.
-    """
-    try:
-        yield from _listed(object_store(bucket), prefix)
-    except InvalidPathError as error:
-        raise OddKeyError(first_line(error)) from error
-    except (BaseError, FileNotFoundError) as error:
-        raise CollectionError(first_line(error)) from error
-
-
-def _listed(store: Store, prefix: str) -> Iterator[ObjectMeta]:
-    objects, prefixes = _one_level(store, prefix)
-    yield from objects
-    with ThreadPoolExecutor(_LISTINGS) as pool:
-        if len(prefixes) < _FEW_PREFIXES:
-            below = list(pool.map(lambda name: _one_level(store, name), prefixes))
-            prefixes = []
-            for objects, deeper in below:
-                yield from objects
-                prefixes += deeper
-        for objects in pool.map(lambda name: _all_below(store, name), prefixes):
-            yield from objects
-
-
-def _one_level(store: Store, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
-    found = repeated(lambda: obstore.list_with_delimiter(store, prefix or None))
-    return list(found["objects"]), list(found["common_prefixes"])
-
-
-def _all_below(store: Store, prefix: str) -> list[ObjectMeta]:
-    found: list[ObjectMeta] = []
-
-    def go_on() -> None:
-        for page in obstore.list(store, prefix, offset=found[-1]["path"] if found else None, chunk_size=1000):
-            found.extend(page)
-
-    repeated(go_on)
-    return found
 
 
 def repeated(operation: Callable[[], T]) -> T:

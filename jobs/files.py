@@ -177,7 +177,7 @@ def _stored_files(storage: Storage) -> Iterator[SourceFile]:
 
 def _objects(storage: Storage, bucket: Bucket) -> list[tuple[str, int | None, dt.datetime | None, str | None]]:
     """Key, size, time and ETag of all that lies below a prefix."""
-    from index.object_store import OddKeyError, list_objects  # obstore takes a while, which folders should not cost
+    from index.object_listing import OddKeyError, list_objects  # obstore takes a while, which folders should not cost
 
     try:
         objects = list_objects(bucket, storage.key(""))

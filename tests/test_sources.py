@@ -404,8 +404,13 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
             list_images(missing)
 
 
-@pytest.mark.parametrize("folders", [0, 3, 40], ids=["at one level", "a few folders", "many folders"])
-def test_a_bucket_is_listed_whole_in_order_and_with_etags(store: Bucket, folders: int) -> None:
+@pytest.mark.parametrize("page", [7, 1000], ids=["pages", "one page"])
+@pytest.mark.parametrize("folders", [0, 3, 40, 80], ids=["at one level", "a few folders", "folders", "many folders"])
+def test_a_bucket_is_listed_whole_in_order_and_with_etags(
+    store: Bucket, monkeypatch: pytest.MonkeyPatch, folders: int, page: int
+) -> None:
+    monkeypatch.setattr("index.object_listing._PAGE", page)
+    monkeypatch.setattr("index.object_listing._MANY_FOLDERS", 50)
     names = [
         f"{number % folders:02}/{number % 5}/{number:03}.jpg" if folders else f"{number:03}.jpg" for number in range(90)
     ]
@@ -413,6 +418,11 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(store: Bucket, folders
         store.put(f"pics/{name}", name.encode())
     store.put("pics/", b"")  # what some tools make for a folder
     store.put("pictures/other.jpg", b"x")
+    for folder in ("40", "40-a"):  # a bound between ranges, perhaps, what stands for it, and what comes between them
+        if folders == 80:
+            names.append(f"{folder}/x.jpg")
+            store.put(f"pics/{names[-1]}", names[-1].encode())
+            store.put(f"pics/{folder}/", b"")
     proxy = FaultyProxy(store.server, share=0.1, seed=5, page=7)
     with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
@@ -421,6 +431,20 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(store: Bucket, folders
     assert listing["etag"].to_pylist() == [f'"{hashlib.md5(name.encode()).hexdigest()}"' for name in sorted(names)]
     assert listing["size"].to_pylist() == [len(name) for name in sorted(names)]
     assert listing["modified"].null_count == 0
+
+
+def test_many_folders_are_not_listed_one_by_one(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for each picture is usual, and a request for each would be a million."""
+    monkeypatch.setattr("index.object_listing._PAGE", 20)
+    monkeypatch.setattr("index.object_listing._MANY_FOLDERS", 50)
+    names = [f"{number:03}/a.jpg" for number in range(120)]
+    for name in names:
+        store.put(f"pics/{name}", b"x")
+    proxy = FaultyProxy(store.server, share=0.0, seed=0)
+    with proxy.listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        assert ids(list_images(f"s3://{store.name}/pics")) == names
+    assert proxy.count["requests"] <= 40
 
 
 def test_keys_with_any_characters_are_listed_and_fetched(store: Bucket) -> None:
