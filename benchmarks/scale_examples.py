@@ -29,20 +29,14 @@ class Assumed:
     network_bytes_per_s: float = 1.25 * GB
     disk_reads_per_s: float = 300_000.0
     request_s: float = 0.03
-    at_once: int = 1
     page_s: float = 0.1
     call_ms: float = 0.5
     usable: float = 0.75
     night: float = 0.01
 
-    @property
-    def in_turn(self) -> str:
-        """How the driver asks for row files."""
-        return f"{self.at_once} at once" if self.at_once > 1 else "one after the other"
-
     def waiting(self, requests: float) -> float:
         """Seconds for so many requests of the driver about row files."""
-        return requests * self.request_s / self.at_once
+        return requests * self.request_s / READ_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +135,7 @@ def job_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
             f"{amount(example.files * listing.manifest_bytes_per_file)}",
             seconds={
                 "network": images * row / (machines * assumed.network_bytes_per_s),
-                f"requests of the commit, {assumed.in_turn}": assumed.waiting(
+                f"requests of the commit, {READ_AT_ONCE} at once": assumed.waiting(
                     requests_for(costs, "commit", "row file") * example.files
                 ),
             },
@@ -169,7 +163,7 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
             work=f"{example.segments:,.0f} of {min(example.images, example.segment_rows):,} rows; "
             f"{core_s / 3600:,.1f} core hours, {amount(task_bytes)} of memory each",
             seconds={
-                f"row files that the driver opens, {assumed.in_turn}": assumed.waiting(ids),
+                f"row files that the driver opens, {READ_AT_ONCE} at once": assumed.waiting(ids),
                 "row files that a task opens one after the other": read / min(at_once, example.segments),
                 "cores": core_s / min(machines * assumed.cores, assumed.cores * example.segments),
             },
@@ -194,8 +188,6 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
 def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
     """A re-embedding of a share of the images, everything else unchanged."""
     listing, some = costs.listing, assumed.night
-    ids = requests_for(costs, IDS_STEP, "row file") * example.files
-    columns = requests_for(costs, "compare", "row file") * example.files - ids
     whole = example.images * costs.index_of(FAST).disk_bytes
     jobs = {step.name: step for step in job_steps(costs, example, assumed)}
     build = next(step for step in index_steps(costs, example, assumed) if step.name == "Build segments")
@@ -206,8 +198,9 @@ def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
         f"{amount(whole)} where their cache is empty",
         seconds={
             "listing": jobs["List"].total,
-            f"row files whose ids the driver reads, {assumed.in_turn}": assumed.waiting(ids),
-            f"their other columns, {READ_AT_ONCE} files at once": columns * assumed.request_s / READ_AT_ONCE,
+            f"row files that the driver opens, {READ_AT_ONCE} at once": assumed.waiting(
+                requests_for(costs, "compare", "row file") * example.files
+            ),
             "comparing, on the driver": example.images * listing.comparing_s,
             "fetching, decoding, embedding": some * max(jobs["Fetch and decode"].total, jobs["Embed"].total),
             "building the new segments": some * build.seconds["cores"],

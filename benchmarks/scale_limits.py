@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.scale_costs import Costs
-from benchmarks.scale_examples import IDS_STEP, Assumed, requests_for
+from benchmarks.scale_examples import IDS_STEP, READ_AT_ONCE, Assumed, requests_for
 from benchmarks.scale_index import FAST
 from benchmarks.scale_text import amount
 
@@ -53,7 +53,7 @@ def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
             Limit(
                 what=f"{what}, `--block-size {block}`: an hour",
                 images=3600 / per_file[step] * block,
-                why=f"{requests_for(costs, step, 'row file'):.0f} requests a row file, {assumed.in_turn}, at "
+                why=f"{requests_for(costs, step, 'row file'):.0f} requests a row file, {READ_AT_ONCE} at once, at "
                 f"{assumed.request_s * 1e3:.0f} ms each, on a bucket",
                 remedy=remedy,
             )

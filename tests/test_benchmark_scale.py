@@ -137,15 +137,15 @@ def test_a_job_is_as_slow_as_its_slowest_resource() -> None:
     assert slow_gpu.bottleneck == "GPUs"
     assert slow_gpu.total == pytest.approx(1_000)
     # 2 requests of 30 ms for each of 3,906 files, after 2 GB over the network.
-    assert write.total == pytest.approx(MILLION / 256 * 2 * 0.03 / Assumed().at_once + 2e9 / 1.25e9)
-    assert write.bottleneck == f"requests of the commit, {Assumed().in_turn}"
+    assert write.total == pytest.approx(MILLION / 256 * 2 * 0.03 / 16 + 2e9 / 1.25e9)
+    assert write.bottleneck == "requests of the commit, 16 at once"
 
 
 def test_an_index_is_finished_by_one_process_alone() -> None:
     build, finish = index_steps(COSTS, ONE, Assumed())
     assert build.seconds["cores"] == pytest.approx((120 - 20) / 16)
-    opened = build.seconds[f"row files that the driver opens, {Assumed().in_turn}"]
-    assert opened == pytest.approx(MILLION / 256 * 0.09 / Assumed().at_once)
+    opened = build.seconds["row files that the driver opens, 16 at once"]
+    assert opened == pytest.approx(MILLION / 256 * 0.09 / 16)
     assert finish.seconds == pytest.approx(
         {"copying from the bucket": 3e9 / 1.25e9, "checksums": 4 / 16, "exact neighbours": 20 / 16}
     )
@@ -178,11 +178,8 @@ def test_serving_is_bounded_by_memory_cores_reads_and_the_front() -> None:
 def test_a_night_costs_a_look_at_everything() -> None:
     it = night(COSTS, MANY, Assumed())
     assert it.seconds["comparing, on the driver"] == pytest.approx(2_000)
-    assert it.seconds[f"row files whose ids the driver reads, {Assumed().in_turn}"] == pytest.approx(
-        MANY.files * 3 * 0.03 / Assumed().at_once
-    )
     assert live._THREADS == READ_AT_ONCE
-    assert it.seconds["their other columns, 16 files at once"] == pytest.approx(MANY.files * 5 * 0.03 / 16)
+    assert it.seconds["row files that the driver opens, 16 at once"] == pytest.approx(MANY.files * 8 * 0.03 / 16)
     # The new hundredth of 300 GB.
     assert it.seconds["downloading the new segments"] == pytest.approx(2.4)
     assert "each server download 3 GB of new segments, or all 300 GB where their cache is empty" in it.work
@@ -199,9 +196,7 @@ def test_limits_come_in_the_order_in_which_they_are_met() -> None:
         33.55e6, rel=1e-3
     )
     assert by_name["the driver's memory, comparing on 64 GB"] == pytest.approx(64e6)
-    assert by_name["commit of a run, `--block-size 256`: an hour"] == pytest.approx(
-        256 * 3600 * Assumed().at_once / 0.06
-    )
+    assert by_name["commit of a run, `--block-size 256`: an hour"] == pytest.approx(256 * 3600 * 16 / 0.06)
 
 
 def test_amounts_durations_and_tables_for_people() -> None:
