@@ -23,7 +23,7 @@ from jobs.plan import Plan
 from jobs.report import EmbedReport, Progress
 from jobs.request import EmbedOptions
 from jobs.stage_metrics import CountedEmbedBlock, counted_fetch_and_decode
-from jobs.stages import BlockSummary, DecodeSettings, attempt_name
+from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, attempt_name
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
@@ -47,7 +47,7 @@ def write(
         actor = {
             "load": load,
             "fingerprint": plan.model.fingerprint,
-            "location": collection.storage.address,  # with the credentials that were in it
+            "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
             "run_id": run.run_id,
             "attempt": attempt_name(plan.attempt),
         }

@@ -19,6 +19,7 @@ from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.images import CropSpec, decode_image
 from embedder.protocol import Embedder
+from index.clouds import without_secrets
 from index.collection import Collection
 from jobs.errors import OtherModelError
 
@@ -151,6 +152,19 @@ class BlockSummary:
         return cls(**{field.name: row[field.name] for field in fields(cls)})
 
 
+class CollectionAt:
+    """Opens a collection on a worker. Ray Data writes its operators' arguments down: this one shows no credentials."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __call__(self) -> Collection:
+        return Collection.open(self._address)
+
+    def __repr__(self) -> str:
+        return f"CollectionAt({without_secrets(self._address)!r})"
+
+
 class EmbedBlock:
     """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
 
@@ -164,7 +178,7 @@ class EmbedBlock:
         *,
         load: Callable[[], Embedder],
         fingerprint: str,
-        location: str,
+        collection: CollectionAt,
         run_id: str,
         attempt: str,
     ) -> None:
@@ -175,7 +189,7 @@ class EmbedBlock:
                 f"{self._embed.identity.fingerprint[:12]}, the job began with {fingerprint[:12]}: "
                 "put the same model files on every machine"
             )
-        self._collection = Collection.open(location)
+        self._collection = collection()
         self._run_id = run_id
         self._attempt = attempt
         self._name = f"{platform.node()}:{os.getpid()}"

@@ -1,16 +1,21 @@
 """The stages of the embedding pipeline without Ray: what a reject says, and whose files a block replaces."""
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from ray.data._internal.metadata_exporter import sanitize_for_struct
 
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
+from embedder.images import CropSpec
 from index.collection import Collection
 from index.errors import LeaseLostError
 from index.lease import LEASE, TTL, writing
@@ -21,7 +26,8 @@ from jobs.plan import make_plan
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
 from jobs.run import model_record
-from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
+from jobs.stage_metrics import counted_fetch_and_decode
+from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
 from tests.small_collection import png
 
 FAKE = FakeEmbedder()
@@ -77,7 +83,7 @@ def test_a_block_replaces_its_own_file_and_no_other_jobs(collection: Collection,
         actor = EmbedBlock(
             load=FakeEmbedder,
             fingerprint=MODEL.fingerprint,
-            location=collection.location,
+            collection=CollectionAt(collection.location),
             run_id=run.run_id,
             attempt=attempt,
         )
@@ -110,6 +116,45 @@ def test_a_job_that_lost_its_lease_stops_at_the_next_block(
     with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
         write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
     assert done == [0, 1]
+
+
+def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes_down(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+
+    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
+        given.append(actor)
+        return iter(())
+
+    monkeypatch.setattr("jobs.embed._blocks", blocks)
+    plan = make_plan(listed("a"), collection, "/pictures", MODEL)
+    there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
+    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+    opened = Mock()
+    monkeypatch.setattr(Collection, "open", opened)
+    at = given[0]["collection"]
+    assert isinstance(at, CollectionAt)
+    pickle.loads(pickle.dumps(at))()
+    opened.assert_called_once_with("s3://KEY:hush%2Fhush@bucket/c")
+    shown = str(sanitize_for_struct(given))  # type: ignore[no-untyped-call]
+    assert "bucket/c" in shown
+    assert "hush" not in shown
+
+
+def test_statuses_of_hosts_are_counted_by_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may answer with any number, and each would be a series for good."""
+    reasons = ["http_404", "http_410", "http_599", "corrupt", None]
+    stages = ["fetch"] * 3 + ["decode", None]
+    table = pa.table({"error_reason": reasons, "error_stage": stages})
+    for name in ("fetch_seconds", "decode_seconds"):
+        table = table.append_column(name, pa.array([0.0] * 5))
+    metrics = Mock()
+    monkeypatch.setattr("jobs.stage_metrics._metrics", lambda: metrics)
+    monkeypatch.setattr("jobs.stage_metrics.fetch_and_decode", lambda table, **_: table)
+    counted_fetch_and_decode(table, settings=SETTINGS)
+    counted = [call.args[1]["reason"] for call in metrics.rejects.inc.call_args_list]
+    assert counted == ["http_4xx", "http_4xx", "http_5xx", "corrupt"]
 
 
 class Silent:

@@ -21,7 +21,7 @@ from jobs.options import DEMO_MODEL
 from jobs.request import ModelSource
 from jobs.run import model_record
 from jobs.sources import list_images
-from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
+from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
 
 COUNT = 600
 
@@ -51,7 +51,7 @@ def embed_here(
     embed = EmbedBlock(
         load=load,
         fingerprint=model.fingerprint,
-        location=collection.location,
+        collection=CollectionAt(collection.location),
         run_id=run.run_id,
         attempt=attempt_name(0),
     )
