@@ -53,8 +53,8 @@ def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
             Limit(
                 what=f"{what}, `--block-size {block}`: an hour",
                 images=3600 / per_file[step] * block,
-                why=f"requests, {requests_for(costs, step, 'row file'):.0f} for each row file, {READ_AT_ONCE} at once, at "
-                f"{assumed.request_s * 1e3:.0f} ms each, on a bucket",
+                why=f"requests, {requests_for(costs, step, 'row file'):.0f} for each row file, {READ_AT_ONCE} at once, "
+                f"at {assumed.request_s * 1e3:.0f} ms each, on a bucket",
                 remedy=remedy,
             )
             for what, step, remedy in (
