@@ -22,15 +22,16 @@ COMMON: Final[dict[str, Any]] = {
 
 def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
     """The searchers of one shard: each on a node of its own, where there are as many with room for one."""
-    apart = 1 < settings.searchers.most <= places(settings, nodes(), memory)
+    apart: dict[str, Any] = {}
+    if 1 < settings.searchers.most <= places(settings, nodes(), memory):
+        apart["max_replicas_per_node"] = 1  # a node that is lost does not take all of them along
     searching = serve.deployment(
         name=f"Searcher-{number}",
         ray_actor_options={**resources(settings, model=False), "memory": memory},
         # Each replica that answers HTTP asks for all that it lets in, at once.
         max_ongoing_requests=2 * settings.ongoing_requests(),
         graceful_shutdown_timeout_s=settings.request_timeout_s,
-        # A node that is lost does not take all of them along.
-        **({"max_replicas_per_node": 1} if apart else {}),
+        **apart,
         **scale(settings.searchers, settings.target_ongoing_requests),
         **COMMON,
     )
