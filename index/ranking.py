@@ -93,12 +93,12 @@ def _choose(segments: Searchable[S], hits: list[Hit], wanted: Wanted, *, complet
 def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
     """The first `count` hits that are unlike every one before, others folded into these; whether one more follows."""
     kept: list[Hit] = []
+    before = [segments.vectors(np.empty(0, np.int64))]  # of what is kept
     for start in range(0, len(hits), _BLOCK):
         block = hits[start : start + _BLOCK]
         vectors = segments.vectors(np.array([hit.position for hit in block]))
-        before = segments.vectors(np.array([hit.position for hit in kept], np.int64))
         alike = np.zeros((len(block), count), bool)
-        alike[:, : len(kept)] = rounded(vectors @ before.T) >= distinct
+        alike[:, : len(kept)] = rounded(vectors @ np.concatenate(before).T) >= distinct
         within = rounded(vectors @ vectors.T) >= distinct
         for row, hit in enumerate(block):
             if alike[row].any():
@@ -108,4 +108,5 @@ def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: in
             else:
                 alike[:, len(kept)] = within[:, row]
                 kept.append(hit)
+                before.append(vectors[row : row + 1])
     return kept, False
