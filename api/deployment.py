@@ -135,4 +135,6 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
     keys_file = settings.keys_file and str(Path(settings.keys_file).resolve())
-    return settings.model_copy(update={"collection": collection.location, "model": model, "keys_file": keys_file})
+    # Its address, not its location, which leaves out the credentials that replicas need as well.
+    address = collection.storage.address
+    return settings.model_copy(update={"collection": address, "model": model, "keys_file": keys_file})

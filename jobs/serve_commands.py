@@ -1,6 +1,7 @@
 """The commands that serve a collection: `serve`, and `keys` for who may ask. `jobs.cli` registers them."""
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -109,7 +110,9 @@ def serve(
         from api.deployment import run
         from jobs.cluster import ray_cluster
 
-        with ray_cluster(address, verbose=False) if address is not None else nullcontext():
+        # `ray_cluster` brings the code of this process along.
+        address = address or os.environ.get("RAY_ADDRESS")
+        with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
             run(settings, on_listening=_announce)
 
 

@@ -7,6 +7,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from api.app import create_app
 from api.compose import LoadModel, build_service
-from api.deployment import Models, run, serve_app
+from api.deployment import Models, application, run, serve_app
 from api.deployment_cluster import connect
 from api.deployment_replica import APP_NAME
 from api.errors import DeployError, ListenError, OtherModelError, Problem
@@ -37,6 +38,8 @@ from index.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
+from jobs.serve_commands import serve as serve_command
+from tests.s3_server import Bucket
 from tests.served import free_port
 from tests.small_collection import COLOURS, add_pictures, make_collection, png
 
@@ -331,6 +334,46 @@ def test_ray_joins_the_cluster_that_is_named_and_no_other(
     monkeypatch.setattr(ray, "init", lambda **options: given.append(options["address"]))
     assert connect("127.0.0.1", free_port()) is joined
     assert given == [address]
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "joined"),
+    [
+        ("head:6379", {"RAY_ADDRESS": "other:6379"}, ["head:6379"]),
+        (None, {"RAY_ADDRESS": "other:6379"}, ["other:6379"]),
+        (None, {"RAY_ADDRESS": "local"}, []),
+        (None, {"RAY_ADDRESS": ""}, []),
+        (None, {}, []),
+    ],
+)
+def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
+    collection: str,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str | None,
+    environment: dict[str, str],
+    joined: list[str],
+) -> None:
+    without_a_cluster(monkeypatch, **environment)
+    addresses: list[str] = []
+
+    def join(address: str, *, verbose: bool) -> AbstractContextManager[None]:
+        addresses.append(address)
+        return nullcontext()
+
+    monkeypatch.setattr("jobs.cluster.ray_cluster", join)
+    monkeypatch.setattr("api.deployment.run", lambda settings, *, on_listening: None)
+    serve_command(collection, address=option)
+    assert addresses == joined
+
+
+def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucket) -> None:
+    address = bucket.address("c", credentials="key:secret@")
+    collection = Collection.create_or_open(address)
+    add_pictures(collection, {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
+    build_index(collection)
+    bound: Any = application({"collection": address, "allow_remote": True})._bound_deployment
+    assert bound.init_args[0].collection == address
+    assert "secret" not in collection.location
 
 
 def test_connecting_to_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
