@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from index.clouds import without_secrets
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
 from index.live import LiveRows, at_once
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.rows import EMBEDDING, check_rows
-from index.storage import Storage, without_password
+from index.storage import Storage
 
 if TYPE_CHECKING:
     from index.lease import Lease
@@ -56,7 +57,7 @@ class Collection:
     @classmethod
     def create_or_open(cls, location: str) -> Collection:
         """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
-        storage, location = Storage.open(location), without_password(location)
+        storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
         foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {HISTORY}]
@@ -72,7 +73,7 @@ class Collection:
     @classmethod
     def open(cls, location: str) -> Collection:
         """A collection that exists. NotACollectionError when there is none."""
-        storage, location = Storage.open(location), without_password(location)
+        storage, location = Storage.open(location), without_secrets(location)
         if not storage.exists():
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
         if storage.is_file() or not any(entry.name in _MEMBERS for entry in storage.list()):

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from index.disk import full_disk_named
 from index.errors import CollectionError
-from index.storage import Storage, full_disk_named
+from index.storage import Storage
 
 Change = Callable[[bytes], bytes]
 

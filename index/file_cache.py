@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from index.disk import DISK_FULL
 from index.errors import CollectionError
 from index.records import FileRecord
-from index.storage import DISK_FULL, Storage
+from index.storage import Storage
 
 FOLDER: Final = "LIKENESS_CACHE_DIR"
 BYTES: Final = "LIKENESS_CACHE_BYTES"

@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 
 from index import ann
 from index.choose import ann_factory, exact_rows, factory_of
+from index.disk import DISK_FULL
 from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS, file_record
 from index.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.rows import EMBEDDING
 from index.segment import ANN, ROWS, VECTORS, Segment
-from index.storage import DISK_FULL, Storage
+from index.storage import Storage
 from index.tune import tune
 from index.vector_file import VectorFile, flat_header
 

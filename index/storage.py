@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,12 +18,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from index.clouds import Bucket, is_bucket, without_secrets
+from index.disk import full_disk_named, publish, write_atomic
 from index.errors import CollectionError
 
 _CHUNK = 8 << 20
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says where a file has no room: on the disk, in a quota, or in the largest that it may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +70,7 @@ class Storage:
             return cls(pafs.LocalFileSystem(), root, root, root)
         if is_bucket(text):
             bucket, prefix = Bucket.of(text)
-            shown = without_password(text)
+            shown = without_secrets(text)
             try:
                 filesystem = bucket.filesystem()
             except OSError as error:
@@ -84,10 +80,10 @@ class Storage:
             filesystem, root = pafs.FileSystem.from_uri(text)
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise CollectionError(
-                f"{without_password(text)}: expected a folder or a file:// s3:// gs:// az:// address "
-                f"({without_password(str(error))})"
+                f"{without_secrets(text)}: expected a folder or a file:// s3:// gs:// az:// address "
+                f"({without_secrets(str(error))})"
             ) from error
-        return cls(filesystem, root.rstrip("/") or "/", without_password(text), text)
+        return cls(filesystem, root.rstrip("/") or "/", without_secrets(text), text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage.open, (self.address,)
@@ -165,22 +161,14 @@ class Storage:
         if self.bucket:
             self._put(path, data)
             return
-        target = Path(self.absolute(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-        try:
-            with full_disk_named(target):
-                partial.write_bytes(data)
-                _publish(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_atomic(Path(self.absolute(path)), data)
 
     def put_file(self, source: Path, path: str) -> None:
         """Move a file composed in `scratch` under its name, complete or not at all."""
         if self.is_local:
             target = Path(self.absolute(path))
             target.parent.mkdir(parents=True, exist_ok=True)
-            _publish(source, target)
+            publish(source, target)
             return
         self._put(path, source)
         source.unlink()
@@ -252,34 +240,5 @@ class Storage:
             ) from error
 
 
-without_password = without_secrets
-
-
 def _reason(error: OSError) -> str:
     return without_secrets(str(error).splitlines()[0])
-
-
-@contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
-    """Errors of a full disk name no file by themselves: they come when it is open already."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in DISK_FULL and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
-def _publish(partial: Path, target: Path) -> None:
-    """Rename within a file system, once the bytes are on the disk."""
-    _sync(partial)
-    partial.replace(target)
-    _sync(target.parent)  # the new name has to survive a power cut too
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

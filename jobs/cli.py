@@ -22,10 +22,10 @@ from rich.markup import escape
 from api.errors import ApiError
 from embedder.errors import EmbedderError
 from index.collection import Collection
+from index.disk import DISK_FULL
 from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
-from index.storage import DISK_FULL
 from jobs.commands import embed, info, rejects
 from jobs.errors import JobError, TooManyMissingError, TooManyRejectsError, UsageError
 from jobs.index_commands import build_and_show, build_index, compact, duplicates, promote, prune, rollback, versions

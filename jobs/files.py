@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from pyarrow import fs
 
-from index.clouds import Bucket
+from index.clouds import Bucket, without_secrets
 from index.errors import CollectionError
-from index.storage import Storage, without_password
+from index.storage import Storage
 from jobs.errors import SourceError
 
 _SCHEMES = ("", "file", "s3", "gs", "az")
@@ -38,7 +38,7 @@ class SourceFile:
 def source_files(location: str) -> list[SourceFile]:
     """The files of a source by name, hidden ones left out. Raises `SourceError` where there is no such place."""
     storage = _open(location)
-    shown = without_password(location)
+    shown = without_secrets(location)
     try:
         found = list(_local_files(storage) if storage.is_local else _stored_files(storage))
     except FileNotFoundError:
@@ -54,9 +54,9 @@ def require_place(location: str) -> None:
     try:
         there = storage.exists()
     except (CollectionError, OSError) as error:
-        raise SourceError(f"cannot list {without_password(location)}: {error}") from error
+        raise SourceError(f"cannot list {without_secrets(location)}: {error}") from error
     if not there:
-        raise SourceError(_not_found(without_password(location), storage))
+        raise SourceError(_not_found(without_secrets(location), storage))
 
 
 def extension(path: str) -> str:
@@ -77,7 +77,7 @@ def text(name: str) -> str:
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
-    parts, shown = urlsplit(location) if "://" in location else urlsplit(""), without_password(location)
+    parts, shown = urlsplit(location) if "://" in location else urlsplit(""), without_secrets(location)
     if parts.scheme in ("http", "https"):
         raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
     if parts.scheme not in _SCHEMES:

@@ -13,11 +13,12 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
+from index.clouds import without_secrets
 from index.collection import HISTORY, Collection
 from index.errors import LeaseError
 from index.lease import holder
 from index.records import Record
-from index.storage import Storage, without_password
+from index.storage import Storage
 
 KEPT = 200
 """Runs that are remembered, beside the last success of each source: half a year of nights."""
@@ -55,8 +56,8 @@ class JobRun(Record):
         return cls(
             id=run_id,
             started_at=now,
-            source=without_password(source),
-            collection=without_password(collection),
+            source=without_secrets(source),
+            collection=without_secrets(collection),
             host=socket.gethostname(),
             pid=os.getpid(),
         )
@@ -76,7 +77,7 @@ class JobRun(Record):
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str]:
     """What a job came to that ended with an error, and the message of it, without credentials."""
-    message = without_password(str(error)) or type(error).__name__
+    message = without_secrets(str(error)) or type(error).__name__
     if isinstance(error, LeaseError):
         return "busy", message
     return "failed" if isinstance(error, Exception) else "stopped", message

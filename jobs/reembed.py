@@ -10,11 +10,12 @@ from typing import Any, Literal
 import pyarrow as pa
 from rich.console import Console
 
+from index.clouds import without_secrets
 from index.collection import Collection
 from index.lease import writing
 from index.live import LiveRows
 from index.records import ModelRecord
-from index.storage import Storage, without_password
+from index.storage import Storage
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
@@ -79,7 +80,7 @@ def _bring_up_to_date(
     settings: ReembedSettings, collection: Collection, clock: Stopwatch, console: Console
 ) -> ReembedReport:
     # Once the lease is held: what another job embedded after the listing would look as if it were gone.
-    with clock("list"), console.status(f"listing {without_password(settings.source)}"):
+    with clock("list"), console.status(f"listing {without_secrets(settings.source)}"):
         listing = list_source(settings)
     named = settings.load(settings.model, settings.revision) if settings.model else None
     model = wanted_model(collection, named)
@@ -102,7 +103,7 @@ def bring_up_to_date(
     with clock("compare"), console.status("comparing"):
         change = compare(listing, collection, source, model, delete=delete, verify_hash=settings.verify_hash)
         clock.counts = change.counts
-        change.require_few_missing(without_password(settings.source), settings.max_missing, delete=delete)
+        change.require_few_missing(without_secrets(settings.source), settings.max_missing, delete=delete)
     if settings.dry_run:
         return _report(settings, model, change, [], IndexOutcome.untouched(collection), clock)
     with clock("reuse"):
@@ -155,8 +156,8 @@ def _report(
         seconds = {**seconds, "start": round(seconds["embed"] - embedding, 3), "embed": round(embedding, 3)}
     failed = sum(each.report.retryable for each in written)
     return ReembedReport(
-        source=without_password(settings.source),
-        collection=without_password(settings.collection),
+        source=without_secrets(settings.source),
+        collection=without_secrets(settings.collection),
         model=str(model),
         dry_run=settings.dry_run,
         counts=change.counts,

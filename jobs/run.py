@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from embedder.protocol import ModelIdentity
+from index.clouds import without_secrets
 from index.collection import Collection
 from index.lease import writing
 from index.records import ModelRecord
-from index.storage import Storage, without_password
+from index.storage import Storage
 from jobs.carry_out import carry_out
 from jobs.commit import commit
 from jobs.plan import make_plan
@@ -21,7 +22,7 @@ from jobs.sources import list_images
 
 def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
     """Embed a source into a collection; cheap checks come first, so that a mistake shows at once."""
-    with console.status(f"listing {without_password(request.source)}"):
+    with console.status(f"listing {without_secrets(request.source)}"):
         listing = list_images(request.source, extensions=request.extensions)
     # Absolute, without the credentials that a URI may hold, and the same however the folder's slash is written.
     source = Storage.open(request.source).location.rstrip("/")

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.storage import without_password
+from index.clouds import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.files import SourceFile, extension, source_files
 from jobs.listing import IMAGE_EXTENSIONS, listing_table
@@ -29,7 +29,7 @@ def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) 
     `SourceError` where the source is missing or unreadable, or one id stands for two images.
     """
     files = source_files(location)
-    location = without_password(location)  # from here on it is only shown
+    location = without_secrets(location)  # from here on it is only shown
     of_kind = {
         "image": [f for f in files if extension(f.path) in extensions],
         "tar": [f for f in files if extension(f.path) == "tar"],

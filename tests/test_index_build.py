@@ -295,11 +295,11 @@ def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Coll
 _KILLED = """
 import os, sys
 from pathlib import Path
-from index import storage
+from index import disk, storage
 from index.build import build_index
 from index.collection import Collection
 
-real = storage._publish
+real = disk.publish
 for folder in Path(sys.argv[1]).iterdir():
     name, when = folder.name.split(" ")
 
@@ -312,7 +312,7 @@ for folder in Path(sys.argv[1]).iterdir():
 
     child = os.fork()
     if child == 0:
-        storage._publish = publish
+        disk.publish = storage.publish = publish
         build_index(Collection.open(str(folder)))
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, folder

@@ -21,6 +21,7 @@ import pytest
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.build import build_index
+from index.clouds import without_secrets
 from index.collection import Collection
 from index.conditional import update_file
 from index.duplicates import near_duplicates
@@ -28,7 +29,7 @@ from index.errors import CollectionError, DamagedVersionError
 from index.live import LiveRows
 from index.records import ModelRecord, RunStart
 from index.search import Searcher
-from index.storage import FileInfo, Storage, without_password
+from index.storage import FileInfo, Storage
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
 
@@ -121,7 +122,7 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
-    assert without_password(text) == (shown or text)
+    assert without_secrets(text) == (shown or text)
 
 
 def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:

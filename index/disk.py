@@ -1,0 +1,51 @@
+"""Puts files on this machine's disk so that they are there whole, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a file has no room: on the disk, in a quota, or in the largest that it may be."""
+
+
+def write_atomic(target: Path, data: bytes) -> None:
+    """Put `data` under a name, complete or not at all, over whatever was there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with full_disk_named(target):
+            partial.write_bytes(data)
+            publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def publish(partial: Path, target: Path) -> None:
+    """Rename within a file system, once the bytes are on the disk."""
+    _sync(partial)
+    partial.replace(target)
+    _sync(target.parent)  # the new name has to survive a power cut too
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Errors of a full disk name no file by themselves: they come when it is open already."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
