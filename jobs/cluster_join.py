@@ -1,8 +1,10 @@
 """Joins a Ray cluster that is there already, and brings the code of this process along for its workers."""
 
+import os
 import re
 import socket
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray.exceptions
@@ -33,11 +35,20 @@ def join(address: str, **options: Any) -> None:
         host, _, port = address.rpartition("://")[2].rpartition(":")
         if port.isdigit():
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        init(address=address, runtime_env=shipped_code(), **options)
+        with TemporaryDirectory() as empty:
+            init(address=address, runtime_env={**shipped_code(), **_working_dir(empty)}, **options)
     except (OSError, SystemExit, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
         told = " ".join(str(error).split())
         raise JobError(f"cannot join the Ray cluster at {address} ({told}): {_remedy(told)}") from error
+
+
+def _working_dir(empty: str) -> dict[str, str]:
+    """Without one Ray puts the directory of this process before the code that travels: a node may hold another
+    Likeness there. A job that was submitted with one keeps it.
+    """
+    submitted = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
+    return {} if '"working_dir"' in submitted else {"working_dir": empty}
 
 
 def _remedy(told: str) -> str:
@@ -52,8 +63,8 @@ def _remedy(told: str) -> str:
             "with `ray job submit`"
         )
     return (
-        "expected HOST:PORT as `ray start --head` printed it, from a machine of the cluster; ray://HOST:10001 from any "
-        "other; or auto"
+        "expected HOST:PORT as `ray start --head` printed it, from a machine of the cluster, or auto; from any other "
+        "machine submit the job with `ray job submit`"
     )
 
 

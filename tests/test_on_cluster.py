@@ -102,13 +102,17 @@ class Nodes:
         self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
+def put_stale_packages(folder: Path) -> None:
+    for name in ("embedder", "index", "jobs", "api"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise RuntimeError('another Likeness')\n")
+
+
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """Three nodes, two of them with a device. Their image holds another Likeness."""
     stale = tmp_path_factory.mktemp("image")
-    for name in ("embedder", "index", "jobs", "api"):
-        (stale / name).mkdir()
-        (stale / name / "__init__.py").write_text("raise RuntimeError('the Likeness of the image')\n")
+    put_stale_packages(stale)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(stale))
         nodes = Nodes(2)
@@ -201,7 +205,10 @@ def embed_slowly(gallery: Gallery, location: Path, pool: Pool, load: Callable[[]
 def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_own(
     three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # Ray adds the working directory to what workers import from
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    put_stale_packages(elsewhere)
+    monkeypatch.chdir(elsewhere)  # Ray adds the working directory to what workers import from
     log = tmp_path / "log"
 
     def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[EmbedReport, Collection]:
@@ -220,6 +227,7 @@ def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_ow
     assert {node for node, _ in noted} == three.ids
     assert len(noted) == 2
     assert all("py_modules" in file for _, file in noted)
+    monkeypatch.chdir(tmp_path)
     alone, one = run("one", None, {})
     assert (there.embedded, there.rejected) == (alone.embedded, alone.rejected) == (COUNT - BROKEN, BROKEN)
     expected, found = live(one), live(many)
