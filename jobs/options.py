@@ -53,9 +53,7 @@ CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folde
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")]
 AddressOption = Annotated[
     str | None,
-    typer.Option(
-        help="A Ray cluster: HOST:PORT, ray://HOST:10001 or auto; by default one is started here, where it pays."
-    ),
+    typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here, where it pays."),
 ]
 ModelOption = Annotated[
     str,

@@ -55,7 +55,7 @@ def serve(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="A Ray cluster: HOST:PORT, ray://HOST:10001 or auto; by default one is started here."),
+        typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,

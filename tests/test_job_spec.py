@@ -13,7 +13,7 @@ WHOLE = """\
 source: pictures
 collection: s3://bucket/collection
 model: demo
-resources: {actors: "2:8", num_gpus: 0.5, actor_resources: {npu: 2}, batch_size: 32, block_size: 128, address: "ray://head:10001"}
+resources: {actors: "2:8", num_gpus: 0.5, actor_resources: {npu: 2}, batch_size: 32, block_size: 128, address: auto}
 index:
   target_recall: 0.95
   max_memory: 2GiB
@@ -42,7 +42,7 @@ def test_every_field_reaches_the_job(tmp_path: Path) -> None:
     assert settings.source == str(tmp_path / "pictures")  # from the file's folder, wherever it is run
     assert settings.collection == "s3://bucket/collection"
     assert settings.model == str(DEMO_MODEL)
-    assert (settings.actors, settings.num_gpus, settings.address) == ((2, 8), 0.5, "ray://head:10001")
+    assert (settings.actors, settings.num_gpus, settings.address) == ((2, 8), 0.5, "auto")
     assert settings.actor_resources == {"npu": 2}
     assert (settings.batch_size, settings.options.block_size, settings.options.max_reject_rate) == (32, 128, 0.1)
     assert settings.index == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
