@@ -153,13 +153,13 @@ class Searcher:
     ) -> list[Match]:
         """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
 
-        QueryError says how many there are when they are more than `limit`.
+        QueryError says how many there are when they are more than `limit`, or that other processes hold the segments.
         """
-        bar = checked_cosine("min_score", min_score)
+        bar, segments = checked_cosine("min_score", min_score), self.segments
         eligible = None if where is None else self._filters.eligible(where)
         found, count = [], 0
         # What rounds to the bar has to be found as well.
-        for scores, positions in self._segments.within(self._unit(vector), bar - 1e-6, eligible):
+        for scores, positions in segments.within(self._unit(vector), bar - 1e-6, eligible):
             good = rounded(scores) >= bar
             count += int(good.sum())
             if count <= limit:

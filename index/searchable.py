@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -39,9 +39,6 @@ class Searchable(Protocol[S]):
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[S] | None = None
     ) -> tuple[Scores, Positions, Ids]: ...
-    def within(
-        self, query: Vectors, min_score: float, eligible: Sequence[S] | None = None
-    ) -> Iterator[tuple[Scores, Positions]]: ...
     def positions(self, ids: pa.Array[Any]) -> Positions: ...
     def vectors(self, positions: Positions) -> Vectors: ...
     def ids(self, positions: Positions) -> Ids: ...

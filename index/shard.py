@@ -108,12 +108,6 @@ class Shard:
         """See `Segments.search_with_ids`."""
         return self._segments.search_with_ids(queries, k, self._eligible(where))
 
-    def within(self, query: Vectors, min_score: float, where: str | None) -> tuple[Scores, Positions]:
-        """Scores and positions of all rows that score `min_score` or more, in no order."""
-        found = self._segments.within(query, min_score, self._eligible(where))
-        scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
-        return scores, positions
-
     def positions(self, ids: Sequence[str]) -> Positions:
         """See `Segments.positions`."""
         return self._segments.positions(pa.array(ids, pa.string()))

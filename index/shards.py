@@ -77,12 +77,6 @@ class Shards:
         scores, positions, ids = (np.take_along_axis(column, best, axis=1) for column in (scores, positions, ids))
         return scores, positions, ids
 
-    def within(
-        self, query: Vectors, min_score: float, eligible: Sequence[Passing] | None = None
-    ) -> Iterator[tuple[Scores, Positions]]:
-        """See `Segments.within`; shard by shard."""
-        yield from self._counted(self._all("within", query, min_score, _where(eligible)))
-
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none, which takes all shards to tell."""
         if not len(ids):

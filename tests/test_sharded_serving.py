@@ -26,6 +26,7 @@ from index.build import build_index
 from index.collection import Collection
 from index.errors import CollectionError
 from index.records import IndexSettings
+from index.search import Searcher
 from jobs.errors import UsageError
 from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told
@@ -233,6 +234,15 @@ def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, hand
     handles[2].befalls[:] = [ActorDiedError()]
     again = httpx.post(f"{url}/search", json={"embedding": vector()}).json()
     assert (again["matches"], again["searched"]["rows"]) == (expected, 798)
+
+
+def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: Clock) -> None:
+    settings = ServeSettings(collection=collection.location, shards=7)
+    handles = [Handle(SearcherReplica(settings, number), clock) for number in range(7)]
+    searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    queries = unit_vectors(3, seed=8, dim=DIM)
+    assert searcher.search(queries, 20) == Searcher.open(collection).search(queries, 20)
+    assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
 
 
 def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_search_may_take(
