@@ -1,14 +1,13 @@
 """The documents that are answered."""
 
-import base64
-import math
 from collections.abc import Mapping
-from datetime import date, datetime, time
+from datetime import datetime
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from api.plain import plain
 from api.results import SearchResult
 from embedder.identity import ModelIdentity
 from index.match import Match
@@ -225,25 +224,6 @@ class ProblemOut(BaseModel):
 def picture_path(image_id: str) -> str:
     """The address of an image's picture, relative to the server's root; slashes of the id stay slashes."""
     return f"/images/{quote(image_id)}/picture"
-
-
-def plain(value: Any) -> Any:
-    """`value` of a metadata column as JSON can hold it: no NaN, bytes as base64, times in ISO 8601."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case datetime() | date() | time():
-            return value.isoformat()
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case _:
-            return str(value)
 
 
 def _match_out(match: Match) -> MatchOut:

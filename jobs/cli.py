@@ -120,7 +120,7 @@ def search(
     `likeness search my-collection --like cat.jpg --where '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
-    from api.schemas import plain
+    from api.plain import plain
     from api.settings import ServeSettings
     from embedder.fetch import FetchPolicy
     from jobs.show import match_table
