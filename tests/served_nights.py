@@ -1,5 +1,6 @@
 """A folder of pictures that changes every night, its collection, and a server that answers from that all the while."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ class ServedNights:
 
     def require_answered(self, asked: list[Asked]) -> set[str]:
         """That no search failed, and each answer is of one version, with its own model; the versions that answered."""
-        failed = [each for each in asked if each.status != 200]
-        assert failed == []
+        failed = Counter((each.status, each.error) for each in asked if each.status != 200)
+        assert not failed, f"of {len(asked)} searches failed, by status and error: {failed}"
         for each in asked:
             assert each.version is not None
             assert (each.model, each.ntotal) == self.answers[each.version], each
