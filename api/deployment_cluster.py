@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 def connect(host: str, port: int) -> bool:
     """Join the cluster of RAY_ADDRESS, or start one of this machine; whether it was joined, or Ray is there already.
 
-    SIGTERM does afterwards what it did before: Ray's own handler exits with 15. Raises ListenError.
+    SIGTERM does afterwards what it did before: Ray's own handler exits with 15. Raises ListenError, DeployError.
     """
     if ray.is_initialized():
         return True
@@ -53,8 +53,15 @@ def connect(host: str, port: int) -> bool:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     for name, value in _RAY_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    with _sigterm_kept():
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        with _sigterm_kept():
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
+        ray.shutdown()
+        raise DeployError(
+            f"Ray could not be had ({error}): run the same command again where this machine was busy, check RAY_ADDRESS "
+            f"(now {address}), or serve without Ray with --local"
+        ) from error
     return address != _HERE
 
 

@@ -336,6 +336,17 @@ def test_ray_joins_the_cluster_that_is_named_and_no_other(
     assert given == [address]
 
 
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_cluster(monkeypatch)
+
+    def late(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(DeployError, match=r"timed out during startup.*run the same command again.*--local"):
+        connect("127.0.0.1", free_port())
+
+
 @pytest.mark.parametrize(
     ("option", "environment", "joined"),
     [
