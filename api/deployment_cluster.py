@@ -59,8 +59,8 @@ def connect(host: str, port: int) -> bool:
     except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
         ray.shutdown()
         raise DeployError(
-            f"Ray could not be had at {address!r} ({error}): run the same command again if this machine was busy, check "
-            "RAY_ADDRESS, or serve without Ray with --local"
+            f"Ray could not be had at {address!r} ({error}): run the same command again if this machine was busy, "
+            "check RAY_ADDRESS, or serve without Ray with --local"
         ) from error
     return address != _HERE
 
