@@ -186,7 +186,7 @@ class TestEmbed:
     @pytest.mark.parametrize(
         ("actors", "num_gpus", "accelerator", "told"),
         [
-            ((2, 2), None, None, "leave none of the cluster's 2 CPUs for decoding: ask for at most 1"),
+            ((2, 2), None, None, "2 actors, each with 1 CPU, may leave no node 1 CPU, 1,024 MiB for decoding"),
             ((1, 1), 1.0, None, "an actor takes 1 GPU, the node with the most has 0 GPU: ask for a smaller share"),
             ((1, 1), None, "H200", "no accelerator 'H200': it has none"),
         ],
