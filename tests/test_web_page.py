@@ -423,7 +423,7 @@ def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
         expect(field).to_be_focused()
         field.fill(key)
         page.keyboard.press("Enter")
-        expect(tiles(page)).to_have_count(12)
+        expect(tiles(page)).to_have_count(11)
         expect(field).to_be_hidden()
         expect(tiles(page).first.locator(".mat.here img")).to_be_visible()
         tiles(page).first.locator("a").click()
