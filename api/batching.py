@@ -28,7 +28,8 @@ class QueryBatcher:
     Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
     for every thread that calls it. While one pass runs the next batch gathers. A lone query never waits. Callers who
     are answered together ask again together: the first of them, whose pass alone would cost what two cost in company,
-    waits for as many as the last pass had, while each comes within `linger` times its seconds after the one before.
+    waits for as many as the last pass had, while each comes within `linger` times its seconds after the one before;
+    and then for those who come close behind, or one of them would be left out of every pass.
     The thread ends with the last reference to the batcher. Those in `on_batch` hear the size of each pass.
     """
 
@@ -38,7 +39,7 @@ class QueryBatcher:
         cache: EmbeddingCache,
         *,
         max_batch: int = 32,
-        linger: float = 0.02,
+        linger: float = 0.1,
         on_batch: OnBatch = (),
     ) -> None:
         self.cache = cache
@@ -152,13 +153,14 @@ class _Work:
     def _gather(self, first: "_Job | None", crowd: int, patience: float) -> "tuple[list[_Job], bool]":
         """All that wait and, up to `crowd`, those who come within `patience` seconds; and whether it is the end."""
         batch: list[_Job] = []
+        close_behind = patience / 10 if crowd > 1 else 0
         job = first
         while job is not None:
             batch.append(job)
             if len(batch) == self.max_batch:
                 return batch, False
             try:
-                job = self.queue.get(timeout=patience if len(batch) < crowd else 0)
+                job = self.queue.get(timeout=patience if len(batch) < crowd else close_behind)
             except Empty:
                 return batch, False
         return batch, True

@@ -34,13 +34,14 @@ class Engine:
     def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache, on_batch: OnBatch = ()) -> Self:
         """OtherModelError when the searcher's vectors come from another model than `embedder`."""
         _require_same_model(embedder.identity, searcher)
+        batcher = QueryBatcher(embedder, cache, on_batch=on_batch)
         return cls(
             model=embedder.identity,
             crop=embedder.crop,
-            batcher=QueryBatcher(embedder, cache, on_batch=on_batch),
+            batcher=batcher,
             searcher=searcher,
             # Found out once: later on, a ModelError is a defect and not something to tell callers.
-            text_refusal=_text_refusal(embedder),
+            text_refusal=_text_refusal(batcher, embedder.identity),
         )
 
     @property
@@ -57,16 +58,19 @@ class Engine:
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for what is loaded late."""
         grey = np.full((self.crop.side, self.crop.side, 3), 127, np.uint8)
-        # Like no other: what is in the cache says nothing of the model.
-        key = ContentKey(kind="warm-up", digest=uuid4().bytes, fingerprint=self.model.fingerprint)
-        vector = self.batcher.embed(key, lambda: grey).result()
+        vector = self.batcher.embed(_key_of_nothing(self.model), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
 
 
-def _text_refusal(embedder: Embedder) -> str | None:
+def _key_of_nothing(model: ModelIdentity) -> ContentKey:
+    """A key like no other: what is in the cache says nothing of the model."""
+    return ContentKey(kind="warm-up", digest=uuid4().bytes, fingerprint=model.fingerprint)
+
+
+def _text_refusal(batcher: QueryBatcher, model: ModelIdentity) -> str | None:
     """Why the model takes no text, or None when it does."""
     try:
-        embedder.embed_texts(["a picture"])
+        batcher.embed(_key_of_nothing(model), lambda: "a picture").result()
     except ModelError as error:
         return str(error)
     return None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 from embedder.checkpoint import Checkpoint, Preprocessing
 from embedder.errors import ModelError
 from embedder.images import CropSpec
-from embedder.loading import Tokens, load_tokenizer, load_weights, pick_device, pick_dtype
+from embedder.loading import Tokens, keep_freed_memory, load_tokenizer, load_weights, pick_device, pick_dtype
 from embedder.protocol import ModelIdentity
 
 logger = logging.getLogger(__name__)
@@ -70,12 +71,24 @@ class ClipEmbedder:
             if threads < 1:
                 raise ModelError(f"expected at least 1 thread, got {threads}")
             torch.set_num_threads(threads)
-        checkpoint = Checkpoint.find(model, revision)
+        if where.type == "cpu":
+            keep_freed_memory()
+        # In a thread that ends, for libgomp keeps a team of threads for each thread that has computed, and with more of
+        # them than cores they sleep between any two loops: 500 times a pass of ViT-B/32, which takes a sixth longer.
+        with ThreadPoolExecutor(1, "likeness-load") as thread:
+            return thread.submit(cls._load, Checkpoint.find(model, revision), where, precision, batch_size).result()
+
+    @classmethod
+    def _load(
+        cls, checkpoint: Checkpoint, where: torch.device, precision: torch.dtype, batch_size: int
+    ) -> "ClipEmbedder":
         network = load_weights(checkpoint)
         try:
             network.to(device=where, dtype=precision)  # type: ignore[call-arg]
         except torch.OutOfMemoryError as error:
-            raise ModelError(f"{model} does not fit in the memory of {where}: free some, or use a CPU") from error
+            raise ModelError(
+                f"{checkpoint.model_id} does not fit in the memory of {where}: free some, or use a CPU"
+            ) from error
         return cls(
             model=network,
             identity=_identify(checkpoint, network),

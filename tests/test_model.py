@@ -1,6 +1,8 @@
 """Loading of every supported family from checkpoints made here, and what the vectors promise."""
 
 import logging
+import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -266,3 +268,45 @@ def test_the_fake_and_the_actor_do_not_import_torch() -> None:
     code = "import sys, embedder.fake, embedder.actor; sys.exit('torch' in sys.modules)"
 
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+
+
+def run(code: str, *arguments: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    command, root = [sys.executable, "-c", code, *arguments], Path(__file__).parents[1]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=root, env={**os.environ, **environment}
+    )
+    return done.stdout
+
+
+@_GLIBC
+def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
+    folders: dict[str, Path],
+) -> None:
+    code = (
+        "import os, sys, time; from embedder.model import ClipEmbedder\n"
+        "def threads(): return len(os.listdir('/proc/self/task'))\n"
+        "before, deadline = threads(), time.monotonic() + 20\n"
+        "ClipEmbedder.load(sys.argv[1], device='cpu')\n"
+        "while threads() > before and time.monotonic() < deadline: time.sleep(0.01)\n"  # they end by themselves
+        "print(threads() - before)"
+    )
+
+    assert run(code, str(folders["clip"]), OMP_NUM_THREADS="4") == "0\n"
+
+
+@_GLIBC
+def test_memory_that_a_pass_frees_is_kept_for_the_next() -> None:
+    code = (
+        "import resource, torch; from embedder.loading import keep_freed_memory\n"
+        "keep_freed_memory()\n"
+        "for _ in range(20): torch.ones(64 << 20, dtype=torch.uint8)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(10): torch.ones(64 << 20, dtype=torch.uint8)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+
+    assert int(run(code)) < 100  # else each has 16,000 pages of 4 KiB
