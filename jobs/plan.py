@@ -20,7 +20,17 @@ from jobs.content import content_hashes
 from jobs.errors import OtherModelError
 from jobs.listing import Column
 
-STATE_COLUMNS = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason", "retryable")
+STATE_COLUMNS = (
+    "image_id",
+    "uri",
+    "content_hash",
+    "size",
+    "modified",
+    "etag",
+    "error_stage",
+    "error_reason",
+    "retryable",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +104,7 @@ def plan_run(
     files = keep(written_files(collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-        newest_rows = _fold([live, fold(collection, files)])
+        newest_rows = _fold([live, unsettled(fold(collection, files))])
         there = covered(listing, newest_rows)
     else:
         newest_rows = live
@@ -125,6 +135,14 @@ def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
 def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
     """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
     return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
+
+
+def unsettled(rows: pa.Table) -> pa.Table:
+    """The rows of a run that is not committed: whatever it could not fetch is tried again. It may have been refused for
+    just that, and its source mended since.
+    """
+    again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
+    return rows.set_column(rows.column_names.index("retryable"), "retryable", again)
 
 
 def _fold(tables: Sequence[pa.Table]) -> pa.Table:

@@ -13,7 +13,7 @@ from index.collection import Collection
 from index.errors import LeaseLostError, RecallTooLowError
 from index.search import Searcher
 from index.versions import rollback
-from jobs.errors import SourceError, TooManyMissingError
+from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from jobs.request import EmbedOptions
 from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
 from tests.storage_steps import STEPS, KilledError, at, expire, is_step, kill
@@ -221,6 +221,20 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
     assert nights.embedded[1:] == [["b.bmp"]] * 3
     assert_rows_are_what_is_there(nights)
     assert nights.night(options=LENIENT).runs == []
+
+
+def test_a_list_whose_pictures_were_out_of_reach_is_embedded_once_they_are_there(
+    nights: Nights, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("".join(["uri\n", *(f"pictures/a/{seed}.bmp\n" for seed in range(10))]))
+    nights.pictures.rename(tmp_path / "unmounted")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    with pytest.raises(TooManyRejectsError, match="10 of 10 images were rejected"):
+        nights.night(DEMO)
+    (tmp_path / "unmounted").rename(tmp_path / "pictures")
+    assert nights.night(DEMO).embedded == 10
+    assert nights.night().runs == []
 
 
 # Metadata
