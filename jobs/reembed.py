@@ -15,7 +15,7 @@ from index.collection import Collection
 from index.lease import writing
 from index.live import LiveRows
 from index.records import ModelRecord
-from index.storage import Storage
+from index.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
@@ -130,8 +130,8 @@ def list_source(settings: ReembedSettings) -> pa.Table:
 
 
 def _address(source: str) -> str:
-    """As runs record it: absolute, without the credentials that a URI may hold or a slash at its end."""
-    return Storage.open(source).location.rstrip("/")
+    """As runs record it: absolute, without the credentials that a URI may hold, however it is written."""
+    return place(Storage.open(source).location)
 
 
 def _carry_out(

@@ -11,7 +11,7 @@ from index.clouds import without_secrets
 from index.collection import Collection
 from index.lease import writing
 from index.records import ModelRecord
-from index.storage import Storage
+from index.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import commit
 from jobs.plan import make_plan
@@ -24,8 +24,8 @@ def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
     """Embed a source into a collection; cheap checks come first, so that a mistake shows at once."""
     with console.status(f"listing {without_secrets(request.source)}"):
         listing = list_images(request.source, extensions=request.extensions)
-    # Absolute, without the credentials that a URI may hold, and the same however the folder's slash is written.
-    source = Storage.open(request.source).location.rstrip("/")
+    # Absolute, without the credentials that a URI may hold, and the same however it is written.
+    source = place(Storage.open(request.source).location)
     with writing(Collection.create_or_open(request.collection), "embed") as collection:
         return _run(request, listing, source, collection, console)
 

@@ -174,6 +174,16 @@ def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None
     assert "a/1.bmp" not in ids
 
 
+@pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
+def test_deletions_know_their_source_however_it_is_written(nights: Nights, spelling: str) -> None:
+    (nights.pictures / "a" / "1.bmp").unlink()
+    assert nights.night(source=spelling.format(nights.pictures)).counts.deleted == 1
+    for seed in range(2, 8):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    with pytest.raises(TooManyMissingError, match="6 of the 9 images"):
+        nights.night(source=spelling.format(nights.pictures))
+
+
 def test_a_dry_run_writes_nothing(nights: Nights) -> None:
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "c.bmp")
