@@ -32,7 +32,7 @@ class EmptySourceError(SourceError):
 
 
 class TooManyMissingError(JobError):
-    """More images are gone from the source than `max_missing` allows. Nothing was changed."""
+    """More images are gone, or would be replaced by another source's, than `max_missing` allows. Nothing changed."""
 
 
 class TooManyRejectsError(JobError):

@@ -73,6 +73,15 @@ class Plan:
         return 1 + max((int(name.split("-")[0]) for name in names), default=0)
 
 
+def replaced_warning(replaced: pa.Table) -> str:
+    """What is said before other images take the ids of these rows."""
+    first = replaced.slice(0, 1).to_pylist()[0]
+    return (
+        f"{replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the first is "
+        f"{first['image_id']}, so far {first['uri']}. A collection for each keeps both"
+    )
+
+
 def make_plan(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """Compare a listing with a collection. An unfinished run of the same source and model is gone on with.
 

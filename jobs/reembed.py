@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
 
 from index.clouds import without_secrets
 from index.collection import Collection
@@ -21,7 +22,7 @@ from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
 from jobs.files import require_place
 from jobs.listing import LISTING
-from jobs.plan import Plan
+from jobs.plan import Plan, replaced_warning
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from jobs.reembed_model import crop_of, wanted_model
 from jobs.reembed_plan import Change, compare
@@ -104,6 +105,9 @@ def bring_up_to_date(
         change = compare(listing, collection, source, model, delete=delete, verify_hash=settings.verify_hash)
         clock.counts = change.counts
         change.require_few_missing(without_secrets(settings.source), settings.max_missing, delete=delete)
+        change.require_few_replaced(without_secrets(settings.source), settings.max_missing)
+    for replaced in change.replaced:
+        console.print(f"[yellow]{escape(replaced_warning(replaced.images))}")
     if settings.dry_run:
         return _report(settings, model, change, [], IndexOutcome.untouched(collection), clock)
     with clock("reuse"):

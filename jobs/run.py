@@ -14,7 +14,7 @@ from index.records import ModelRecord
 from index.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import commit
-from jobs.plan import make_plan
+from jobs.plan import make_plan, replaced_warning
 from jobs.report import EmbedReport, embed_table
 from jobs.request import EmbedRequest
 from jobs.sources import list_images
@@ -42,11 +42,7 @@ def _run(
     console.print(f"{plan.listing.num_rows:,} images listed, {plan.todo.num_rows:,} to embed with {model.id}")
     replaced = plan.replaced
     if replaced.num_rows:
-        first = replaced.slice(0, 1).to_pylist()[0]
-        console.print(
-            f"[yellow]{replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the "
-            f"first is {escape(first['image_id'])}, so far {escape(first['uri'])}. A collection for each keeps both"
-        )
+        console.print(f"[yellow]{escape(replaced_warning(replaced))}")
     if plan.done:
         report = EmbedReport.of(plan)
     else:

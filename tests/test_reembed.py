@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
@@ -172,6 +173,31 @@ def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None
     ids = nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
     assert "20.bmp" in ids
     assert "a/1.bmp" not in ids
+
+
+def test_rows_of_another_source_are_not_replaced_without_a_word(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    (other / "a").mkdir(parents=True)
+    for seed in range(3):
+        (other / "a" / f"{seed}.bmp").write_bytes(bmp(20 + seed))
+    before = nights.collection.live_rows().to_pylist()
+    for dry_run in (True, False):
+        with pytest.raises(
+            TooManyMissingError, match=r"3 of the 10 images of .*/pictures .*30.0%.* --max-missing 0.31"
+        ):
+            nights.night(source=other, dry_run=dry_run, missing="keep")
+    assert nights.collection.live_rows().to_pylist() == before
+    (other / "a" / "2.bmp").unlink()
+    for dry_run in (True, False):
+        report = nights.night(source=other, dry_run=dry_run, console=Console(width=500))
+        assert (report.counts.changed, report.counts.replaced) == (2, 2)
+        said = capsys.readouterr().out
+        assert "2 ids are there already for images elsewhere and will be replaced; the first is a/0.bmp, so far" in said
+        assert str(before[0]["uri"]) in said
+    assert nights.night(source=other).counts.replaced == 0
+    assert nights.night(max_missing=1.0).counts.replaced == 2
 
 
 @pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
