@@ -112,10 +112,19 @@ def compare(
     counts += Counts(
         replaced=sum(other.images.num_rows for other in replaced),
         missing=missing.num_rows,
-        moved=_true(pc.is_in(missing["content_hash"], known[0].hashes, skip_nulls=True)),
+        moved=_moved(missing, known[0], rows),
         deleted=missing.num_rows if delete else 0,
     )
     return Change(known=known, rows=len(own), counts=counts, replaced=replaced)
+
+
+def _moved(missing: pa.Table, known: Known, rows: pa.Table) -> int:
+    """How many of the missing rows have come back under a new id: no more of a content than there are new ids of it."""
+    ids = known.plan.todo["image_id"].take(known.todo)
+    arrived = pc.value_counts(known.hashes.filter(pc.invert(pc.is_in(ids, rows["image_id"]))))
+    gone = pc.value_counts(missing["content_hash"])
+    at = pc.index_in(gone.field("values"), arrived.field("values"), skip_nulls=True)
+    return _true(pc.min_element_wise(gone.field("counts"), arrived.field("counts").take(at), skip_nulls=False))
 
 
 def _replaced(live: LiveRows, source: str, listing: pa.Table) -> list[Replaced]:

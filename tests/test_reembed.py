@@ -104,6 +104,23 @@ def test_a_folder_that_was_renamed_is_not_missing(nights: Nights) -> None:
     assert_rows_are_what_is_there(nights)
 
 
+def test_copies_that_are_lost_have_not_moved(nights: Nights) -> None:
+    folder = nights.pictures / "a"
+    for copy in range(4):
+        shutil.copy(folder / "0.bmp", folder / f"copy {copy}.bmp")
+    nights.night()
+    for copy in range(4):
+        (folder / f"copy {copy}.bmp").unlink()
+    later(folder / "0.bmp")
+    with pytest.raises(TooManyMissingError, match="4 of the 14 images"):
+        nights.night()
+    shutil.copy(folder / "0.bmp", nights.pictures / "elsewhere.bmp")
+    with pytest.raises(TooManyMissingError, match="3 of the 14 images"):
+        nights.night()
+    counts = nights.night(max_missing=0.22).counts
+    assert (counts.missing, counts.moved, counts.reused) == (4, 1, 2)
+
+
 def test_what_comes_back_has_its_vector_still(nights: Nights) -> None:
     (nights.pictures / "a" / "5.bmp").rename(nights.pictures.parent / "aside.bmp")
     nights.night()
