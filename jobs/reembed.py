@@ -109,16 +109,16 @@ def bring_up_to_date(
     for replaced in change.replaced:
         console.print(f"[yellow]{escape(replaced_warning(replaced.images))}")
     if settings.dry_run:
-        return _report(settings, model, change, [], IndexOutcome.untouched(collection), clock)
+        return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
     with clock("reuse"):
         plans = [write_known(known, collection) for known in change.known]
     with clock("embed"):
         written = write([plan for plan in plans if not plan.done], collection)
     with clock("commit"):
-        commit(collection, written, settings.options.max_reject_rate)
+        runs = commit(collection, written, settings.options.max_reject_rate)
     with clock("index"), console.status("bringing the index up to date"):
         outcome = bring_index_up_to_date(collection, settings.index, settings.address, console)
-    return _report(settings, model, change, written, outcome, clock)
+    return _report(settings, model, change, written, runs, outcome, clock)
 
 
 def list_source(settings: ReembedSettings) -> pa.Table:
@@ -151,6 +151,7 @@ def _report(
     model: ModelRecord,
     change: Change,
     written: Sequence[Written],
+    runs: list[str],
     index: IndexOutcome,
     clock: Stopwatch,
 ) -> ReembedReport:
@@ -168,7 +169,7 @@ def _report(
         embedded=sum(each.report.embedded for each in written),
         rejected=sum(each.report.rejected for each in written) - failed,
         failed=failed,
-        runs=[each.run.run_id for each in written],
+        runs=runs,
         index_before=index.before,
         index_after=index.after,
         recall=index.recall,
