@@ -4,7 +4,7 @@ JobError
 ├── UsageError            options that contradict each other or make no sense
 ├── SpecError             a job's file that cannot be read, or is not one
 ├── SourceError           the source of images is missing, empty or unreadable
-│   └── EmptySourceError  it is there and holds no images
+│   └── EmptySourceError  it holds no images
 ├── TooManyMissingError   more images are gone from the source than allowed; nothing was changed
 ├── TooManyRejectsError   more images rejected than allowed; the run stays unpublished
 └── OtherModelError       the collection holds another model's vectors
@@ -28,7 +28,7 @@ class SourceError(JobError):
 
 
 class EmptySourceError(SourceError):
-    """The source is there and holds no images."""
+    """The source is there and holds no images, or is a prefix of a bucket under which nothing lies."""
 
 
 class TooManyMissingError(JobError):

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from index.clouds import without_secrets
 from index.collection import Collection
+from index.errors import NotACollectionError
 from index.lease import writing
 from index.live import LiveRows
 from index.records import ModelRecord
@@ -66,7 +67,11 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     published, `SourceError` where the source cannot be listed, and what loading, embedding and indexing raise. After
     any of them, and after a crash, the same call goes on.
     """
-    require_place(settings.source)
+    try:
+        require_place(settings.source)
+    except EmptySourceError:
+        if not _known(settings):
+            raise
     if settings.dry_run or settings.model is None:
         collection = Collection.open(settings.collection)
     else:
@@ -126,11 +131,18 @@ def list_source(settings: ReembedSettings) -> pa.Table:
     try:
         return list_images(settings.source, extensions=settings.extensions)
     except EmptySourceError:
-        collection = Collection.open(settings.collection)
-        live = LiveRows.of_runs(collection.storage, collection.runs())
-        if _address(settings.source) not in live.sources:
+        if not _known(settings):
             raise
         return LISTING.empty_table()
+
+
+def _known(settings: ReembedSettings) -> bool:
+    """Whether the collection has rows of the source."""
+    try:
+        collection = Collection.open(settings.collection)
+    except NotACollectionError:
+        return False
+    return _address(settings.source) in LiveRows.of_runs(collection.storage, collection.runs()).sources
 
 
 def _address(source: str) -> str:

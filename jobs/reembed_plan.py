@@ -39,18 +39,26 @@ class Replaced:
 class Change:
     """What is to be written, a run for each source, with what is known already.
 
-    `rows` counts the source's live rows. With other models' rows in the collection all sources are covered, the one
-    that was listed first.
+    `rows` counts the source's live rows, `others` those of other sources. With other models' rows in the collection all
+    sources are covered, the one that was listed first.
     """
 
     known: list[Known]
     rows: int
+    others: int
     counts: Counts
     replaced: list[Replaced]
 
     def require_few_missing(self, source: str, max_missing: float, *, delete: bool) -> None:
-        """`TooManyMissingError` when too many would be deleted, or nothing is listed any more."""
+        """`TooManyMissingError` when too many would be deleted, or the last, or nothing is listed any more."""
         gone = self.counts.missing - self.counts.moved
+        if delete and self.counts.listed == self.others == 0:
+            # No index of no images could take over: deleted, they would still be found.
+            raise TooManyMissingError(
+                f"{gone:,} of the {self.rows:,} images of {source} are not listed any more, and the collection has no "
+                "others, so nothing was changed: no index can be made of none. Is a disk not mounted, or the address "
+                "wrong? If they are really gone, remove the collection, or embed other images into it first"
+            )
         if not (delete or self.counts.listed == 0) or gone <= max_missing * self.rows:
             return
         share = gone / self.rows
@@ -115,7 +123,7 @@ def compare(
         moved=_moved(missing, known[0], rows),
         deleted=missing.num_rows if delete else 0,
     )
-    return Change(known=known, rows=len(own), counts=counts, replaced=replaced)
+    return Change(known=known, rows=len(own), others=len(live) - len(own), counts=counts, replaced=replaced)
 
 
 def _moved(missing: pa.Table, known: Known, rows: pa.Table) -> int:

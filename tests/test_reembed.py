@@ -171,6 +171,23 @@ def test_an_empty_listing_is_not_believed(nights: Nights, missing: str) -> None:
     assert len(nights.collection.live_rows(["image_id"])) == 10
 
 
+def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_path: Path) -> None:
+    """An index cannot be made of none, so they would still be found."""
+    for path in (nights.pictures / "a").iterdir():
+        path.unlink()
+    runs = nights.collection.runs()
+    with pytest.raises(
+        TooManyMissingError, match=r"10 of the 10 images .* no others, .* remove the collection, or embed"
+    ):
+        nights.night(max_missing=1.0)
+    assert nights.collection.runs() == runs
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "20.bmp").write_bytes(bmp(20))
+    nights.night(source=tmp_path / "other")
+    assert nights.night(max_missing=1.0).counts.deleted == 10
+    assert Searcher.open(nights.collection).ntotal == 1
+
+
 def test_an_empty_source_that_nothing_came_from_is_an_error(nights: Nights, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="is empty"):
