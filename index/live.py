@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
 from index.rows import EMBEDDING, conform, metadata_columns, newest, row_schema, unify
-from index.storage import Storage
+from index.storage import Storage, place
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,7 +70,7 @@ class LiveRows:
         for run in runs:
             if run.deletes:
                 files.append((run.deletes, None))
-            files += [(file, _Part(file, run.source, run.model)) for file in run.files]
+            files += [(file, _Part(file, place(run.source), run.model)) for file in run.files]
         ids = at_once(partial(_read_ids, storage), [file for file, _ in files])
         live = [
             part.only(positions)
@@ -85,11 +85,11 @@ class LiveRows:
 
     @property
     def sources(self) -> list[str]:
-        """Where the rows come from, as their runs were told."""
+        """Where the rows come from, each a `place`."""
         return sorted({part.source for part in self._parts})
 
     def of_source(self, source: str) -> LiveRows:
-        """The rows that a source's runs wrote."""
+        """The rows that a source's runs wrote; `source` is a `place`."""
         return self._only([part for part in self._parts if part.source == source], self._model)
 
     def of_model(self, model: ModelRecord) -> LiveRows:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -36,6 +36,19 @@ class FileInfo:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+
+def place(address: str) -> str:
+    """One spelling for all that name the same place: no options of a bucket, no `..`, no file://, no slash at the end.
+
+    `address` is absolute, as in `Storage.location`. Nobody is asked, and no link is followed.
+    """
+    if not is_bucket(address):
+        return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
+    parts = urlsplit(address)
+    # Before an az:// container stands its account, before other buckets nothing but `anonymous`.
+    bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
 
 @dataclass(frozen=True)

@@ -25,21 +25,28 @@ class Written:
     report: EmbedReport
 
 
-def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> None:
-    """Check that every listed image is accounted for once, and publish the runs when all are good.
+def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> list[str]:
+    """Check that every listed image is accounted for once, and publish the runs when all are good. Returns their ids.
 
-    Raises `JobError`, or `TooManyRejectsError`, with all of them left unfinished.
+    A run in which nothing came but what could not be fetched before either stays unfinished: with one host that is
+    down, each night would else make an index version like the last, and old ones be removed for it. Raises `JobError`,
+    or `TooManyRejectsError`, with all of them left unfinished.
     """
     collection.check_lease()
     manifests = [_checked(collection, each, max_reject_rate) for each in written]
+    published = []
     for each, manifest in zip(written, manifests, strict=True):
+        if manifest is None:
+            continue
         gone = each.plan.deletes
         deletes = collection.write_deletes(manifest.run_id, gone) if len(gone) else None
         collection.commit_run(manifest.model_copy(update={"deletes": deletes}))
+        published.append(manifest.run_id)
+    return published
 
 
-def _checked(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest:
-    """The manifest of a run that may be published, as yet without its deletes."""
+def _checked(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest | None:
+    """The manifest of a run that may be published, as yet without its deletes; None where it would change nothing."""
     plan, run, report = written.plan, written.run, written.report
     rows = fold(collection, written.files)
     missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
@@ -57,6 +64,8 @@ def _checked(collection: Collection, written: Written, max_reject_rate: float) -
     report.reject_reasons = count_reasons(rejects)
     if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
         raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
+    if not len(plan.deletes) and _failed_again(rows, plan.live):
+        return None
     return RunManifest(
         run_id=run.run_id,
         source=run.source,
@@ -72,6 +81,13 @@ def _checked(collection: Collection, written: Written, max_reject_rate: float) -
             "deleted": len(plan.deletes),
         },
     )
+
+
+def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
+    """Whether all are to be tried again, as their live rows say already."""
+    before = live.take(pc.index_in(rows["image_id"], live["image_id"]))
+    same = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(rows["uri"], before["uri"]))
+    return pc.all(same, skip_nulls=False).as_py() is True
 
 
 def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:

@@ -4,7 +4,7 @@ JobError
 ├── UsageError            options that contradict each other or make no sense
 ├── SpecError             a job's file that cannot be read, or is not one
 ├── SourceError           the source of images is missing, empty or unreadable
-│   └── EmptySourceError  it is there and holds no images
+│   └── EmptySourceError  it holds no images
 ├── TooManyMissingError   more images are gone from the source than allowed; nothing was changed
 ├── TooManyRejectsError   more images rejected than allowed; the run stays unpublished
 └── OtherModelError       the collection holds another model's vectors
@@ -28,11 +28,11 @@ class SourceError(JobError):
 
 
 class EmptySourceError(SourceError):
-    """The source is there and holds no images."""
+    """The source is there and holds no images, or is a prefix of a bucket under which nothing lies."""
 
 
 class TooManyMissingError(JobError):
-    """More images are gone from the source than `max_missing` allows. Nothing was changed."""
+    """More images are gone, or would be replaced by another source's, than `max_missing` allows. Nothing changed."""
 
 
 class TooManyRejectsError(JobError):

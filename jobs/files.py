@@ -13,7 +13,7 @@ from pyarrow import fs
 from index.clouds import Bucket, without_secrets
 from index.errors import CollectionError
 from index.storage import Storage
-from jobs.errors import SourceError
+from jobs.errors import EmptySourceError, SourceError
 
 _SCHEMES = ("", "file", "s3", "gs", "az")
 
@@ -42,21 +42,21 @@ def source_files(location: str) -> list[SourceFile]:
     try:
         found = list(_local_files(storage) if storage.is_local else _stored_files(storage))
     except FileNotFoundError:
-        raise SourceError(_not_found(shown, storage)) from None
+        raise _not_found(shown, storage) from None
     except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {shown}: {error}") from error
     return sorted(found, key=lambda file: file.name)
 
 
 def require_place(location: str) -> None:
-    """`SourceError` where there is no such place; what is there is not listed."""
+    """`SourceError` where there is no such place, `EmptySourceError` in a bucket; what is there is not listed."""
     storage = _open(location)
     try:
         there = storage.exists()
     except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {without_secrets(location)}: {error}") from error
     if not there:
-        raise SourceError(_not_found(without_secrets(location), storage))
+        raise _not_found(without_secrets(location), storage)
 
 
 def extension(path: str) -> str:
@@ -188,10 +188,13 @@ def _objects(storage: Storage, bucket: Bucket) -> list[tuple[str, int | None, dt
         return [(info.path[start:], info.size, info.mtime, None) for info in infos if info.type == fs.FileType.File]
 
 
-def _not_found(location: str, storage: Storage) -> str:
+def _not_found(location: str, storage: Storage) -> SourceError:
     if not storage.is_local:
-        return f"{location} does not exist, or holds nothing. Check the bucket, the prefix and the credentials"
+        # A prefix is there as long as something lies under it.
+        return EmptySourceError(
+            f"{location} does not exist, or holds nothing. Check the bucket, the prefix and the credentials"
+        )
     if Path(storage.root).is_symlink():
-        return f"{location} is a link to {Path(storage.root).readlink()}, which does not exist"
+        return SourceError(f"{location} is a link to {Path(storage.root).readlink()}, which does not exist")
     existing = next(parent for parent in Path(storage.root).parents if parent.exists())
-    return f"{location} does not exist (nothing below {existing} by that name)"
+    return SourceError(f"{location} does not exist (nothing below {existing} by that name)")

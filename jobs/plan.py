@@ -20,7 +20,17 @@ from jobs.content import content_hashes
 from jobs.errors import OtherModelError
 from jobs.listing import Column
 
-STATE_COLUMNS = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason", "retryable")
+STATE_COLUMNS = (
+    "image_id",
+    "uri",
+    "content_hash",
+    "size",
+    "modified",
+    "etag",
+    "error_stage",
+    "error_reason",
+    "retryable",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +73,15 @@ class Plan:
         return 1 + max((int(name.split("-")[0]) for name in names), default=0)
 
 
+def replaced_warning(replaced: pa.Table) -> str:
+    """What is said before other images take the ids of these rows."""
+    first = replaced.slice(0, 1).to_pylist()[0]
+    return (
+        f"{replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the first is "
+        f"{first['image_id']}, so far {first['uri']}. A collection for each keeps both"
+    )
+
+
 def make_plan(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
     """Compare a listing with a collection. An unfinished run of the same source and model is gone on with.
 
@@ -94,7 +113,7 @@ def plan_run(
     files = keep(written_files(collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-        newest_rows = _fold([live, fold(collection, files)])
+        newest_rows = _fold([live, unsettled(fold(collection, files))])
         there = covered(listing, newest_rows)
     else:
         newest_rows = live
@@ -125,6 +144,14 @@ def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
 def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
     """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
     return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
+
+
+def unsettled(rows: pa.Table) -> pa.Table:
+    """The rows of a run that is not committed: whatever it could not fetch is tried again. It may have been refused for
+    just that, and its source mended since.
+    """
+    again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
+    return rows.set_column(rows.column_names.index("retryable"), "retryable", again)
 
 
 def _fold(tables: Sequence[pa.Table]) -> pa.Table:

@@ -9,19 +9,21 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
 
 from index.clouds import without_secrets
 from index.collection import Collection
+from index.errors import NotACollectionError
 from index.lease import writing
 from index.live import LiveRows
 from index.records import ModelRecord
-from index.storage import Storage
+from index.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError
 from jobs.files import require_place
 from jobs.listing import LISTING
-from jobs.plan import Plan
+from jobs.plan import Plan, replaced_warning
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from jobs.reembed_model import crop_of, wanted_model
 from jobs.reembed_plan import Change, compare
@@ -65,7 +67,11 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     published, `SourceError` where the source cannot be listed, and what loading, embedding and indexing raise. After
     any of them, and after a crash, the same call goes on.
     """
-    require_place(settings.source)
+    try:
+        require_place(settings.source)
+    except EmptySourceError:
+        if not _known(settings):
+            raise
     if settings.dry_run or settings.model is None:
         collection = Collection.open(settings.collection)
     else:
@@ -104,17 +110,20 @@ def bring_up_to_date(
         change = compare(listing, collection, source, model, delete=delete, verify_hash=settings.verify_hash)
         clock.counts = change.counts
         change.require_few_missing(without_secrets(settings.source), settings.max_missing, delete=delete)
+        change.require_few_replaced(without_secrets(settings.source), settings.max_missing)
+    for replaced in change.replaced:
+        console.print(f"[yellow]{escape(replaced_warning(replaced.images))}")
     if settings.dry_run:
-        return _report(settings, model, change, [], IndexOutcome.untouched(collection), clock)
+        return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
     with clock("reuse"):
         plans = [write_known(known, collection) for known in change.known]
     with clock("embed"):
         written = write([plan for plan in plans if not plan.done], collection)
     with clock("commit"):
-        commit(collection, written, settings.options.max_reject_rate)
+        runs = commit(collection, written, settings.options.max_reject_rate)
     with clock("index"), console.status("bringing the index up to date"):
         outcome = bring_index_up_to_date(collection, settings.index, settings.address, console)
-    return _report(settings, model, change, written, outcome, clock)
+    return _report(settings, model, change, written, runs, outcome, clock)
 
 
 def list_source(settings: ReembedSettings) -> pa.Table:
@@ -122,16 +131,23 @@ def list_source(settings: ReembedSettings) -> pa.Table:
     try:
         return list_images(settings.source, extensions=settings.extensions)
     except EmptySourceError:
-        collection = Collection.open(settings.collection)
-        live = LiveRows.of_runs(collection.storage, collection.runs())
-        if _address(settings.source) not in live.sources:
+        if not _known(settings):
             raise
         return LISTING.empty_table()
 
 
+def _known(settings: ReembedSettings) -> bool:
+    """Whether the collection has rows of the source."""
+    try:
+        collection = Collection.open(settings.collection)
+    except NotACollectionError:
+        return False
+    return _address(settings.source) in LiveRows.of_runs(collection.storage, collection.runs()).sources
+
+
 def _address(source: str) -> str:
-    """As runs record it: absolute, without the credentials that a URI may hold or a slash at its end."""
-    return Storage.open(source).location.rstrip("/")
+    """As runs record it: absolute, without the credentials that a URI may hold, however it is written."""
+    return place(Storage.open(source).location)
 
 
 def _carry_out(
@@ -147,6 +163,7 @@ def _report(
     model: ModelRecord,
     change: Change,
     written: Sequence[Written],
+    runs: list[str],
     index: IndexOutcome,
     clock: Stopwatch,
 ) -> ReembedReport:
@@ -164,7 +181,7 @@ def _report(
         embedded=sum(each.report.embedded for each in written),
         rejected=sum(each.report.rejected for each in written) - failed,
         failed=failed,
-        runs=[each.run.run_id for each in written],
+        runs=runs,
         index_before=index.before,
         index_after=index.after,
         recall=index.recall,

@@ -27,20 +27,38 @@ _COMPARED_ROWS = 2**18
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """Of another source, which has so many `rows`, those whose ids are listed here for images elsewhere."""
+
+    source: str
+    rows: int
+    images: pa.Table
+
+
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """What is to be written, a run for each source, with what is known already.
 
-    `rows` counts the source's live rows. With other models' rows in the collection all sources are covered, the one
-    that was listed first.
+    `rows` counts the source's live rows, `others` those of other sources. With other models' rows in the collection all
+    sources are covered, the one that was listed first.
     """
 
     known: list[Known]
     rows: int
+    others: int
     counts: Counts
+    replaced: list[Replaced]
 
     def require_few_missing(self, source: str, max_missing: float, *, delete: bool) -> None:
-        """`TooManyMissingError` when too many would be deleted, or nothing is listed any more."""
+        """`TooManyMissingError` when too many would be deleted, or the last, or nothing is listed any more."""
         gone = self.counts.missing - self.counts.moved
+        if delete and self.counts.listed == self.others == 0:
+            # No index of no images could take over: deleted, they would still be found.
+            raise TooManyMissingError(
+                f"{gone:,} of the {self.rows:,} images of {source} are not listed any more, and the collection has no "
+                "others, so nothing was changed: no index can be made of none. Is a disk not mounted, or the address "
+                "wrong? If they are really gone, remove the collection, or embed other images into it first"
+            )
         if not (delete or self.counts.listed == 0) or gone <= max_missing * self.rows:
             return
         share = gone / self.rows
@@ -49,6 +67,20 @@ class Change:
             f"{max_missing:.0%} of --max-missing), so nothing was changed. Is a disk not mounted, or the address "
             f"wrong? If they are really gone, say so with --max-missing {min(1.0, share + 0.01):.2f}"
         )
+
+    def require_few_replaced(self, source: str, max_missing: float) -> None:
+        """`TooManyMissingError` when too many of another source's images would lose their rows to this one's."""
+        for other in self.replaced:
+            count = other.images.num_rows
+            if count <= max_missing * other.rows:
+                continue
+            share = count / other.rows
+            raise TooManyMissingError(
+                f"{count:,} of the {other.rows:,} images of {other.source} would be replaced by those that have the "
+                f"same ids in {source} ({share:.1%}, over the {max_missing:.0%} of --max-missing), so nothing was "
+                "changed. Is the address wrong? A collection for each source keeps both. If one takes the other's "
+                f"place, say so with --max-missing {min(1.0, share + 0.01):.2f}"
+            )
 
 
 def compare(
@@ -84,12 +116,37 @@ def compare(
         found = find_known(plan, collection, verify_hash=verify_hash)
         known.append(found)
         counts += _counts(found, state, live)
+    replaced = [] if known[0].plan.done else _replaced(live, source, listing)
     counts += Counts(
+        replaced=sum(other.images.num_rows for other in replaced),
         missing=missing.num_rows,
-        moved=_true(pc.is_in(missing["content_hash"], known[0].hashes, skip_nulls=True)),
+        moved=_moved(missing, known[0], rows),
         deleted=missing.num_rows if delete else 0,
     )
-    return Change(known=known, rows=len(own), counts=counts)
+    return Change(known=known, rows=len(own), others=len(live) - len(own), counts=counts, replaced=replaced)
+
+
+def _moved(missing: pa.Table, known: Known, rows: pa.Table) -> int:
+    """How many of the missing rows have come back under a new id: no more of a content than there are new ids of it."""
+    ids = known.plan.todo["image_id"].take(known.todo)
+    arrived = pc.value_counts(known.hashes.filter(pc.invert(pc.is_in(ids, rows["image_id"]))))
+    gone = pc.value_counts(missing["content_hash"])
+    at = pc.index_in(gone.field("values"), arrived.field("values"), skip_nulls=True)
+    return _true(pc.min_element_wise(gone.field("counts"), arrived.field("counts").take(at), skip_nulls=False))
+
+
+def _replaced(live: LiveRows, source: str, listing: pa.Table) -> list[Replaced]:
+    found = []
+    for name in live.sources:
+        if name == source:
+            continue
+        theirs = live.of_source(name)
+        images = theirs.read(["image_id", "uri"])
+        here = listing["uri"].take(pc.index_in(images["image_id"], listing["image_id"]))
+        images = images.filter(pc.not_equal(images["uri"], here))  # which drops what is null: an id that is not listed
+        if images.num_rows:
+            found.append(Replaced(source=name, rows=len(theirs), images=images))
+    return found
 
 
 def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bool, keep: bool) -> pa.Table:

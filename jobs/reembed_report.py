@@ -15,8 +15,9 @@ class Counts:
 
     `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; a picture whose metadata changed is changed.
     Of those that are not unchanged `resumed` were written by a run that did not end, `reused` take the vector of the
-    same content (they were moved, copied, touched or labelled anew), and `to_embed` need the model. `missing` have a
-    row and are not listed; of them `moved` are listed elsewhere, and `deleted` lose their row.
+    same content (they were moved, copied, touched or labelled anew), and `to_embed` need the model. `replaced` take the
+    ids of other sources' images. `missing` have a row and are not listed; of them `moved` are listed elsewhere, and
+    `deleted` lose their row.
     """
 
     listed: int = 0
@@ -28,6 +29,7 @@ class Counts:
     resumed: int = 0
     reused: int = 0
     to_embed: int = 0
+    replaced: int = 0
     missing: int = 0
     moved: int = 0
     deleted: int = 0

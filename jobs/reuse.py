@@ -18,7 +18,7 @@ from index.collection import Collection
 from index.live import LiveRows
 from index.rows import EMBEDDING, newest
 from jobs.content import content_hashes
-from jobs.plan import STATE_COLUMNS, Plan, covered, written_files
+from jobs.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files
 from jobs.stages import attempt_name, block_name
 
 Positions = npt.NDArray[np.int64]
@@ -98,7 +98,7 @@ def _pool(plan: Plan, collection: Collection) -> LiveRows:
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions of what the newest row of the same id covers, and of these rows."""
     last = newest([state["image_id"]])[0]
-    rows = state.take(last)
+    rows = unsettled(state.take(last))  # some are of runs that were never finished
     found = _positions(covered(todo, rows))
     at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
     return found, last[at.to_numpy().astype(np.int64)]

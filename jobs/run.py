@@ -11,10 +11,10 @@ from index.clouds import without_secrets
 from index.collection import Collection
 from index.lease import writing
 from index.records import ModelRecord
-from index.storage import Storage
+from index.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import commit
-from jobs.plan import make_plan
+from jobs.plan import make_plan, replaced_warning
 from jobs.report import EmbedReport, embed_table
 from jobs.request import EmbedRequest
 from jobs.sources import list_images
@@ -24,8 +24,8 @@ def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
     """Embed a source into a collection; cheap checks come first, so that a mistake shows at once."""
     with console.status(f"listing {without_secrets(request.source)}"):
         listing = list_images(request.source, extensions=request.extensions)
-    # Absolute, without the credentials that a URI may hold, and the same however the folder's slash is written.
-    source = Storage.open(request.source).location.rstrip("/")
+    # Absolute, without the credentials that a URI may hold, and the same however it is written.
+    source = place(Storage.open(request.source).location)
     with writing(Collection.create_or_open(request.collection), "embed") as collection:
         return _run(request, listing, source, collection, console)
 
@@ -42,11 +42,7 @@ def _run(
     console.print(f"{plan.listing.num_rows:,} images listed, {plan.todo.num_rows:,} to embed with {model.id}")
     replaced = plan.replaced
     if replaced.num_rows:
-        first = replaced.slice(0, 1).to_pylist()[0]
-        console.print(
-            f"[yellow]{replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the "
-            f"first is {escape(first['image_id'])}, so far {escape(first['uri'])}. A collection for each keeps both"
-        )
+        console.print(f"[yellow]{escape(replaced_warning(replaced))}")
     if plan.done:
         report = EmbedReport.of(plan)
     else:

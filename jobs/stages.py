@@ -25,7 +25,7 @@ from jobs.errors import OtherModelError
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
 _PASSING = ("not_found", "permission_denied")
-"""Why what was listed a moment ago cannot be read now: a disk that is lost, a token that has expired."""
+"""Why a file cannot be read now: a disk that is lost, a token that has expired. Nothing says so when it is back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +73,8 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), what was read, and why not."""
     fetcher = _fetcher()
     listed_sizes = table["size"].to_pylist()
-    seen = pc.or_(pc.is_valid(table["size"]), pc.is_valid(table["modified"])).to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
-        outcomes = list(
-            pool.map(lambda uri, was: _outcome(uri, fetcher, settings, seen=was), table["uri"].to_pylist(), seen)
-        )
+        outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
     for name, type_ in _OUTCOME_TYPES.items():
         table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
     # What the listing knows stays; a list of URLs knows no sizes.
@@ -93,8 +90,7 @@ def _fetcher() -> Fetcher:
     return Fetcher(FetchPolicy())
 
 
-def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings, *, seen: bool) -> _Outcome:
-    """`seen`: the listing has found it where it is."""
+def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Outcome:
     started = time.perf_counter()
     fetched: float | None = None
     digest = None
@@ -114,7 +110,7 @@ def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings, *, see
             error_stage=error.stage,
             error_reason=error.reason,
             error_message=error.message,
-            retryable=error.retryable or (seen and error.reason in _PASSING),
+            retryable=error.retryable or error.reason in _PASSING,
             fetch_seconds=(fetched or ended) - started,
             decode_seconds=ended - (fetched or ended),
         )

@@ -57,6 +57,7 @@ class Nights:
         *,
         after_block: Callable[[], None] = lambda: None,
         source: Path | str | None = None,
+        console: Console | None = None,
         **settings: Any,
     ) -> ReembedReport:
         """One job. `after_block` is called whenever a block is on disk, and may raise."""
@@ -83,7 +84,7 @@ class Nights:
             patch.object(Pool, "fitting", lambda *_, **__: Pool()),
             patch.object(ClipEmbedder, "load", load_once),
         ):
-            return reembed(wanted, Console(quiet=True))
+            return reembed(wanted, console or Console(quiet=True))
 
 
 @cache

@@ -1,5 +1,6 @@
 """The end of a job: its runs are published together or not at all, and only by the one who holds the lease."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,3 +74,21 @@ def test_deletes_of_two_writers_of_a_run_do_not_replace_each_other(collection: C
     assert collection.row_file(first.path) == first
     assert collection.row_file(second.path) == second
     assert first.path != second.path
+
+
+@pytest.mark.parametrize("changed", ["nothing", "a delete", "it is for good", "it was for good", "the place"])
+def test_a_run_whose_pictures_failed_again_is_published_only_if_something_changed(
+    collection: Collection, changed: str
+) -> None:
+    def late(*, retryable: bool = True) -> pa.Table:
+        return rows([], unit_vectors(0), rejected={"a": "timeout"}, metadata={"retryable": [retryable]})
+
+    before, now = late(retryable=changed != "it was for good"), late(retryable=changed != "it is for good")
+    if changed == "the place":
+        before = before.set_column(1, "uri", pa.array(["elsewhere"]))
+    add_run(collection, before)
+    job = written(collection, "a", rejected=True, deletes=["x"] if changed == "a delete" else None)
+    job = replace(job, files=[collection.write_rows(job.run.run_id, "0001-x", now)])
+    published = commit(collection, [job], 1)
+    assert published == ([] if changed == "nothing" else [job.run.run_id])
+    assert len(collection.runs()) == 1 + len(published)

@@ -51,8 +51,8 @@ def embedded(image_id: str, **changes: Any) -> Row:
 
 def rejected(image_id: str, *, retryable: bool, **changes: Any) -> Row:
     row = image(image_id, **changes)
-    error = {"error_stage": "fetch", "error_reason": "timeout", "error_message": "late", "retryable": retryable}
-    return {**row, **error}
+    stage, reason, message = ("fetch", "timeout", "late") if retryable else ("decode", "not_an_image", "a text")
+    return {**row, "error_stage": stage, "error_reason": reason, "error_message": message, "retryable": retryable}
 
 
 def listed(*images: Row) -> pa.Table:
@@ -154,6 +154,16 @@ def test_an_unfinished_run_is_gone_on_with(collection: Collection) -> None:
     assert (plan.attempt, todo(plan), plan.done) == (3, [], False)
     commit(collection, run)
     assert plan_of(collection, *map(image, "abcde")).done
+
+
+def test_what_an_unfinished_run_could_not_fetch_is_tried_again(collection: Collection) -> None:
+    """It may have been refused for just that: the source is mended since, and nothing in the listing says so."""
+    gone = {**rejected("a", retryable=False), "error_stage": "fetch", "error_reason": "http_404"}
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-x", gone, rejected("b", retryable=False))
+    assert todo(plan_of(collection, image("a"), image("b"))) == ["a"]
+    commit(collection, run)
+    assert plan_of(collection, image("a"), image("b")).done
 
 
 def test_runs_of_other_sources_and_models_are_left_alone(collection: Collection) -> None:

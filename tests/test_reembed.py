@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
@@ -13,7 +14,7 @@ from index.collection import Collection
 from index.errors import LeaseLostError, RecallTooLowError
 from index.search import Searcher
 from index.versions import rollback
-from jobs.errors import SourceError, TooManyMissingError
+from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from jobs.request import EmbedOptions
 from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
 from tests.storage_steps import STEPS, KilledError, at, expire, is_step, kill
@@ -103,6 +104,23 @@ def test_a_folder_that_was_renamed_is_not_missing(nights: Nights) -> None:
     assert_rows_are_what_is_there(nights)
 
 
+def test_copies_that_are_lost_have_not_moved(nights: Nights) -> None:
+    folder = nights.pictures / "a"
+    for copy in range(4):
+        shutil.copy(folder / "0.bmp", folder / f"copy {copy}.bmp")
+    nights.night()
+    for copy in range(4):
+        (folder / f"copy {copy}.bmp").unlink()
+    later(folder / "0.bmp")
+    with pytest.raises(TooManyMissingError, match="4 of the 14 images"):
+        nights.night()
+    shutil.copy(folder / "0.bmp", nights.pictures / "elsewhere.bmp")
+    with pytest.raises(TooManyMissingError, match="3 of the 14 images"):
+        nights.night()
+    counts = nights.night(max_missing=0.22).counts
+    assert (counts.missing, counts.moved, counts.reused) == (4, 1, 2)
+
+
 def test_what_comes_back_has_its_vector_still(nights: Nights) -> None:
     (nights.pictures / "a" / "5.bmp").rename(nights.pictures.parent / "aside.bmp")
     nights.night()
@@ -153,6 +171,23 @@ def test_an_empty_listing_is_not_believed(nights: Nights, missing: str) -> None:
     assert len(nights.collection.live_rows(["image_id"])) == 10
 
 
+def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_path: Path) -> None:
+    """An index cannot be made of none, so they would still be found."""
+    for path in (nights.pictures / "a").iterdir():
+        path.unlink()
+    runs = nights.collection.runs()
+    with pytest.raises(
+        TooManyMissingError, match=r"10 of the 10 images .* no others, .* remove the collection, or embed"
+    ):
+        nights.night(max_missing=1.0)
+    assert nights.collection.runs() == runs
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "20.bmp").write_bytes(bmp(20))
+    nights.night(source=tmp_path / "other")
+    assert nights.night(max_missing=1.0).counts.deleted == 10
+    assert Searcher.open(nights.collection).ntotal == 1
+
+
 def test_an_empty_source_that_nothing_came_from_is_an_error(nights: Nights, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="is empty"):
@@ -172,6 +207,41 @@ def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None
     ids = nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
     assert "20.bmp" in ids
     assert "a/1.bmp" not in ids
+
+
+def test_rows_of_another_source_are_not_replaced_without_a_word(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    (other / "a").mkdir(parents=True)
+    for seed in range(3):
+        (other / "a" / f"{seed}.bmp").write_bytes(bmp(20 + seed))
+    before = nights.collection.live_rows().to_pylist()
+    for dry_run in (True, False):
+        with pytest.raises(
+            TooManyMissingError, match=r"3 of the 10 images of .*/pictures .*30.0%.* --max-missing 0.31"
+        ):
+            nights.night(source=other, dry_run=dry_run, missing="keep")
+    assert nights.collection.live_rows().to_pylist() == before
+    (other / "a" / "2.bmp").unlink()
+    for dry_run in (True, False):
+        report = nights.night(source=other, dry_run=dry_run, console=Console(width=500))
+        assert (report.counts.changed, report.counts.replaced) == (2, 2)
+        said = capsys.readouterr().out
+        assert "2 ids are there already for images elsewhere and will be replaced; the first is a/0.bmp, so far" in said
+        assert str(before[0]["uri"]) in said
+    assert nights.night(source=other).counts.replaced == 0
+    assert nights.night(max_missing=1.0).counts.replaced == 2
+
+
+@pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
+def test_deletions_know_their_source_however_it_is_written(nights: Nights, spelling: str) -> None:
+    (nights.pictures / "a" / "1.bmp").unlink()
+    assert nights.night(source=spelling.format(nights.pictures)).counts.deleted == 1
+    for seed in range(2, 8):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    with pytest.raises(TooManyMissingError, match="6 of the 9 images"):
+        nights.night(source=spelling.format(nights.pictures))
 
 
 def test_a_dry_run_writes_nothing(nights: Nights) -> None:
@@ -215,12 +285,28 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
         assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
         report = nights.night(options=LENIENT)
         assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
+        # Nothing has changed: an index like the last would push out one that could be gone back to.
+        assert (report.runs, report.promoted) == ([], False)
     assert nights.collection.rejects()["error_reason"].to_pylist() == ["timeout"]
     report = nights.night(options=LENIENT)
     assert (report.counts.retried, report.embedded, report.failed) == (1, 1, 0)
     assert nights.embedded[1:] == [["b.bmp"]] * 3
     assert_rows_are_what_is_there(nights)
     assert nights.night(options=LENIENT).runs == []
+
+
+def test_a_list_whose_pictures_were_out_of_reach_is_embedded_once_they_are_there(
+    nights: Nights, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("".join(["uri\n", *(f"pictures/a/{seed}.bmp\n" for seed in range(10))]))
+    nights.pictures.rename(tmp_path / "unmounted")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    with pytest.raises(TooManyRejectsError, match="10 of 10 images were rejected"):
+        nights.night(DEMO)
+    (tmp_path / "unmounted").rename(tmp_path / "pictures")
+    assert nights.night(DEMO).embedded == 10
+    assert nights.night().runs == []
 
 
 # Metadata

@@ -229,6 +229,26 @@ def test_credentials_in_addresses_are_neither_printed_nor_reported(
     assert "s3cret" not in out + err
 
 
+def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    bucket.put("other.png", png((1, 2, 3)))
+    source = f"s3://{bucket.name}/pics"
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    start = collection.start_run(source, MODEL)
+    file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
+    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
+    build_index(collection)
+    code, _, err = run(source, tmp_path / "collection")
+    assert (code, f"2 of the 2 images of {source} are not listed any more" in err) == (3, True)
+    for unknown in (f"s3://{bucket.name}/pisc", source):
+        there = tmp_path / ("new" if unknown == source else "collection")
+        code, _, err = run(unknown, there, "--model", "demo")
+        assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

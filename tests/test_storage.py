@@ -29,7 +29,7 @@ from index.errors import CollectionError, DamagedVersionError
 from index.live import LiveRows
 from index.records import ModelRecord, RunStart
 from index.search import Searcher
-from index.storage import FileInfo, Storage
+from index.storage import FileInfo, Storage, place
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
 
@@ -123,6 +123,22 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
     assert without_secrets(text) == (shown or text)
+
+
+@pytest.mark.parametrize(
+    ("spellings", "one"),
+    [
+        (["/data/pics", "/data/pics/", "/data/jobs/../pics", "/data/./pics", "file:///data/pics/"], "/data/pics"),
+        (["/with space", "file:///with%20space"], "/with space"),
+        (["/[a]", "//[a"], None),
+        (["s3://b/pics", "s3://b/pics/", "s3://b/pics?region=eu-west-1", "s3://anonymous@b/pics"], "s3://b/pics"),
+        (["gs://b", "gs://b/", "gs://anonymous@b"], "gs://b"),
+        (["s3://b/50%25", "s3://b/../pics"], None),
+        (["az://one@c/pics", "az://two@c/pics"], None),
+    ],
+)
+def test_a_place_has_one_name_however_it_is_written(spellings: list[str], one: str | None) -> None:
+    assert [place(spelling) for spelling in spellings] == ([one] * len(spellings) if one else spellings)
 
 
 def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:
