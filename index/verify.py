@@ -70,7 +70,7 @@ def _check(collection: Collection, manifest: VersionManifest, storage: Storage, 
         raise DamagedVersionError(
             f"index version {manifest.version} is damaged: {path} {problem}; other versions: "
             f"{collection.other_versions(manifest.version)}; go back with `likeness rollback`, or build it again with "
-            "`likeness index`",
+            "`likeness compact`",
             path,
         )
 
@@ -125,7 +125,8 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, where sizes alone were checked
         raise DamagedVersionError(
-            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with `likeness index`",
+            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with "
+            "`likeness compact`",
             path,
         ) from error
     found = opened.ntotal, opened.live_count, opened.dim
@@ -133,7 +134,7 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
         raise DamagedVersionError(
             f"{path} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
             f"manifest of index version {manifest.version} says {record.ntotal} of {manifest.dim}, {record.live} live: "
-            "build it again with `likeness index`",
+            "build it again with `likeness compact`",
             path,
         )
     return opened

@@ -310,6 +310,18 @@ def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_withou
         Searcher.open(collection)
 
 
+def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    built = build_index(collection)
+    with reads(collection.storage.location) as opened:
+        assert build_index(collection) == built
+    assert [path for path in opened if path.startswith("index/segments")] == []
+    path = "index/segments/000001-00/rows.arrow"
+    collection.storage.write_atomic(path, collection.storage.read(path)[:-1])
+    assert build_index(collection).version == "000002"
+
+
 @pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow"])
 def test_a_version_whose_files_others_remove_while_it_is_opened_is_not_damaged(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
