@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.errors import Problem
+from api.errors import Problem, shortened
 from api.keys import KeyRing, KeyScope
 from api.notes import notes
 from api.overload import Bound, Places, route_path
@@ -65,6 +65,7 @@ class _Gate:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._keys = access.keys
+        self._loopback_names_only = access.loopback_names_only
         self._rate = RateLimit(access.rate_limit_per_minute) if access.rate_limit_per_minute else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +78,12 @@ class _Gate:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
+        if self._loopback_names_only and not is_loopback(_named_host(scope)):
+            raise Problem(
+                "forbidden",
+                f"expected a Host that names this machine, such as localhost, got {shortened(_named_host(scope))}: "
+                "without keys, another site's name may not lead here; ask for keys, or set allow_remote",
+            )
         caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
         if self._rate is None:
             return
@@ -134,11 +141,19 @@ def _is_local(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     host = headers.get("host", "")
     try:
-        named, origin = urlsplit(f"//{host}").hostname, urlsplit(headers.get("origin", f"//{host}")).netloc
+        origin = urlsplit(headers.get("origin", f"//{host}")).netloc
     except ValueError:
         return False
     proxied = "forwarded" in headers or "x-forwarded-for" in headers
-    return is_loopback(_host(scope)) and is_loopback(named or "") and origin == host and not proxied
+    return is_loopback(_host(scope)) and is_loopback(_named_host(scope)) and origin == host and not proxied
+
+
+def _named_host(scope: Scope) -> str:
+    """The name that the caller knows this server by, without a port; empty when there is none."""
+    try:
+        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _host(scope: Scope) -> str:

@@ -5,15 +5,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 import anyio
-import numpy as np
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from numpy.typing import NDArray
 
 from api.engine import Engine
 from api.overload import Places, admit
 from api.query import Part, Query, Stopwatch
-from api.schemas import SearchResponse
+from api.schemas import Embedded, SearchResponse, TimingOut
 from api.service import SearchService
 from api.settings import RequestLimits
 
@@ -50,11 +48,13 @@ class Answering:
                 limiter=self._searchers,
             )
 
-    async def embed(self, part: Part, engine: Engine) -> NDArray[np.float32]:
+    async def embed(self, part: Part, engine: Engine) -> Embedded:
         """See `SearchService.embed`."""
-        (fetched,) = await self._fetched((part,), Stopwatch())
+        watch = Stopwatch()
+        (fetched,) = await self._fetched((part,), watch)
         with self._searching.taking():
-            return await to_thread.run_sync(self._service.embed, fetched, engine, limiter=self._searchers)
+            vector = await to_thread.run_sync(self._service.embed, fetched, engine, watch, limiter=self._searchers)
+        return Embedded(ok=vector.tolist(), timing_ms=TimingOut.of(watch.milliseconds()))
 
     async def _fetched(self, parts: tuple[Part, ...], watch: Stopwatch) -> tuple[Part, ...]:
         urls = sum(part.url is not None for part in parts)

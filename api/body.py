@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 # Boundaries, part headers and the fields, on top of the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
+_MOST_ERRORS = 100
 
 
 async def read_search(request: Request, limits: RequestLimits) -> Query:
@@ -49,6 +50,10 @@ async def read_json(request: Request, model: type[M], limits: RequestLimits) -> 
 
 def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
     """What is wrong with a document, field by field. `more` are fields that are known besides the model's."""
+    if (count := error.error_count()) > _MOST_ERRORS:  # each would be told, and take a thousand times its own size
+        return Problem(
+            "invalid-request", f"expected a document as the API describes it, got one with {count:,} mistakes"
+        )
     details = error.errors(include_url=False)
     if details[0]["type"] == "json_invalid":
         return Problem("malformed-body", f"expected a JSON object: {details[0]['msg']}")

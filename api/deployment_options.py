@@ -51,7 +51,7 @@ def resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
         "num_cpus": settings.num_cpus,
         "num_gpus": settings.num_gpus if model else 0,
         # Replicas in a cluster that runs already do not have the environment that the command line sets.
-        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "30000"}, **_shipped_code()},
+        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}, **_shipped_code()},
     }
 
 

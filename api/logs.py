@@ -26,6 +26,7 @@ def configure_logs(log_format: LogFormat) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     logging.getLogger("api").setLevel(logging.INFO)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings name what was asked for
 
 
 class JsonLines(logging.Formatter):

@@ -66,7 +66,11 @@ _FAILED: Final[dict[str, Any]] = {
 }
 SEARCH_ANSWER: Final = _FOUND
 BATCH_ANSWER: Final[dict[str, Any]] = {"results": [{"ok": _FOUND}, _FAILED]}
-EMBED_ANSWER: Final[dict[str, Any]] = {"model": _MODEL, "results": [{"ok": [0.6, -0.8]}, _FAILED]}
+EMBED_ANSWER: Final[dict[str, Any]] = {
+    "index": {"version": "000012", "ntotal": 100_000},
+    "model": _MODEL,
+    "results": [{"ok": [0.6, -0.8], "timing_ms": {"decode": 3.1, "embed": 41.5, "total": 44.9}}, _FAILED],
+}
 VERSIONS_ANSWER: Final[dict[str, Any]] = {
     "versions": [
         {

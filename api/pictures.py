@@ -10,7 +10,7 @@ from api.errors import Problem
 from api.lru import LruCache
 from embedder.errors import FetchError, ImageError
 from embedder.fetch import Fetcher
-from embedder.formats import SUPPORTED
+from embedder.formats import SUPPORTED, picture_format
 from embedder.images import thumbnail
 
 # Only these are named to a browser: whatever else a file may be, it is never a page.
@@ -64,7 +64,11 @@ class Pictures:
 
     def _original(self, row: Mapping[str, Any]) -> Picture:
         media_type = _MEDIA_TYPES.get(row["format"], "application/octet-stream")
-        return Picture.of(self._fetcher.fetch(row["uri"]), media_type)
+        data = self._fetcher.fetch(row["uri"])
+        if picture_format(data) is None:
+            # Its host may lead elsewhere by now, and what answers there is not for callers.
+            raise ImageError("not_an_image", "expected the picture that was embedded, got something else")
+        return Picture.of(data, media_type)
 
     def _thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
         # The row of a file that has changed differs in one of these, once it has been embedded again.

@@ -25,7 +25,7 @@ from api.overload import Places
 from api.problems import failed, problem_docs
 from api.query import Part, Query
 from api.reading import check_count, parts_of, query_of
-from api.schemas import BatchResponse, Embedded, EmbedResponse, Found, ModelOut, SearchResponse
+from api.schemas import BatchResponse, Embedded, EmbedResponse, Found, IndexOut, ModelOut, SearchResponse
 from api.service import SearchService
 from api.settings import RequestLimits
 
@@ -91,14 +91,15 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
         async def answer(part: Part | Problem) -> Embedded:
             if isinstance(part, Problem):
                 raise part
-            return Embedded(ok=(await answering.embed(part, engine)).tolist())
+            return await answering.embed(part, engine)
 
         parts = parts_of(asked, limits)
         answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
         found = await settled([partial(answer, part) for part in parts])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]
-        return _json(EmbedResponse(model=ModelOut.of(engine.model), results=results))
+        index = IndexOut(version=engine.version, ntotal=engine.searcher.ntotal)
+        return _json(EmbedResponse(index=index, model=ModelOut.of(engine.model), results=results))
 
     return router
 

@@ -88,8 +88,12 @@ class TimingOut(BaseModel):
     fetch: float | None = Field(default=None, exclude_if=_is_none)
     decode: float | None = Field(default=None, exclude_if=_is_none)
     embed: float | None = Field(default=None, exclude_if=_is_none)
-    search: float
+    search: float | None = Field(default=None, exclude_if=_is_none)
     total: float
+
+    @classmethod
+    def of(cls, milliseconds: Mapping[str, float]) -> Self:
+        return cls(**{stage: round(ms, 3) for stage, ms in milliseconds.items()})
 
 
 class SearchResponse(BaseModel):
@@ -106,7 +110,7 @@ class SearchResponse(BaseModel):
             index=IndexOut(version=result.version, ntotal=result.ntotal),
             searched=SearchedOut(rows=result.searched, of=result.ntotal),
             model=ModelOut.of(result.model),
-            timing_ms=TimingOut(**{stage: round(ms, 3) for stage, ms in result.timing_ms.items()}),
+            timing_ms=TimingOut.of(result.timing_ms),
         )
 
 
@@ -120,6 +124,7 @@ class Embedded(BaseModel):
     """A vector at unit length."""
 
     ok: list[float]
+    timing_ms: TimingOut
 
 
 class Failed(BaseModel):
@@ -133,6 +138,7 @@ class BatchResponse(BaseModel):
 
 
 class EmbedResponse(BaseModel):
+    index: IndexOut = Field(description="what the vectors can be compared with")
     model: ModelOut
     results: list[Embedded | Failed] = Field(description="one for each input, in their order")
 

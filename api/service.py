@@ -136,9 +136,9 @@ class SearchService:
         with naming_field(part.at.format("url")), noting_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
-    def embed(self, part: Part, engine: Engine) -> Vector:
+    def embed(self, part: Part, engine: Engine, watch: Stopwatch | None = None) -> Vector:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
-        return self._vectors(engine, (part,), Stopwatch())[0]
+        return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """The row of an image of the index, without its vector, or None. Raises Problem."""

@@ -46,6 +46,7 @@ class Access:
     Without `keys` everybody may search, and change index versions from this machine. `rate_limit_per_minute` is each
     key's, or each address's without keys; 0 for none. `max_ongoing_requests` are worked on or wait their turn in this
     process; what comes on top is sent away at once. `cors_origins`: the sites whose pages may ask, "*" for all.
+    `loopback_names_only`: only who calls this machine by a name of its own, so that no other site's name leads here.
     """
 
     keys: KeyRing | None = None
@@ -53,6 +54,7 @@ class Access:
     max_ongoing_requests: int = RequestLimits.max_searches + RequestLimits.max_url_fetches + _OTHER_REQUESTS
     request_timeout_s: float = 60.0
     cors_origins: frozenset[str] = frozenset()
+    loopback_names_only: bool = False
 
 
 class ServeSettings(BaseSettings):
@@ -184,6 +186,7 @@ class ServeSettings(BaseSettings):
             max_ongoing_requests=self.ongoing_requests(),
             request_timeout_s=self.request_timeout_s,
             cors_origins=self.cors_origins,
+            loopback_names_only=alone and not self.allow_remote,
         )
 
     def listen_address(self) -> tuple[str, int]:

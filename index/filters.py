@@ -22,6 +22,8 @@ from index.errors import FilterError
 from index.filter_columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
 
 MAX_DEPTH = 32
+_MOST_CONDITIONS = 10_000
+_MOST_VALUES = 100_000
 """How deep `$and`, `$or` and `$not` may be nested."""
 
 
@@ -40,6 +42,7 @@ class Filter:
         A column of lists matches when any element does. Times are ISO 8601, to the microsecond, UTC where no zone is
         given. Operands of a float column are rounded to its type, so that 0.1 finds a float32's 0.1.
         """
+        _check_length(expression)
         columns = {each.name: Column.of(each) for each in schema if not each.name.startswith("$")}
         try:
             test = _expression(expression, columns, depth=0)
@@ -55,6 +58,25 @@ class Filter:
         CollectionError names a column of another type than the schema's that cannot be cast to it.
         """
         return self._test(batch)
+
+
+def _check_length(expression: object) -> None:
+    """Each condition reads a column of every row."""
+    conditions = values = 0
+    rest = [expression]
+    while rest and conditions <= _MOST_CONDITIONS and values <= _MOST_VALUES:
+        match rest.pop():
+            case Mapping() as members:
+                conditions += len(members)
+                rest += members.values()
+            case list() | tuple() as elements:
+                values += len(elements)
+                rest += elements
+    if rest:
+        raise FilterError(
+            f"expected a filter of at most {_MOST_CONDITIONS:,} conditions and {_MOST_VALUES:,} values, got more: "
+            "name the values of one column in one $in, or search in parts"
+        )
 
 
 def _expression(expression: object, columns: Mapping[str, Column], depth: int) -> Test:

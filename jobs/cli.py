@@ -56,10 +56,10 @@ def main() -> None:
     source with 3; while another job writes to the collection, one exits with 75, which is sysexits' "try again later".
     """
     # Read when faiss and torch are loaded. By default OpenMP's idle threads spin for milliseconds: beside anything else
-    # that is busy a query of a tenth of one then takes ten. GNU's spin for some tenths of one, which is from one
-    # operation of a model to the next: put to sleep at each, a forward pass takes an eighth longer.
+    # that is busy a query of a tenth of one then takes ten. GNU's spin for a tenth of one, which is from most
+    # operations of a model to the next: put to sleep at each, a forward pass takes an eighth longer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # systemd and Kubernetes stop a process so: it ends as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from api.keys import KeyRing, KeyScope, add_key, remove_key
 from api.rate_limit import RateLimit
-from api.settings import Access
+from api.settings import Access, ServeSettings
 from tests.guarded_app import guarded, local, told
 
 SEARCH, ADMIN, NONE = "search", "admin", None
@@ -140,6 +140,36 @@ def test_without_keys_admin_is_for_this_machine(address: str, headers: dict[str,
     if status == 403:
         assert told(response) == (403, "forbidden")
     assert client.post("/search", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("rebound.example", 403),
+        ("[bad", 403),
+        ("", 403),
+    ],
+)
+def test_another_sites_name_does_not_lead_to_a_server_of_this_machine_alone(host: str, status: int) -> None:
+    client = local(Access(loopback_names_only=True))
+    response = client.post("/search", headers={"Host": host})
+    assert response.status_code == status
+    if status == 403:
+        assert told(response) == (403, "forbidden")
+    assert client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+def test_only_a_server_of_this_machine_without_keys_minds_the_name(keys: Keys) -> None:
+    def minds(**settings: Any) -> bool:
+        return ServeSettings(collection="c", **settings).access().loopback_names_only
+
+    assert minds()
+    assert not minds(allow_remote=True)
+    assert not minds(keys_file=str(keys.path))
+    assert not minds(host="0.0.0.0", allow_remote=True)
 
 
 # Rates

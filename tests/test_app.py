@@ -43,6 +43,7 @@ ODD_IDS = (
     "/abs.png",
     "a&b+c.png",
 )
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_000)
 
 
@@ -109,7 +110,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
 @pytest.fixture(scope="module")
 def service(searcher: Searcher, pictures_at: str) -> SearchService:
     files = {f"memory:{name}": png(colour, (400, 200)) for name, colour in COLOURS.items()}
-    files |= {f"memory:{image_id}": image_id.encode() for image_id in ODD_IDS}
+    files |= {f"memory:{image_id}": SIGNATURE + image_id.encode() for image_id in ODD_IDS}
     policy = replace(
         FetchPolicy.for_untrusted_urls(allowed_hosts=[pictures_at.removeprefix("http://")]),
         max_bytes=LIMITS.max_upload_bytes,
@@ -488,7 +489,7 @@ def test_an_images_row_by_id(caller: httpx.Client, image_id: str) -> None:
 def test_the_picture_that_a_match_names_is_its_own(caller: httpx.Client, image_id: str) -> None:
     matches = caller.post("/search", json={"text": "star", "k": 1_000}).json()["matches"]
     address = next(match["picture"] for match in matches if match["image_id"] == image_id)
-    assert caller.get(address).content == image_id.encode()
+    assert caller.get(address).content == SIGNATURE + image_id.encode()
 
 
 def test_an_id_with_escaped_slashes(client: TestClient) -> None:
@@ -502,11 +503,11 @@ def test_an_id_that_ends_like_a_picture(searcher: Searcher, tmp_path: Path) -> N
         embedder=embedder,
         searcher=make_collection(tmp_path / "c", {"lone.png/picture": png((1, 2, 3))}, embedder),
         query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({"memory:lone.png/picture": b"bytes"}),
+        picture_fetcher=RecordingFetcher({"memory:lone.png/picture": SIGNATURE + b"bytes"}),
     )
     client = TestClient(create_app(service))
     assert client.get("/images/lone.png/picture").json()["image_id"] == "lone.png/picture"
-    assert client.get("/images/lone.png/picture/picture").content == b"bytes"
+    assert client.get("/images/lone.png/picture/picture").content == SIGNATURE + b"bytes"
     assert_problem(client.get("/images/lone.png"), "image-not-found", detail="'lone.png'")
 
 

@@ -316,8 +316,21 @@ def test_nesting_has_a_limit(deeper: Callable[[object], object]) -> None:
     for more in (1, 50_000):
         for _ in range(more):
             expression = deeper(expression)
-        with pytest.raises(FilterError, match="nested deeper than 32 levels"):
+        with pytest.raises(FilterError, match=r"nested deeper than 32 levels|at most 10,000 conditions"):
             matching(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        {"$or": [{"label": "cat"}] * 20_000},
+        {"$or": [{"$and": [{"label": "cat"}] * 110}] * 110},
+        {"label": {"$in": ["cat"] * 200_000}},
+    ],
+)
+def test_length_has_a_limit(expression: object) -> None:
+    with pytest.raises(FilterError, match="at most 10,000 conditions and 100,000 values"):
+        matching(expression)
 
 
 def test_deep_operands_are_refused() -> None:
@@ -325,7 +338,7 @@ def test_deep_operands_are_refused() -> None:
     operand: object = 1
     for _ in range(50_000):
         inside, operand = {"$not": inside}, [operand]
-    with pytest.raises(FilterError, match="nested deeper than 32 levels"):
+    with pytest.raises(FilterError, match=r"nested deeper than 32 levels|at most 10,000 conditions"):
         matching({"width": inside})
     with pytest.raises(FilterError, match=r"\$eq takes a number, got a list"):
         matching({"width": operand})

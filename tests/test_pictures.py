@@ -75,3 +75,11 @@ def test_who_has_a_picture_is_not_sent_it_again(client: TestClient, fetcher: Rec
     fetcher.files["memory:red.png"] = png(COLOURS["green.png"])
     if "size" not in path:
         assert client.get(path, headers={"If-None-Match": etag}).status_code == 200
+
+
+def test_what_is_no_picture_any_more_is_not_sent(client: TestClient, fetcher: RecordingFetcher) -> None:
+    fetcher.files["memory:red.png"] = b'{"secret": "of a host of the network that the name leads to by now"}'
+    response = client.get("/images/red.png/picture")
+    assert response.status_code == 502
+    assert "secret" not in response.text
+    assert response.json()["reason"] == "not_an_image"

@@ -351,12 +351,22 @@ def test_a_defect_in_a_batch_stays_with_its_search(client: TestClient, fetcher: 
     assert len(second["ok"]["matches"]) == 6
 
 
+@pytest.mark.parametrize("body", [{"id": "a", "fields": [1] * 50_000}, {str(number): 1 for number in range(50_000)}])
+def test_a_document_full_of_mistakes_is_refused_in_few_words(client: TestClient, body: dict[str, Any]) -> None:
+    response = client.post("/search", json=body)
+    assert response.status_code == 422
+    assert "mistakes" in response.json()["detail"]
+    assert len(response.content) < 1_000
+
+
 # Vectors
 
 
 def test_vectors_of_pictures_and_texts(client: TestClient) -> None:
     answer = client.post("/embed", json={"texts": ["a star", " ", "a ring"]}).json()
     assert answer["model"]["fingerprint"] == FakeEmbedder().identity.fingerprint
+    assert answer["index"] == client.post("/search", json={"text": "a star"}).json()["index"]
+    assert answer["results"][0]["timing_ms"].keys() == {"embed", "total"}
     expected = FakeEmbedder().embed_texts(["a star", "a ring"])
     np.testing.assert_allclose([answer["results"][0]["ok"], answer["results"][2]["ok"]], expected, atol=1e-6)
     assert answer["results"][1]["problem"]["errors"][0]["field"] == "texts.1"

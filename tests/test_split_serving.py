@@ -150,7 +150,7 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
     # What has begun may end.
     assert {each._deployment_config.graceful_shutdown_timeout_s for each in (ingress, embedder)} == {40}
     # What the command line sets for this process holds where replicas do not inherit it.
-    passive = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "30000"}}
+    passive = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}}
     assert [each.ray_actor_options["runtime_env"] for each in (ingress, embedder)] == [passive, passive]
 
     whole: Any = serve_app(ServeSettings(collection=collection.location, replicas=3, num_gpus=1))._bound_deployment

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { takePictures } from "./drop.js";
 import { byId, element, plural } from "./elements.js";
 import { Filters } from "./filters.js";
-import { PAGE, fromAddress, nothing, toAddress, toBody, typed } from "./query.js";
+import { MOST, PAGE, fromAddress, nothing, toAddress, toBody, typed } from "./query.js";
 import { grid, skeleton, summary } from "./results.js";
 import { asked, details, uploaded } from "./subject.js";
 import { welcome } from "./welcome.js";
@@ -91,7 +91,7 @@ function list(found, { k, filter, distinct }) {
   const { matches } = found;
   byId("status").textContent = summary(found);
   byId("pictures").replaceChildren(matches.length ? grid(matches, { filter, distinct }) : none(filter));
-  byId("more").hidden = matches.length < k;
+  byId("more").hidden = matches.length < k || k >= MOST;
 }
 
 function none(filter) {
@@ -158,14 +158,17 @@ function upload(file) {
 async function more() {
   const { signal } = running;
   const shown = byId("pictures").querySelectorAll("a").length;
-  current = { ...current, k: current.k + PAGE };
+  const wider = { ...current, k: Math.min(current.k + PAGE, MOST) };
   byId("status").textContent = "Searching…";
   try {
-    list(await api.search(toBody(current, uploads.get(current.value)), signal), current);
+    list(await api.search(toBody(wider, uploads.get(wider.value)), signal), wider);
+    current = wider;
     history.replaceState(history.state, "", toAddress(current));
     byId("pictures").querySelectorAll("a")[shown]?.focus({ preventScroll: true });
   } catch (error) {
-    if (!signal.aborted) fail(error);
+    if (signal.aborted) return;
+    if (error.status === 401) fail(error);
+    else byId("status").textContent = `${error.title ?? "Something went wrong"}. ${error.message}`; // what is shown stays
   }
 }
 

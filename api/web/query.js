@@ -6,6 +6,7 @@
 //   distinct  whether near duplicates are folded into one
 
 export const PAGE = 24;
+export const MOST = 1000; // the server's largest k
 const SHARED = ["text", "url", "id"];
 
 export const nothing = () => ({ kind: null, value: "", k: PAGE, filter: null, distinct: false });
