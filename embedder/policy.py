@@ -12,7 +12,8 @@ class FetchPolicy:
     """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
 
     `timeout_s` is the deadline of one http(s) fetch from the look-up of its name to the last byte, redirects,
-    retries and the waits between them included; an object store gets it for each of its requests.
+    retries and the waits between them included; an object store gets it for each of its requests. `retries` are those
+    of http(s); S3, where the first ones follow at once, gets three times as many.
     `allowed_hosts` holds "host" (any port) or "host:port"; neither their address nor their port is checked.
     `ports` None allows all. `ca_file` names a PEM file of certificates to trust besides the system's.
     """

@@ -76,7 +76,7 @@ class FileCache:
                 except FileNotFoundError:
                     continue  # another process has just removed it, to make room
                 return
-        raise CollectionError(f"{self.folder} is too small: set {FOLDER} to a larger disk, or {BYTES} to more")
+        raise too_small(self.folder)
 
     def make_room(self, needed: dict[str, FileRecord]) -> None:
         """Remove what was used longest ago, so that there is room for some files; those of them that are there stay."""
@@ -145,6 +145,11 @@ class FileCache:
                 f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)",
                 str(self.folder),
             ) from error
+
+
+def too_small(folder: Path) -> CollectionError:
+    """What to raise where others remove files from a cache as fast as they are put there."""
+    return CollectionError(f"{folder} is too small: set {FOLDER} to a larger disk, or {BYTES} to more")
 
 
 def _folder() -> Path:

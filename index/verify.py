@@ -14,13 +14,14 @@ from index.choose import exact_rows
 from index.collection import Collection
 from index.errors import CollectionError, DamagedVersionError
 from index.exact import Positions
-from index.file_cache import FileCache
+from index.file_cache import FileCache, too_small
 from index.files import SEGMENTS, first_damage, version_files
 from index.records import SegmentRecord, VersionManifest
 from index.segment import ANN, Segment
 from index.segments import Segments
 from index.storage import Storage
 
+_TRIES = 3
 _DOWNLOADS = 8  # one does not fill a line, and each holds a few megabytes
 
 TOMBSTONES = "tombstones.arrow"
@@ -34,11 +35,21 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
     DamagedVersionError names a file that is missing, truncated or altered, and the other versions; without `verify`
     altered bytes go unseen, for an update that opens the version that it builds on.
     """
-    storage = collection.storage
-    if storage.bucket:
-        storage = _copied(collection, manifest, cache, verify=verify)
-    else:
-        _check(collection, manifest, storage, verify=verify)
+    if not collection.storage.bucket:
+        _check(collection, manifest, collection.storage, verify=verify)
+        return _mapped(collection.storage, manifest)
+    for _ in range(_TRIES):
+        copies = _copied(collection, manifest, cache, verify=verify)
+        try:
+            return _mapped(copies, manifest)
+        except (DamagedVersionError, FileNotFoundError):
+            # On another disk than the cache they are links, and another process may just have made room there.
+            if all((cache / path).is_file() for path in version_files(manifest)):
+                raise
+    raise too_small(FileCache.of_environment().folder)
+
+
+def _mapped(storage: Storage, manifest: VersionManifest) -> Segments:
     return Segments(
         [
             _open_segment(storage, manifest, record, tombstones)
@@ -59,7 +70,7 @@ def _check(collection: Collection, manifest: VersionManifest, storage: Storage, 
         raise DamagedVersionError(
             f"index version {manifest.version} is damaged: {path} {problem}; other versions: "
             f"{collection.other_versions(manifest.version)}; go back with `likeness rollback`, or build it again with "
-            "`likeness index`",
+            "`likeness compact`",
             path,
         )
 
@@ -114,7 +125,8 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, where sizes alone were checked
         raise DamagedVersionError(
-            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with `likeness index`",
+            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with "
+            "`likeness compact`",
             path,
         ) from error
     found = opened.ntotal, opened.live_count, opened.dim
@@ -122,7 +134,7 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
         raise DamagedVersionError(
             f"{path} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
             f"manifest of index version {manifest.version} says {record.ntotal} of {manifest.dim}, {record.live} live: "
-            "build it again with `likeness index`",
+            "build it again with `likeness compact`",
             path,
         )
     return opened

@@ -102,7 +102,7 @@ def rollback(collection: Collection) -> RolledBack:
     reasons = "; ".join(skipped.values()) or "there is no older one"
     raise DamagedVersionError(
         f"no version before {before} to go back to: {reasons}. It stays the live one; build another with "
-        "`likeness index`"
+        "`likeness compact`"
     )
 
 

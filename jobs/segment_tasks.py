@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from index.errors import CollectionError
 from index.files import SEGMENTS
 from index.records import SegmentRecord
 from index.segment_job import SegmentJob
@@ -111,7 +112,8 @@ def _begun_again(task: _Task, error: RayError) -> _Task:
             f"({str(error).splitlines()[0]}): build smaller ones with --segment-rows, or see with --verbose what "
             "workers print"
         ) from error
-    with suppress(OSError):  # a worker that only seems dead may be writing there: what is left is pruned one day
+    # A worker that only seems dead may be writing there, or the bucket not answer: what is left is pruned one day.
+    with suppress(CollectionError, OSError):
         job.storage.delete(f"{SEGMENTS}/{job.name}")
     return replace(task, attempt=task.attempt + 1)
 

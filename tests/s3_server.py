@@ -30,8 +30,11 @@ CREDENTIALS = {
 
 FAULTS = ("500", "503", "refused", "unheard", "cut", "slow")
 """Answers of 500 and 503; a connection closed before the request is passed on, or after it was carried out; a body
-that ends half way; one that pauses half way. There is "silent" too: a connection on which nothing comes for `pause_s`.
+that ends half way; one whose second half trickles in over `pause_s`. There is "silent" too: a connection on which
+nothing comes for `pause_s`.
 """
+
+_TRICKLES = 8
 
 _ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</RequestId></Error>"
 
@@ -234,10 +237,13 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "cut" and data:
             self._hang_up()
             return
-        if fault == "slow":
-            self.wfile.flush()
-            time.sleep(self.proxy.pause_s)
-        self.wfile.write(data[half:])
+        if fault != "slow":
+            self.wfile.write(data[half:])
+            return
+        size = max(1, -(-(len(data) - half) // _TRICKLES))
+        for start in range(half, len(data), size):
+            time.sleep(self.proxy.pause_s / _TRICKLES)
+            self.wfile.write(data[start : start + size])
 
     def _fail(self, status: int) -> None:
         codes = {400: "InvalidRequest", 500: "InternalError", 503: "SlowDown"}

@@ -17,19 +17,23 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.compose import build_service
 from api.settings import ServeSettings
+from embedder.fetch import Fetcher, FetchPolicy
 from index import versions
 from index.collection import Collection
 from index.files import version_files
 from index.storage import Storage
 from tests.load import eventually
 from tests.reembed_nights import DEMO, Nights, bmp, load_once
-from tests.s3_server import Bucket, FaultyProxy
+from tests.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.served import serving
 
 Found = list[tuple[str, float]]
 
 QUERIES = 3
 PICTURES = 20
+
+REQUEST_S = 1.0
+"""A body may take twice as long, so one that trickles in over 2.5 s is late as well."""
 
 
 @dataclass
@@ -177,8 +181,21 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
     assert bucket.unfinished_uploads() == []
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests, those for pictures too, wait `REQUEST_S` and no longer."""
+    for module in ("index.object_store", "index.clouds"):
+        monkeypatch.setattr(f"{module}.REQUEST_S", REQUEST_S)
+    fetcher = Fetcher(FetchPolicy(timeout_s=REQUEST_S))
+    monkeypatch.setattr("jobs.stages._fetcher", lambda: fetcher)
+    monkeypatch.setattr("jobs.content.Fetcher", lambda _: fetcher)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_with_faults(bucket, FaultyProxy(bucket.server, share=0.06, seed=1, page=7), in_folder, monkeypatch)
+    faults = (*FAULTS, "silent")
+    proxy = FaultyProxy(bucket.server, share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
+    run_with_faults(bucket, proxy, in_folder, monkeypatch)
     assert [len(rows) for rows in in_folder.rows] == [PICTURES, PICTURES]
     assert in_folder.found[0] == in_folder.found[2] != in_folder.found[1]
     assert [len(ids) for ids in in_folder.embedded] == [PICTURES, 6, 0]

@@ -17,7 +17,7 @@ import pytest
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher, FetchPolicy
-from tests.s3_server import Bucket
+from tests.s3_server import Bucket, FaultyProxy
 
 PICTURE = bytes(range(256)) * 4
 
@@ -293,6 +293,27 @@ def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> No
     error = failure(uri, max_bytes=1000)
     assert (error.reason, error.retryable) == (reason, False)
     assert uri in error.message
+
+
+def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(
+    store: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Amazon's standard strategy gives up at the fourth answer."""
+
+    class Throttled(FaultyProxy):
+        def draw(self, request: str) -> str | None:
+            with self._lock:
+                self.count[request] += 1
+                return "503" if self.count[request] <= 5 else None
+
+    keys = [f"{number}.jpg" for number in range(8)]
+    for key in keys:
+        store.put(key, PICTURE)
+    with Throttled(store.server, share=0.0, seed=0).listening() as host, ThreadPoolExecutor(8) as pool:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
+        fetcher = Fetcher()
+        pictures = pool.map(fetcher.fetch, [f"s3://{store.name}/{key}" for key in keys])
+        assert list(pictures) == [PICTURE] * len(keys)
 
 
 class _Stubborn(BaseHTTPRequestHandler):

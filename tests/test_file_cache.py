@@ -24,6 +24,7 @@ from index.file_cache import FileCache
 from index.records import FileRecord, ModelRecord
 from index.search import Searcher
 from index.storage import Storage
+from index.verify import _copied
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import Bucket, FaultyProxy
 
@@ -307,6 +308,44 @@ def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_withou
     collection.storage.delete(path)
     with pytest.raises(DamagedVersionError, match=r"rows\.arrow is missing"):
         Searcher.open(collection)
+
+
+def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    built = build_index(collection)
+    with reads(collection.storage.location) as opened:
+        assert build_index(collection) == built
+    assert [path for path in opened if path.startswith("index/segments")] == []
+    path = "index/segments/000001-00/rows.arrow"
+    collection.storage.write_atomic(path, collection.storage.read(path)[:-1])
+    assert build_index(collection).version == "000002"
+
+
+@pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow"])
+def test_a_version_whose_files_others_remove_while_it_is_opened_is_not_damaged(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The cache is on another disk."""
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    cached = FileCache.of_environment().folder / build_index(collection).segments[0].files[name].sha256
+    left = 2
+
+    def evicted(*args: Any, **options: Any) -> Storage:
+        nonlocal left
+        copies = _copied(*args, **options)
+        if left:
+            left -= 1
+            cached.unlink()
+        return copies
+
+    monkeypatch.setattr("index.verify._copied", evicted)
+    with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
+        assert Searcher.open(collection).ntotal == 20
+        left = 3
+        with pytest.raises(CollectionError, match=r"is too small: set LIKENESS_CACHE_DIR"):
+            Searcher.open(collection)
 
 
 def test_bodies_that_break_off_are_read_on(bucket: Bucket, cache: FileCache, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from index.live import LiveRows
 from index.records import IndexSettings, SegmentRecord
 from index.segment import ROWS, VECTORS
 from index.segment_job import RowSource, SegmentJob
+from index.storage import Storage
 from index.verify import open_segments
 from jobs import cluster as jobs_cluster
 from jobs import index as jobs_index
@@ -225,6 +226,18 @@ class TestOnCluster:
         # The next build takes another number, though no version has these.
         assert build_index(collection, SETTINGS).version == "000003"
         assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
+
+    def test_remains_that_a_bucket_does_not_remove_cost_nothing(
+        self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(storage: Storage, path: str) -> None:
+            raise CollectionError(f"{path} cannot be read")
+
+        monkeypatch.setattr(Storage, "delete", refuse)
+        (job, *_) = jobs_of(collection)
+        (record,) = on_cluster([replace(job, source=Deadly(job.source, tmp_path / "notes"))])
+        assert record
+        assert record.name == "000001-00-1"
 
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
