@@ -192,9 +192,10 @@ _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456
 def read_spec(path: Path) -> JobSpec:
     """The job in a file. SpecError names the file, and each line and field with what was expected there."""
     try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, _Loader)
-        content = yaml.load(text, _Loader)
+        with path.open(encoding="utf-8") as file:  # of a string, errors show the line, and with it a secret
+            loader = _Loader(file)
+            node = loader.get_single_node()
+            content = loader.construct_document(node) if node else None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML; deploy/job.yaml is one") from error
     except yaml.YAMLError as error:
@@ -222,7 +223,7 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         message = "is missing"
     elif error["type"] == "extra_forbidden":
         message = "is no field of a job: deploy/job.schema.json lists them"
-    elif error["type"] != "value_error":
+    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secrets
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"

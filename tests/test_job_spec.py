@@ -120,6 +120,21 @@ def test_mistakes_are_named_with_line_and_field(tmp_path: Path, text: str, messa
         spec_of(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("notify: {on_failure: {url: hooks.example/T0P-SECRET}}", r"notify\.on_failure\.url: .* match pattern"),
+        ("notify: {on_failure: https://hooks.example/T0P-SECRET}", r"notify\.on_failure: .*dictionary"),
+        ("notify: {on_failure: {url: https://hooks.example/T0P-SECRET}", r"is not YAML: .* line 1"),
+        ("- notify: {on_failure: {url: https://hooks.example/T0P-SECRET}}", r"line 1: .*dictionary"),
+    ],
+)
+def test_mistakes_are_named_without_their_secrets(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as refused:
+        spec_of(tmp_path, text)
+    assert "T0P-SECRET" not in str(refused.value)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.yaml cannot be read .* deploy/job\.yaml is one"):
         read_spec(tmp_path / "none.yaml")
