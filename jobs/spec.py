@@ -178,15 +178,19 @@ class JobSpec(_Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """Whole numbers as in YAML 1.2: to YAML 1.1 an unquoted 2:8 is 128."""
+    """Whole numbers as in YAML 1.2, and no dates: to YAML 1.1 an unquoted 2:8 is 128, 010 is 8, and 08 an error."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node))
 
 
-_INT = "tag:yaml.org,2002:int"
+_INT, _DATE = "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _INT]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _DATE)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 
 
 def read_spec(path: Path) -> JobSpec:
@@ -198,7 +202,7 @@ def read_spec(path: Path) -> JobSpec:
             content = loader.construct_document(node) if node else None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML; deploy/job.yaml is one") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: `!!int eight`
         raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
         spec = JobSpec.model_validate(content)

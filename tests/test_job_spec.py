@@ -64,6 +64,13 @@ def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
     assert spec_of(tmp_path, text + "4}").resources.actors == (4, 4)
 
 
+def test_numbers_and_revisions_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nrevision: 2026-02-30\nresources: {batch_size: 08, block_size: 0100}"
+    spec = spec_of(tmp_path, text)
+    assert (spec.resources.batch_size, spec.resources.block_size) == (8, 100)  # to YAML 1.1 an error, and 64
+    assert spec.revision == "2026-02-30"
+
+
 def test_extensions_are_read_as_those_of_the_command(tmp_path: Path) -> None:
     text = "source: a\ncollection: b\nextensions: "
     assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").settings().extensions == ("jpg", "png", "tiff")
@@ -111,6 +118,7 @@ def test_names_of_models(tmp_path: Path) -> None:
             r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a",
         ),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
+        ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*dictionary"),
         ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),
     ],
