@@ -77,8 +77,8 @@ class Resources(_Section):
 
     address: str | None = Field(None, description="a Ray cluster's address; none: one is started on this machine")
     actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
-    num_gpus: Annotated[float, AfterValidator(_gpus)] | None = Field(
-        None, ge=0, description="GPUs for each actor: a whole number, or a share of one"
+    num_gpus: Annotated[float, Field(ge=0), AfterValidator(_gpus)] | None = Field(
+        None, description="GPUs for each actor: a whole number, or a share of one"
     )
     accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
     actor_resources: Annotated[dict[str, Annotated[float, Field(gt=0)]], AfterValidator(checked_resources)] = Field(

@@ -151,4 +151,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_the_schema_that_editors_use_is_up_to_date() -> None:
     """Write it anew with: python -m jobs.spec > deploy/job.schema.json"""
     path = Path(__file__).parent.parent / "deploy" / "job.schema.json"
-    assert json.loads(path.read_text()) == JobSpec.model_json_schema()
+    schema = JobSpec.model_json_schema()
+    assert json.loads(path.read_text()) == schema
+    number = schema["$defs"]["Resources"]["properties"]["num_gpus"]["anyOf"][0]
+    assert number == {"type": "number", "minimum": 0}  # JSON Schema's own word, which an editor checks
