@@ -66,8 +66,10 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     any of them, and after a crash, the same call goes on.
     """
     require_place(settings.source)
-    if settings.dry_run or settings.model is None:
+    if settings.model is None:
         collection = Collection.open(settings.collection)
+    elif settings.dry_run:
+        collection = Collection.planned(settings.collection)
     else:
         collection = Collection.create_or_open(settings.collection)
     if settings.dry_run:
@@ -122,7 +124,7 @@ def list_source(settings: ReembedSettings) -> pa.Table:
     try:
         return list_images(settings.source, extensions=settings.extensions)
     except EmptySourceError:
-        collection = Collection.open(settings.collection)
+        collection = Collection.planned(settings.collection)
         live = LiveRows.of_runs(collection.storage, collection.runs())
         if _address(settings.source) not in live.sources:
             raise
