@@ -57,6 +57,13 @@ class Collection:
     @classmethod
     def create_or_open(cls, location: str) -> Collection:
         """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
+        collection = cls.planned(location)
+        collection.storage.create_folder("runs")
+        return collection
+
+    @classmethod
+    def planned(cls, location: str) -> Collection:
+        """What `create_or_open` returns, with nothing made: where there is no collection, one without runs."""
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
@@ -67,7 +74,6 @@ class Collection:
                 f"{location} holds files that are not a collection's: {shown}; "
                 "expected a new or an empty folder, or a collection: name another folder"
             )
-        storage.create_folder("runs")
         return cls(storage)
 
     @classmethod

@@ -27,6 +27,7 @@ _RETRY = Retry(
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=None,
     raise_on_status=False,
+    respect_retry_after_header=False,  # which may ask for hours, in which the job does not end
 )
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from rich.markup import escape
 
 from index.clouds import without_secrets
 from index.collection import Collection
-from index.errors import NotACollectionError
 from index.lease import writing
 from index.live import LiveRows
 from index.records import ModelRecord
@@ -72,8 +71,10 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     except EmptySourceError:
         if not _known(settings):
             raise
-    if settings.dry_run or settings.model is None:
+    if settings.model is None:
         collection = Collection.open(settings.collection)
+    elif settings.dry_run:
+        collection = Collection.planned(settings.collection)
     else:
         collection = Collection.create_or_open(settings.collection)
     if settings.dry_run:
@@ -138,10 +139,7 @@ def list_source(settings: ReembedSettings) -> pa.Table:
 
 def _known(settings: ReembedSettings) -> bool:
     """Whether the collection has rows of the source."""
-    try:
-        collection = Collection.open(settings.collection)
-    except NotACollectionError:
-        return False
+    collection = Collection.planned(settings.collection)
     return _address(settings.source) in LiveRows.of_runs(collection.storage, collection.runs()).sources
 
 

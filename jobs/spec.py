@@ -77,8 +77,8 @@ class Resources(_Section):
 
     address: str | None = Field(None, description="a Ray cluster's address; none: one is started on this machine")
     actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
-    num_gpus: Annotated[float, AfterValidator(_gpus)] | None = Field(
-        None, ge=0, description="GPUs for each actor: a whole number, or a share of one"
+    num_gpus: Annotated[float, Field(ge=0), AfterValidator(_gpus)] | None = Field(
+        None, description="GPUs for each actor: a whole number, or a share of one"
     )
     accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
     actor_resources: Annotated[dict[str, Annotated[float, Field(gt=0)]], AfterValidator(checked_resources)] = Field(
@@ -178,26 +178,31 @@ class JobSpec(_Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """Whole numbers as in YAML 1.2: to YAML 1.1 an unquoted 2:8 is 128."""
+    """Whole numbers as in YAML 1.2, and no dates: to YAML 1.1 an unquoted 2:8 is 128, 010 is 8, and 08 an error."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node))
 
 
-_INT = "tag:yaml.org,2002:int"
+_INT, _DATE = "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _INT]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _DATE)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 
 
 def read_spec(path: Path) -> JobSpec:
     """The job in a file. SpecError names the file, and each line and field with what was expected there."""
     try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, _Loader)
-        content = yaml.load(text, _Loader)
+        with path.open(encoding="utf-8") as file:  # of a string, errors show the line, and with it a secret
+            loader = _Loader(file)
+            node = loader.get_single_node()
+            content = loader.construct_document(node) if node else None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML; deploy/job.yaml is one") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: `!!int eight`
         raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     try:
         spec = JobSpec.model_validate(content)
@@ -222,7 +227,7 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         message = "is missing"
     elif error["type"] == "extra_forbidden":
         message = "is no field of a job: deploy/job.schema.json lists them"
-    elif error["type"] != "value_error":
+    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secrets
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"

@@ -64,6 +64,13 @@ def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
     assert spec_of(tmp_path, text + "4}").resources.actors == (4, 4)
 
 
+def test_numbers_and_revisions_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nrevision: 2026-02-30\nresources: {batch_size: 08, block_size: 0100}"
+    spec = spec_of(tmp_path, text)
+    assert (spec.resources.batch_size, spec.resources.block_size) == (8, 100)  # to YAML 1.1 an error, and 64
+    assert spec.revision == "2026-02-30"
+
+
 def test_extensions_are_read_as_those_of_the_command(tmp_path: Path) -> None:
     text = "source: a\ncollection: b\nextensions: "
     assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").settings().extensions == ("jpg", "png", "tiff")
@@ -111,6 +118,7 @@ def test_names_of_models(tmp_path: Path) -> None:
             r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a",
         ),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
+        ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*dictionary"),
         ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),
     ],
@@ -118,6 +126,21 @@ def test_names_of_models(tmp_path: Path) -> None:
 def test_mistakes_are_named_with_line_and_field(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         spec_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("notify: {on_failure: {url: hooks.example/T0P-SECRET}}", r"notify\.on_failure\.url: .* match pattern"),
+        ("notify: {on_failure: https://hooks.example/T0P-SECRET}", r"notify\.on_failure: .*dictionary"),
+        ("notify: {on_failure: {url: https://hooks.example/T0P-SECRET}", r"is not YAML: .* line 1"),
+        ("- notify: {on_failure: {url: https://hooks.example/T0P-SECRET}}", r"line 1: .*dictionary"),
+    ],
+)
+def test_mistakes_are_named_without_their_secrets(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as refused:
+        spec_of(tmp_path, text)
+    assert "T0P-SECRET" not in str(refused.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -128,4 +151,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_the_schema_that_editors_use_is_up_to_date() -> None:
     """Write it anew with: python -m jobs.spec > deploy/job.schema.json"""
     path = Path(__file__).parent.parent / "deploy" / "job.schema.json"
-    assert json.loads(path.read_text()) == JobSpec.model_json_schema()
+    schema = JobSpec.model_json_schema()
+    assert json.loads(path.read_text()) == schema
+    number = schema["$defs"]["Resources"]["properties"]["num_gpus"]["anyOf"][0]
+    assert number == {"type": "number", "minimum": 0}  # JSON Schema's own word, which an editor checks

@@ -2,10 +2,12 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +47,7 @@ def hook() -> Iterator[Hook]:
             statuses = self.server.statuses
             self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
             self.send_header("Content-Length", "0")
+            self.send_header("Retry-After", "3600")
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -85,6 +88,14 @@ def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: Hook, monkeypatch
     hook.statuses = [503, 429, 200]
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
     assert len(hook.bodies) == 3
+
+
+def test_a_hook_that_asks_for_an_hour_does_not_hold_the_job(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time", SimpleNamespace(sleep=slept.append, time=time.time))
+    hook.statuses = [429]
+    notify(Notify(on_success=Target(url=url_of(hook))), a_run())
+    assert (len(hook.bodies), slept) == (4, [2, 4])
 
 
 @pytest.mark.parametrize("status", [404, 500, 302])

@@ -11,7 +11,7 @@ from rich.console import Console
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.collection import Collection
-from index.errors import LeaseLostError, RecallTooLowError
+from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
 from index.search import Searcher
 from index.versions import rollback
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
@@ -253,6 +253,15 @@ def test_a_dry_run_writes_nothing(nights: Nights) -> None:
     counts = report.counts
     assert (counts.new, counts.to_embed, counts.reused, counts.deleted) == (2, 1, 1, 1)
     assert (report.runs, report.promoted, report.dry_run) == ([], False, True)
+
+
+def test_a_dry_run_of_a_collection_that_is_not_there_yet(nights: Nights, tmp_path: Path) -> None:
+    first = Nights(nights.pictures, str(tmp_path / "new"))
+    report = first.night(DEMO, dry_run=True)
+    assert (report.counts.new, report.index_before) == (report.counts.listed, None)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(NotACollectionError, match="holds files that are not a collection's"):
+        Nights(nights.pictures, str(nights.pictures)).night(DEMO, dry_run=True)
 
 
 def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
