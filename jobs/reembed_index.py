@@ -1,6 +1,7 @@
 """The last part of re-embedding: an index version of all live rows, made only where there is none."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from index.collection import Collection
 from index.records import IndexSettings, RunManifest, VersionManifest
-from index.versions import list_versions, live_manifest
+from index.versions import NOT_GOOD, list_versions, live_manifest, require_good
 from jobs.index import run_on_ray
 
 
@@ -42,7 +43,7 @@ def bring_index_up_to_date(
     until it is promoted. Raises what `index.build.build_index` raises.
     """
     live = live_manifest(collection)
-    settings = IndexSettings(**{**(live.settings.model_dump() if live else {}), **changes})
+    settings = IndexSettings(**{**_settings(collection, live).model_dump(), **changes})
     runs = collection.runs()
     if live and live.runs == [run.run_id for run in runs] and live.settings == settings:
         return IndexOutcome.untouched(collection)
@@ -52,6 +53,16 @@ def bring_index_up_to_date(
 
     built = build_index(collection, settings, run_jobs=run_on_ray(address, console))
     return IndexOutcome(before=live.version if live else None, after=built.version, recall=built.recall["10"])
+
+
+def _settings(collection: Collection, live: VersionManifest | None) -> IndexSettings:
+    """Those of the live version; where it cannot be read, of the newest good one: budgets hold after damage too."""
+    if live:
+        return live.settings
+    for name in reversed(collection.versions()):
+        with suppress(*NOT_GOOD):
+            return require_good(collection, name, verify=False).settings
+    return IndexSettings()
 
 
 def _gone_back_from(

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from index.build import build_index
 from index.collection import Collection
-from index.records import ModelRecord
+from index.records import IndexSettings, ModelRecord
 from index.versions import promote, rollback
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
@@ -52,3 +52,17 @@ def test_the_model_that_was_gone_back_to_goes_on(collection: Collection) -> None
     add_run(collection, rows([*IDS, "new"], unit_vectors(21, dim=4)), model=OTHER)
     assert index(collection).after == "000004"
     assert collection.read_version("000004").model == OTHER
+
+
+@pytest.mark.parametrize("damaged", ["CURRENT", "index/000002/manifest.json"])
+def test_the_budget_outlives_a_damaged_live_version(tmp_path: Path, damaged: str) -> None:
+    budget = IndexSettings(target_recall=0.5, max_memory=2**30)
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    build_index(collection, budget)
+    add_run(collection, rows(["new"], unit_vectors(1)))
+    build_index(collection, budget)
+    (tmp_path / damaged).write_text("damaged")
+    add_run(collection, rows(["newer"], unit_vectors(1)))
+    assert index(collection).after == "000003"
+    assert collection.read_version("000003").settings == budget
