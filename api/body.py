@@ -51,9 +51,8 @@ async def read_json(request: Request, model: type[M], limits: RequestLimits) -> 
 def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
     """What is wrong with a document, field by field. `more` are fields that are known besides the model's."""
     if (count := error.error_count()) > _MOST_ERRORS:  # each would be told, and take a thousand times its own size
-        return Problem(
-            "invalid-request", f"expected a document as the API describes it, got one with {count:,} mistakes"
-        )
+        mistakes = {"field": "body", "expected": "a document as the API describes it", "got": f"{count:,} mistakes"}
+        return invalid_fields([mistakes])
     details = error.errors(include_url=False)
     if details[0]["type"] == "json_invalid":
         return Problem("malformed-body", f"expected a JSON object: {details[0]['msg']}")

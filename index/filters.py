@@ -22,9 +22,9 @@ from index.errors import FilterError
 from index.filter_columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
 
 MAX_DEPTH = 32
+"""How deep `$and`, `$or` and `$not` may be nested."""
 _MOST_CONDITIONS = 10_000
 _MOST_VALUES = 100_000
-"""How deep `$and`, `$or` and `$not` may be nested."""
 
 
 @dataclass(frozen=True)
