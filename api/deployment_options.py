@@ -9,6 +9,7 @@ from api.cluster_room import places
 from api.deployment_searcher import SearcherReplica
 from api.replicas import Replicas
 from api.settings import ServeSettings
+from embedder.openmp import WAITING
 
 COMMON: Final[dict[str, Any]] = {
     # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
@@ -51,7 +52,7 @@ def resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
         "num_cpus": settings.num_cpus,
         "num_gpus": settings.num_gpus if model else 0,
         # Replicas in a cluster that runs already do not have the environment that the command line sets.
-        "runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}, **_shipped_code()},
+        "runtime_env": {"env_vars": WAITING, **_shipped_code()},
     }
 
 

@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from api.errors import ApiError
 from embedder.errors import EmbedderError
+from embedder.openmp import WAITING
 from index.collection import Collection
 from index.disk import DISK_FULL
 from index.errors import CollectionError, LeaseError, RecallTooLowError
@@ -55,11 +56,8 @@ def main() -> None:
     A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found too much gone from its
     source with 3; while another job writes to the collection, one exits with 75, which is sysexits' "try again later".
     """
-    # Read when faiss and torch are loaded. By default OpenMP's idle threads spin for milliseconds: beside anything else
-    # that is busy a query of a tenth of one then takes ten. GNU's spin for a tenth of one, which is from most
-    # operations of a model to the next: put to sleep at each, a forward pass takes an eighth longer.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
     # systemd and Kubernetes stop a process so: it ends as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
