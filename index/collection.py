@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from index.clouds import without_secrets
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
-from index.live import LiveRows, at_once
+from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
+from index.row_files import at_once
 from index.rows import EMBEDDING, check_rows
 from index.storage import Storage
 

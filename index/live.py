@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from index.errors import CollectionError, DamagedRunError, ModelMismatchError
+from index.errors import CollectionError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
+from index.row_files import at_once, fetch, open_rows, read_ids, read_schema
 from index.rows import EMBEDDING, conform, metadata_columns, newest, row_schema, unify
 from index.storage import Storage, place
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-_THREADS = 16
+_AHEAD = 64 << 20  # bytes of row files that are fetched side by side before the first is looked at
 
 
 @dataclass(frozen=True)
 class _Part:
     """A row file with the ascending positions of the rows in it that count; None: all of them.
 
-    `source` and `model` are those of its run.
+    `schema` is the file's; `source` and `model` are those of its run.
     """
 
     file: RowFile
+    schema: pa.Schema
     source: str = ""
     model: ModelRecord | None = None
     positions: npt.NDArray[np.int64] | None = None
@@ -57,7 +52,10 @@ class LiveRows:
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
         """Every row of these files."""
-        return cls(storage, [_Part(file) for file in files], None)
+        schemas = at_once(partial(read_schema, storage), files)
+        return cls(
+            storage, [_Part(file, schema) for file, schema in zip(files, _one_of_equals(schemas), strict=True)], None
+        )
 
     @classmethod
     def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
@@ -66,16 +64,17 @@ class LiveRows:
         A run's deletes apply to the runs before it: a row of the same run wins over them. A reject is a row
         like any other: it hides the embedding that the id had.
         """
-        files: list[tuple[RowFile, _Part | None]] = []
+        files: list[tuple[RowFile, RunManifest | None]] = []
         for run in runs:
             if run.deletes:
                 files.append((run.deletes, None))
-            files += [(file, _Part(file, place(run.source), run.model)) for file in run.files]
-        ids = at_once(partial(_read_ids, storage), [file for file, _ in files])
+            files += [(file, run) for file in run.files]
+        read = at_once(partial(read_ids, storage), [file for file, _ in files])
+        schemas = _one_of_equals([schema for _, schema in read])
         live = [
-            part.only(positions)
-            for (_, part), positions in zip(files, newest(ids), strict=True)
-            if part and len(positions)
+            _Part(file, schema, place(run.source), run.model).only(positions)
+            for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
+            if run and len(positions)
         ]
         return cls(storage, live, runs[-1].model if runs else None)
 
@@ -115,20 +114,14 @@ class LiveRows:
     @property
     def metadata(self) -> list[str]:
         """Names of the columns that came from the sources."""
-        return list(dict.fromkeys(name for schema in self._schemas for name in metadata_columns(schema)))
+        return list(dict.fromkeys(name for part in self._parts for name in metadata_columns(part.schema)))
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of all files together. ModelMismatchError when their vectors differ in length."""
         if not self._parts:
             return row_schema(self._model.dim if self._model else 0)
-        return unify(self._schemas)
-
-    @cached_property
-    def _schemas(self) -> list[pa.Schema]:
-        one: dict[pa.Schema, pa.Schema] = {}  # of equals: a job that is sent to a worker names thousands of files
-        schemas = at_once(partial(_read_schema, self._storage), [part.file for part in self._parts])
-        return [one.setdefault(schema, schema) for schema in schemas]
+        return unify([part.schema for part in self._parts])
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """These columns, or all, as one table. CollectionError names a column that no file has."""
@@ -139,17 +132,13 @@ class LiveRows:
     def parts(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
         """What `read` returns, in tables of whole files with about so many rows each."""
         schema = self.schema_of(columns)
-        first = 0
-        starts = np.cumsum([0, *map(len, self._parts)])
-        while first < len(self._parts):
-            end = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1)
-            yield pa.concat_tables(at_once(lambda part: self._read_part(part, schema), self._parts[first:end]))
-            first = end
+        for some in _slices(list(map(len, self._parts)), rows):
+            yield pa.concat_tables(at_once(lambda part: self._read_part(part, schema), self._parts[some]))
 
     def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`."""
-        for part in self._parts:
-            for table in self._batches(part, batch_rows):
+        for part, data in self._fetched():
+            for table in self._batches(part, data, batch_rows):
                 rows = table.filter(table.column(EMBEDDING).is_valid())
                 if rows.num_rows and not _agree(part.model, self._model):
                     raise ModelMismatchError(
@@ -158,6 +147,12 @@ class LiveRows:
                         "an index holds one model's vectors; embed every image with one model"
                     )
                 yield from conform(rows, self.schema).combine_chunks().to_batches()
+
+    def _fetched(self) -> Iterator[tuple[_Part, bytes | None]]:
+        """The parts with their files' bytes; None: too many to hold."""
+        for some in _slices([part.file.size for part in self._parts], _AHEAD):
+            parts = self._parts[some]
+            yield from zip(parts, at_once(partial(fetch, self._storage), [part.file for part in parts]), strict=True)
 
     def split(self, rows: int) -> list[LiveRows]:
         """The same rows in equal shares of at most so many."""
@@ -183,7 +178,10 @@ class LiveRows:
         if EMBEDDING in columns:
             schema = self.schema
         else:  # without the embedding rows of two models fit one table
-            fields = [pa.schema([f for f in s if f.name != EMBEDDING]).append(_NO_EMBEDDING) for s in self._schemas]
+            fields = [
+                pa.schema([field for field in part.schema if field.name != EMBEDDING]).append(_NO_EMBEDDING)
+                for part in self._parts
+            ]
             schema = unify(fields) if fields else row_schema(0)
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
@@ -191,14 +189,14 @@ class LiveRows:
         return pa.schema([schema.field(name) for name in columns])
 
     def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:
-        with _open(self._storage, part.file) as file:
+        with open_rows(self._storage, part.file) as file:
             names = [name for name in schema.names if name in file.schema_arrow.names]
             # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
             table = file.read(columns=[*names, "image_id"]).select(names)
         return conform(table if part.positions is None else table.take(part.positions), schema)
 
-    def _batches(self, part: _Part, batch_rows: int) -> Iterator[pa.Table]:
-        with _open(self._storage, part.file) as file:
+    def _batches(self, part: _Part, data: bytes | None, batch_rows: int) -> Iterator[pa.Table]:
+        with open_rows(self._storage, part.file, data) as file:
             start = 0
             for batch in file.iter_batches(batch_size=batch_rows):
                 if part.positions is None:
@@ -216,32 +214,18 @@ def _agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
 _NO_EMBEDDING = row_schema(0).field(EMBEDDING)
 
 
-def at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
-    """What is read of each file, in order. Side by side: for an object store it is the waiting that is shared."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(read, files))
+def _slices(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Neighbours whose sizes come to at most so much, or one alone."""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = ends[first - 1] if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(first, end)
+        first = end
 
 
-@contextmanager
-def _open(storage: Storage, file: RowFile) -> Iterator[pq.ParquetFile]:
-    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest."""
-    try:
-        with storage.open_input(file.path) as source:
-            if source.size() != file.size:
-                raise OSError(f"{source.size()} bytes, its manifest says {file.size}")
-            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-                yield parquet
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamagedRunError(
-            f"{file.path} cannot be read ({error}): restore it, or embed its images again", file.path
-        ) from error
-
-
-def _read_schema(storage: Storage, file: RowFile) -> pa.Schema:
-    with _open(storage, file) as parquet:
-        return parquet.schema_arrow
-
-
-def _read_ids(storage: Storage, file: RowFile) -> pa.ChunkedArray[Any]:
-    with _open(storage, file) as parquet:
-        return parquet.read(columns=["image_id"]).column("image_id").cast(pa.string())
+def _one_of_equals(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """The same schemas, equals being the same object: a job that is sent to a worker names thousands of files."""
+    one: dict[pa.Schema, pa.Schema] = {}
+    return [one.setdefault(schema, schema) for schema in schemas]

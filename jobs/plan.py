@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
-from index.live import LiveRows, at_once
+from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
+from index.row_files import at_once
 from index.rows import newest
 from jobs.content import content_hashes
 from jobs.errors import OtherModelError

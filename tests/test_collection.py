@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from index import live as live_rows
+from index import row_files
 from index.collection import Collection
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.live import LiveRows
 from index.records import ModelRecord
 from index.rows import FIXED, metadata_columns, newest
+from index.storage import Storage
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 
@@ -273,6 +277,36 @@ def test_vectors_of_two_models_do_not_meet(collection: Collection) -> None:
     add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=retrained)
     with pytest.raises(ModelMismatchError, match=r"other \(fingerprint bbbbbbbbbbbb\).* other \(fingerprint cccc"):
         list(collection.embedded())
+
+
+@pytest.mark.parametrize(("whole", "ahead"), [(8 << 20, 64 << 20), (8 << 20, 1), (0, 64 << 20)])
+def test_vectors_stream_in_order_however_their_files_are_fetched(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, whole: int, ahead: int
+) -> None:
+    monkeypatch.setattr(row_files, "_WHOLE", whole)
+    monkeypatch.setattr(live_rows, "_AHEAD", ahead)
+    run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
+    add_run(collection, rows(["b"]), deletes=["f"])
+    embedded = pa.Table.from_batches(collection.embedded(batch_rows=2))
+    assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
+    path = Path(collection.location) / run.files[1].path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it, or embed"):
+        list(LiveRows.of_files(collection.storage, run.files).embedded())
+
+
+def test_row_files_are_fetched_side_by_side(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each request takes 30 ms, an index of a million rows waited ten minutes for them one after the other."""
+    add_run(collection, *(rows([f"{number}"]) for number in range(4)))
+    together, read = threading.Barrier(4, timeout=10), Storage.read
+
+    def read_together(storage: Storage, path: str) -> bytes:
+        if path.endswith(".parquet"):
+            together.wait()
+        return read(storage, path)
+
+    monkeypatch.setattr(Storage, "read", read_together)
+    assert sum(len(batch) for batch in collection.embedded()) == 4
 
 
 def test_a_collection_pickles_small(collection: Collection) -> None:
