@@ -3,22 +3,26 @@
 import datetime as dt
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 from pyarrow import fs
 
-from index.clouds import Bucket, without_secrets
+from index.clouds import without_secrets
 from index.errors import CollectionError
 from index.storage import Storage
 from jobs.errors import EmptySourceError, SourceError
 
+T = TypeVar("T")
+_Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # key, size, time, ETag
+
 _SCHEMES = ("", "file", "s3", "gs", "az")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # there may be millions
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
     """A file of a source: `name` is its path below the source's root, `path` what its filesystem calls it.
 
@@ -35,17 +39,19 @@ class SourceFile:
     """Of an object; another one whenever it was written anew, mostly a hash of its content."""
 
 
-def source_files(location: str) -> list[SourceFile]:
-    """The files of a source by name, hidden ones left out. Raises `SourceError` where there is no such place."""
+def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
+    """What `take` makes of the files of a source, which come in no order, hidden ones left out.
+
+    `take` is called again where a listing has to begin anew. Raises `SourceError` where there is no such place.
+    """
     storage = _open(location)
     shown = without_secrets(location)
     try:
-        found = list(_local_files(storage) if storage.is_local else _stored_files(storage))
+        return take(_local_files(storage)) if storage.is_local else _taken(storage, take)
     except FileNotFoundError:
         raise _not_found(shown, storage) from None
     except (CollectionError, OSError) as error:
         raise SourceError(f"cannot list {shown}: {error}") from error
-    return sorted(found, key=lambda file: file.name)
 
 
 def require_place(location: str) -> None:
@@ -146,13 +152,29 @@ def _local_uri(path: str) -> str:
     return path
 
 
-def _stored_files(storage: Storage) -> Iterator[SourceFile]:
+def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
+    """What `take` makes of the files of a bucket."""
+    from index.object_listing import OddKeyError, list_objects  # obstore takes a while, which folders should not cost
+
     info = storage.filesystem.get_file_info(storage.root)
     if info.type == fs.FileType.NotFound or storage.bucket is None:
         raise FileNotFoundError(storage.location)
+    objects = list_objects(storage.bucket, storage.key(""))
+    known = ((found["path"], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
+    try:
+        return take(_stored_files(storage, info, known))
+    except OddKeyError:  # pyarrow takes a//b and the like, though neither side by side nor with ETags
+        infos = storage.filesystem.get_file_info(fs.FileSelector(storage.root, recursive=True))
+        start = len(storage.bucket.name) + 1
+        odd = ((info.path[start:], info.size, info.mtime, None) for info in infos if info.type == fs.FileType.File)
+        return take(_stored_files(storage, info, odd))
+
+
+def _stored_files(storage: Storage, info: fs.FileInfo, objects: Iterable[_Object]) -> Iterator[SourceFile]:
+    """The files of a bucket, of the objects below a prefix; `info` is what pyarrow says of the prefix itself."""
     scheme, _, rest = storage.location.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
-    bucket = storage.bucket.name
+    bucket = storage.root.partition("/")[0]
 
     def found(key: str, size: int | None, modified: dt.datetime | None, etag: str | None, prefix: int) -> SourceFile:
         path = f"{bucket}/{key}"
@@ -166,26 +188,14 @@ def _stored_files(storage: Storage) -> Iterator[SourceFile]:
             etag=etag,
         )
 
-    objects = _objects(storage, storage.bucket)
-    if info.type == fs.FileType.File and not objects:  # else it has the name of a folder beside it
-        yield found(storage.key(""), info.size, info.mtime, None, storage.root.rindex("/") + 1)
-    for key, size, modified, etag in objects:
-        file = found(key, size, modified, etag, len(storage.root) + 1)
+    none = True
+    for object_ in objects:
+        none = False
+        file = found(*object_, prefix=len(storage.root) + 1)
         if file.name and not hidden(file.name):  # the prefix itself may be an object, which stands for a folder
             yield file
-
-
-def _objects(storage: Storage, bucket: Bucket) -> list[tuple[str, int | None, dt.datetime | None, str | None]]:
-    """Key, size, time and ETag of all that lies below a prefix."""
-    from index.object_listing import OddKeyError, list_objects  # obstore takes a while, which folders should not cost
-
-    try:
-        objects = list_objects(bucket, storage.key(""))
-        return [(found["path"], found["size"], found["last_modified"], found["e_tag"]) for found in objects]
-    except OddKeyError:  # pyarrow takes a//b and the like, though neither side by side nor with ETags
-        infos = storage.filesystem.get_file_info(fs.FileSelector(storage.root, recursive=True))
-        start = len(bucket.name) + 1
-        return [(info.path[start:], info.size, info.mtime, None) for info in infos if info.type == fs.FileType.File]
+    if none and info.type == fs.FileType.File:  # else it has the name of a folder beside it
+        yield found(storage.key(""), info.size, info.mtime, None, prefix=storage.root.rindex("/") + 1)
 
 
 def _not_found(location: str, storage: Storage) -> SourceError:

@@ -6,7 +6,10 @@ names the bytes by itself (a member of a tar or a cell of a Parquet file by a fr
 tells whether the image has changed. Every further column is metadata that goes with the image.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 import pyarrow as pa
@@ -20,6 +23,7 @@ from jobs.tables import list_table_files
 from jobs.tars import list_tars
 
 TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
+_BATCH = 2**15
 
 
 def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> pa.Table:
@@ -28,27 +32,58 @@ def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) 
     Returns the columns of `LISTING`, then metadata. Raises `EmptySourceError` where there are no images, and
     `SourceError` where the source is missing or unreadable, or one id stands for two images.
     """
-    files = source_files(location)
+    found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown
-    of_kind = {
-        "image": [f for f in files if extension(f.path) in extensions],
-        "tar": [f for f in files if extension(f.path) == "tar"],
-        "table": [f for f in files if extension(f.path) in TABLE_EXTENSIONS],
-    }
-    if of_kind["image"]:
-        listing = _list_files(of_kind["image"])
-    elif of_kind["tar"]:
-        listing = list_tars(of_kind["tar"], extensions)
-    elif of_kind["table"]:
-        listing = list_table_files(of_kind["table"])
+    if found.images.num_rows:
+        listing = found.images
+    elif found.tars:
+        listing = list_tars(found.tars, extensions)
+    elif found.tables:
+        listing = list_table_files(found.tables)
     else:
-        raise EmptySourceError(_nothing_found(location, files, extensions))
+        raise EmptySourceError(_nothing_found(location, found.extensions, extensions))
     if listing.num_rows == 0:
         raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
     return _unique(location, listing)
 
 
-def _list_files(files: list[SourceFile]) -> pa.Table:
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """The files of a source by name: a row for each image; tars and tables; how many there are of each extension."""
+
+    images: pa.Table
+    tars: list[SourceFile]
+    tables: list[SourceFile]
+    extensions: Counter[str]
+
+    @classmethod
+    def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_Found":
+        """No more than `_BATCH` images are held as objects: there may be millions."""
+        batches, images = [_listed([])], list[SourceFile]()
+        tars, tables = list[SourceFile](), list[SourceFile]()
+        counts = Counter[str]()
+        for file in files:
+            kind = extension(file.path)
+            counts[kind] += 1
+            if kind in extensions:
+                images.append(file)
+                if len(images) == _BATCH:
+                    batches.append(_listed(images))
+                    images = []
+            elif kind == "tar":
+                tars.append(file)
+            elif kind in TABLE_EXTENSIONS:
+                tables.append(file)
+        listed = pa.concat_tables([*batches, _listed(images)])
+        return cls(
+            images=listed.take(pc.sort_indices(listed["image_id"])),
+            tars=sorted(tars, key=lambda file: file.name),
+            tables=sorted(tables, key=lambda file: file.name),
+            extensions=counts,
+        )
+
+
+def _listed(files: list[SourceFile]) -> pa.Table:
     """One row per image file; the folder that holds it is its `label`."""
     labels = [PurePosixPath(f.name).parent.name or None for f in files]
     return listing_table(
@@ -88,10 +123,10 @@ def _unique(location: str, listing: pa.Table) -> pa.Table:
     return listing.take(firsts.combine_chunks().sort())
 
 
-def _nothing_found(location: str, files: list[SourceFile], extensions: Iterable[str]) -> str:
+def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:
     wanted = f"images ({', '.join(extensions)}), uncompressed tars or lists ({', '.join(TABLE_EXTENSIONS)})"
-    if not files:
+    if not found:
         return f"{location} is empty: expected {wanted}"
-    seen = sorted({extension(f.path) or "no extension" for f in files})[:8]
-    number = f"{len(files)} files" if len(files) > 1 else "1 file"
+    seen = sorted(kind or "no extension" for kind in found)[:8]
+    number = f"{found.total()} files" if found.total() > 1 else "1 file"
     return f"{location} holds {number} and nothing that can be embedded: expected {wanted}, found {', '.join(seen)}"
