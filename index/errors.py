@@ -8,6 +8,7 @@ CollectionError
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
 ├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
 ├── RolledBackError          a version that was rolled back: nothing goes back to it
+├── OvertakenError           somebody made another version live meanwhile: that stays
 ├── LeaseError               another job writes to the collection
 │   ├── LeaseHeldError       it was there first: nothing was done
 │   └── LeaseLostError       it has taken over: nothing more is committed
@@ -64,6 +65,10 @@ class RecallTooLowError(CollectionError):
 
 class RolledBackError(CollectionError):
     """A version that was rolled back: it is complete, and nothing goes back to it unless it is promoted again."""
+
+
+class OvertakenError(CollectionError):
+    """Somebody made another version live meanwhile: that stays."""
 
 
 class LeaseError(CollectionError):

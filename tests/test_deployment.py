@@ -36,6 +36,7 @@ from index.collection import Collection
 from index.errors import EmptyCollectionError, NotACollectionError
 from index.records import ModelRecord
 from index.search import Searcher
+from index.versions import promote
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
 from jobs.serve_commands import serve as serve_command
@@ -233,7 +234,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
 
     # The settings say where the first one is now.
-    collection.promote("000001")
+    promote(collection, "000001")
     service.live.look()
     assert (service.version, service.model) == ("000001", before)
 
