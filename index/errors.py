@@ -12,6 +12,7 @@ CollectionError
 ├── LeaseError               another job writes to the collection
 │   ├── LeaseHeldError       it was there first: nothing was done
 │   └── LeaseLostError       it has taken over: nothing more is committed
+├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 ├── ShardsLostError          searchers that hold a part of the index do not answer
 └── QueryError               a query that cannot be answered: its shape, its values or its k
@@ -81,6 +82,10 @@ class LeaseHeldError(LeaseError):
 
 class LeaseLostError(LeaseError):
     """Another job has taken over, since this one was silent for too long: nothing more is committed."""
+
+
+class UnreachableError(CollectionError, OSError):
+    """A bucket did not answer, or refused: what is in it is as it was. Whoever reads files expects an OSError."""
 
 
 class FactoryError(CollectionError):

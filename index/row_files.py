@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.errors import DamagedRunError
+from index.errors import DamagedRunError, UnreachableError
 from index.records import RowFile
 from index.storage import Storage
 
@@ -29,9 +29,12 @@ def at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
 
 @contextmanager
 def _damage_named(file: RowFile) -> Iterator[None]:
-    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest."""
+    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest; UnreachableError
+    comes from a bucket that may have it."""
     try:
         yield
+    except UnreachableError:
+        raise
     except (OSError, pa.ArrowInvalid) as error:
         raise DamagedRunError(
             f"{file.path} cannot be read ({error}): restore it, or embed its images again", file.path

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
+from index.errors import UnreachableError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
 from index.row_files import at_once
@@ -168,6 +169,8 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
     def read(path: str) -> RowFile | None:
         try:
             return collection.row_file(path)
+        except UnreachableError:  # it would be embedded again
+            raise
         except (pa.ArrowInvalid, OSError):
             return None  # no file of ours is ever half written under its name: its disk is bad
 
