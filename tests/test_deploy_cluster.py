@@ -1,5 +1,6 @@
 """Docker compose and `ray up` files fit the schemas of what reads them, and say the same as what they start."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
+import botocore.session  # type: ignore[import-untyped]
 import pytest
+import ray.autoscaler
 import yaml
+from botocore.validate import ParamValidator  # type: ignore[import-untyped]
+from jsonschema import ValidationError
 from moto.server import ThreadedMotoServer
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.serve.schema import ServeDeploySchema
@@ -19,6 +24,7 @@ from jobs.spec import read_spec
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
+AWS = DEPLOY / "ray-cluster" / "aws.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +126,34 @@ def test_the_bucket_of_compose_is_made(compose: dict[str, Any], monkeypatch: pyt
 
 
 def test_the_cluster_file_fits_rays_schema() -> None:
-    path = DEPLOY / "ray-cluster" / "aws.yaml"
-    config = yaml.safe_load(path.read_text())
-    prepared = prepare_config(config)
+    prepared = prepare_config(yaml.safe_load(AWS.read_text()))
     validate_config(prepared)
     types = prepared["available_node_types"]
     # The head has the driver and the index: no task and no actor is to be there.
     assert types[prepared["head_node_type"]]["resources"] == {"CPU": 0}
     assert types["embed"]["min_workers"] == 1  # a job looks for GPUs when it starts
     assert sum(types[name]["max_workers"] for name in ("decode", "embed")) <= prepared["max_workers"]
-    assert (path.parent / prepared["file_mounts"]["/etc/likeness"]).is_dir()
-    spec = read_spec(path.parent / "files" / "job.yaml")
+    assert (AWS.parent / prepared["file_mounts"]["/etc/likeness"]).is_dir()
+    spec = read_spec(AWS.parent / "files" / "job.yaml")
     assert spec.resources.address == "auto"
     assert spec.resources.actors == (types["embed"]["min_workers"], types["embed"]["max_workers"])
+
+
+@pytest.mark.parametrize("right", ["max_workers: 12", "ssh_user:", "pull_before_run:", "min_workers: 1"])
+def test_rays_schema_finds_a_misspelt_field_at_each_level(right: str) -> None:
+    text = AWS.read_text().replace(right, "x" + right, 1)
+    with pytest.raises(ValidationError, match=f"x{right.partition(':')[0]}"):
+        validate_config(prepare_config(yaml.safe_load(text)))
+
+
+def test_what_rays_schema_leaves_open_is_what_ec2_takes() -> None:
+    """`provider` may have any field there; a `node_config` becomes the arguments of RunInstances."""
+    config = yaml.safe_load(AWS.read_text())
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    assert set(config["provider"]) <= set(schema["properties"]["provider"]["properties"])
+    run_instances = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances")
+    for name, each in config["available_node_types"].items():
+        machine = each["node_config"]
+        report = ParamValidator().validate({**machine, "MinCount": 1, "MaxCount": 1}, run_instances.input_shape)
+        assert not report.has_errors(), f"{name}: {report.generate_report()}"
+        assert machine["InstanceType"] in run_instances.input_shape.members["InstanceType"].enum
