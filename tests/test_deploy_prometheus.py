@@ -16,8 +16,6 @@ from urllib.parse import urlencode
 import pytest
 import requests
 import yaml
-from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse
 
 from api.app import create_app
 from api.local import running
@@ -26,6 +24,7 @@ from embedder.fake import FakeEmbedder
 from tests.served import free_port
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
 from tests.test_deploy_monitoring import (
+    COMPOSE,
     DASHBOARDS,
     FOLDER,
     ROOT,
@@ -41,7 +40,7 @@ from tests.test_deploy_monitoring import (
 def of_debian(program: str) -> str:
     found = shutil.which(program)
     if found is None:
-        missing = f"needs {program}: `apt-get install prometheus`, as .ci/run does"
+        missing = f"needs {program}: `apt-get install prometheus prometheus-node-exporter`, as .ci/run does"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
@@ -118,8 +117,19 @@ def search(server: str, *queries: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
+def started(program: str, *options: str) -> Iterator[str]:
+    """The address of a program that listens for as long as the block lasts."""
+    address = f"127.0.0.1:{free_port()}"
+    with subprocess.Popen([program, *options, f"--web.listen-address={address}"]) as process:
+        try:
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
 def targets(folder: Path) -> Iterator[dict[str, str]]:
-    """Address in prometheus.yml → a server here: one that answers searches, and one that has what a job left."""
+    """Address in prometheus.yml → what is there: a server, and node_exporter as compose starts it, for what a job left."""
     pictures = {name: png(colour) for name, colour in COLOURS.items()}
     service = SearchService(
         embedder=FakeEmbedder(),
@@ -128,17 +138,17 @@ def targets(folder: Path) -> Iterator[dict[str, str]]:
         picture_fetcher=RecordingFetcher({}),
     )
     of_jobs(folder)
-    jobs = FastAPI()
-    jobs.add_api_route("/metrics", lambda: PlainTextResponse((folder / "job.prom").read_text()))
-    with running(create_app(service)) as server, running(jobs) as exporter:
-        yield {"ray:8000": server, "job-metrics:9100": exporter, "ray:8080": "http://127.0.0.1:9"}
+    options = yaml.safe_load(COMPOSE.read_text())["services"]["job-metrics"]["command"]
+    options = [option.replace("=/metrics", f"={folder}") for option in options]
+    exporter = started(of_debian("prometheus-node-exporter"), *options)
+    with running(create_app(service)) as server, exporter as metrics:
+        yield {"ray:8000": server, "job-metrics:9100": metrics, "ray:8080": "http://127.0.0.1:9"}
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """With our files, but for addresses and pace; the server is asked things meanwhile."""
     program, folder = of_debian("prometheus"), tmp_path_factory.mktemp("prometheus")
-    address = f"127.0.0.1:{free_port()}"
     config = (FOLDER / "prometheus.yml").read_text().replace("15s", "1s, evaluation_interval: 1s")
     with targets(folder) as servers:
         for named, here in servers.items():
@@ -146,17 +156,14 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (folder / "prometheus.yml").write_text(config)
         shutil.copy(FOLDER / "alerts.yml", folder)
         files = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        with subprocess.Popen([program, *files, f"--web.listen-address={address}"]) as process:
-            try:
-                # Rates are of series that have begun before.
-                for times in (1, 3):
-                    scraped(f"http://{address}", times)
-                    queries = [{"url": f"http://a.example/{name}"} for name in (1, 2, 3)]
-                    search(servers["ray:8000"], {"text": f"a star {times}"}, {"text": f"a star {times}"}, *queries)
-                scraped(f"http://{address}", 5)
-                yield f"http://{address}"
-            finally:
-                process.terminate()
+        with started(program, *files) as address:
+            # Rates are of series that have begun before.
+            for times in (1, 3):
+                scraped(address, times)
+                queries = [{"url": f"http://a.example/{name}"} for name in (1, 2, 3)]
+                search(servers["ray:8000"], {"text": f"a star {times}"}, {"text": f"a star {times}"}, *queries)
+            scraped(address, 5)
+            yield address
 
 
 def test_panels_have_figures(prometheus: str, tmp_path: Path) -> None:
