@@ -129,7 +129,7 @@ def started(program: str, *options: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def targets(folder: Path) -> Iterator[dict[str, str]]:
-    """Address in prometheus.yml → what is there: a server, and node_exporter as compose starts it, for what a job left."""
+    """Address in prometheus.yml → a server, and node_exporter with what a job left, started as compose does."""
     pictures = {name: png(colour) for name, colour in COLOURS.items()}
     service = SearchService(
         embedder=FakeEmbedder(),
