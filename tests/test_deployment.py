@@ -407,6 +407,7 @@ def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str
     told = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
     status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=told)})
     monkeypatch.setattr(serve, "start", lambda **options: None)
+    monkeypatch.setattr("api.deployment.require_address", lambda host, port: None)
     monkeypatch.setattr(serve, "run", fails)
     monkeypatch.setattr(serve, "status", lambda: status)
 
@@ -444,3 +445,7 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None)
 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
         run(settings, blocking=False, models=fakes(side=64))
+    elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
+    advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
+    with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
+        run(elsewhere, blocking=False, models=fakes())
