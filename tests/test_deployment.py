@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -145,6 +147,18 @@ def test_the_local_server_answers_over_http(collection: str) -> None:
     assert (status, len(answer["matches"])) == (200, 2)
     with pytest.raises(urllib.error.URLError):
         get(f"{url}/healthz")
+
+
+def test_a_head_without_end_is_refused(collection: str) -> None:
+    """It would fill the memory before anybody is asked for a key."""
+    settings = ServeSettings(collection=collection)
+    with running(create_app(composed()(settings), limits=settings.limits())) as url:
+        address = urllib.parse.urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 50_000)
+            with pytest.raises(ConnectionError):
+                connection.sendall(b"a" * 50_000_000)
+        assert get(f"{url}/images/{'x' * 12_000}")[0] == 404
 
 
 def test_the_local_server_says_where_it_listens(collection: str) -> None:
@@ -375,6 +389,20 @@ def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
     monkeypatch.setattr("api.deployment.run", lambda settings, *, on_listening: None)
     serve_command(collection, address=option)
     assert addresses == joined
+
+
+def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
+    collection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection is one: as many idle ones would keep everybody else out."""
+    monkeypatch.setattr("api.local.run_local", lambda settings, *, on_listening: None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
+    try:
+        serve_command(collection, local=True)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucket) -> None:
