@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
-from index.rows import EMBEDDING, conform, metadata_columns, newest, row_schema, unify
+from index.rows import EMBEDDING, TEXT, conform, in_memory, metadata_columns, newest, row_schema, unify
 from index.storage import Storage, place
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class LiveRows:
     def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         """Of what `read` returns."""
         if columns is None:
-            return self.schema
+            return in_memory(self.schema)
         if EMBEDDING in columns:
             schema = self.schema
         else:  # without the embedding rows of two models fit one table
@@ -188,14 +188,14 @@ class LiveRows:
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
             raise CollectionError(f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}")
-        return pa.schema([schema.field(name) for name in columns])
+        return in_memory(pa.schema([schema.field(name) for name in columns]))
 
     def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:
         with _open(self._storage, part.file) as file:
             names = [name for name in schema.names if name in file.schema_arrow.names]
             # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
-            table = file.read(columns=[*names, "image_id"]).select(names)
-        return conform(table if part.positions is None else table.take(part.positions), schema)
+            table = conform(file.read(columns=[*names, "image_id"]).select(names), schema)
+        return table if part.positions is None else table.take(part.positions)
 
     def _batches(self, part: _Part, batch_rows: int) -> Iterator[pa.Table]:
         with _open(self._storage, part.file) as file:
@@ -244,4 +244,4 @@ def _read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 
 def _read_ids(storage: Storage, file: RowFile) -> pa.ChunkedArray[Any]:
     with _open(storage, file) as parquet:
-        return parquet.read(columns=["image_id"]).column("image_id").cast(pa.string())
+        return parquet.read(columns=["image_id"]).column("image_id").cast(TEXT)
