@@ -20,7 +20,7 @@ from index.errors import DamagedRunError, DamagedVersionError, NotACollectionErr
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.row_files import at_once
-from index.rows import EMBEDDING, check_rows
+from index.rows import EMBEDDING, check_rows, conform
 from index.storage import Storage
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ HISTORY = "history"
 """Where jobs write down what became of them."""
 
 _MEMBERS = {"runs", "index", "CURRENT"}
+_IDS = pa.schema([("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
@@ -141,9 +142,9 @@ class Collection:
         path = f"runs/{run_id}/rows/{name.removesuffix('.parquet')}.parquet"
         return self._write_table(path, check_rows(table))
 
-    def write_deletes(self, run_id: str, image_ids: pa.Array[Any] | Sequence[str]) -> RowFile:
+    def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
-        table = pa.table({"image_id": pa.array(image_ids, pa.string())})
+        table = conform(pa.table({"image_id": image_ids}), _IDS)
         return self._write_table(f"runs/{run_id}/deletes-{secrets.token_hex(4)}.parquet", table)
 
     def row_files(self, run_id: str) -> list[str]:

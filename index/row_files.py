@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from index.errors import DamagedRunError, UnreachableError
 from index.records import RowFile
+from index.rows import TEXT
 from index.storage import Storage
 
 T = TypeVar("T")
@@ -66,4 +67,4 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 def read_ids(storage: Storage, file: RowFile) -> tuple[pa.ChunkedArray[Any], pa.Schema]:
     """The ids of all rows, and the schema, which costs no request more."""
     with open_rows(storage, file) as parquet:
-        return parquet.read(columns=["image_id"]).column("image_id").cast(pa.string()), parquet.schema_arrow
+        return parquet.read(columns=["image_id"]).column("image_id").cast(TEXT), parquet.schema_arrow
