@@ -136,9 +136,10 @@ class Bucket:
         )
 
     def region_found(self) -> str | None:
-        """Of S3: the address's, the environment's, or what Amazon says; None: the profile's, at another's server.
+        """S3 region from the address, else AWS_REGION or AWS_DEFAULT_REGION, else looked up at Amazon.
 
-        Amazon says it to everybody; whoever cannot ask there, in a closed network say, has set it. OSError else.
+        None with a custom endpoint: the AWS profile decides. The lookup needs no credentials; OSError where Amazon
+        cannot be reached, as in a closed network, so that the region has to be set there.
         """
         named = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         return named or (None if self.endpoint else _amazons_region(self.name))

@@ -217,9 +217,10 @@ class Segment:
         scores: Scores,
         positions: Positions,
     ) -> None:
-        """Look further, in place, for each query whose answer that changes by more than a hundredth.
+        """Search again 4 times as wide until at most 1% of a query's results improve, or no wider search is left.
 
-        What a filter lets through need not lie where the query does: the neighbours of a cat among dogs are anywhere.
+        Updates `scores` and `positions` in place. The rows that pass a filter need not lie near the query: the
+        neighbours of a cat among dogs are anywhere.
         """
         k = scores.shape[1]
         unsettled = np.arange(len(queries))

@@ -122,8 +122,8 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
     """Amounts that Ray takes of a cluster's own resources. ValueError for others."""
     if taken := sorted({"CPU", "GPU", "memory", "object_store_memory"} & set(amounts)):
         raise ValueError(
-            f"names {', '.join(taken)}: of these each actor takes what Likeness knows that it needs, and of GPUs what "
-            "--num-gpus (num_gpus) says"
+            f"names {', '.join(taken)}: Likeness sets CPU, memory and object store itself; use --num-gpus (num_gpus) "
+            "for GPUs"
         )
     return {name: checked_amount(amount, name, least=_LEAST_AMOUNT) for name, amount in amounts.items()}
 

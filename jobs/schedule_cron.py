@@ -11,10 +11,10 @@ from jobs.errors import UsageError
 
 
 class CrontabTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """A CronTrigger's times, in the hour that comes twice when summer ends as well, in which that gets lost.
+    """Like CronTrigger, but also fires in the repeated hour when daylight saving ends, which CronTrigger skips.
 
-    There times of each hour (`*`, `*/2`) come twice, those of named hours once, as with cron. What would be due in the
-    hour that is left out in spring comes an hour later.
+    As with cron, times given for every hour (`*`, `*/2`) then come twice, and those of a named hour once. A time in the
+    hour that is skipped in spring comes an hour later.
     """
 
     __slots__ = ("_cron", "_each_hour", "_jitter_s")

@@ -57,7 +57,9 @@ def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def list_rejects(collection: Collection, reason: str | None = None) -> list[dict[str, Any]]:
-    """Images whose newest row is a reject, the rows of runs counted that were stopped or failed for too many."""
+    """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
+    many images failed.
+    """
     last = max((run.run_id for run in collection.runs()), default="")
     older: list[pa.Table] = []
     newer: list[pa.Table] = []
