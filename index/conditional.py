@@ -1,6 +1,6 @@
-"""Changes one small file of a collection so that of two who do it at once neither undoes the other's.
+"""Changes one small file of a collection so that two concurrent changes do not undo each other.
 
-A folder's file is locked meanwhile. `index.conditional_bucket` is about object stores.
+In a folder the file is locked during the change. `index.conditional_bucket` does the same for object stores.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Change = Callable[[bytes], bytes]
 
 
 def update_file(storage: Storage, path: str, change: Change) -> None:
-    """Replace a file's content by `change(content)`; of a missing file the content is empty.
+    """Replace a file's content by `change(content)`; the content of a missing file is empty.
 
-    Nobody else's `update_file` of it comes in between. What `change` raises is passed on, with the file as it was; it
-    may be called several times. CollectionError where the storage refuses.
+    No other `update_file` of this file comes in between. If `change` raises, the file stays as it was and the exception
+    is passed on. `change` may be called several times. CollectionError when the storage refuses.
     """
     if storage.bucket is None:
         _update_local(Path(storage.absolute(path)), change)
@@ -36,7 +36,7 @@ def _update_local(path: Path, change: Change) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with full_disk_named(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if os.fstat(file.fileno()).st_uid == os.geteuid():
-            # Whoever may add files to the folder may write this one, which a umask would forbid.
+            # Every user who may add files to the folder may write this one; a umask would forbid that.
             with suppress(OSError):  # vfat and CIFS have no such modes
                 os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
         try:

@@ -6,11 +6,11 @@ CollectionError
 ├── ModelMismatchError       vectors of two models would meet in one index
 ├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
-├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
-├── RolledBackError          a version that was rolled back: nothing goes back to it
-├── LeaseError               another job writes to the collection
-│   ├── LeaseHeldError       it was there first: nothing was done
-│   └── LeaseLostError       it has taken over: nothing more is committed
+├── RecallTooLowError        a version's recall is below its target: it is complete, but not live
+├── RolledBackError          a version was rolled back: it does not go live again by itself
+├── LeaseError               another job is writing to the collection
+│   ├── LeaseHeldError       it holds the lease: nothing was done
+│   └── LeaseLostError       it has taken the lease over: nothing more is committed
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 ├── ShardsLostError          searchers that hold a part of the index do not answer
 └── QueryError               a query that cannot be answered: its shape, its values or its k
@@ -59,23 +59,23 @@ class DamagedVersionError(_DamagedFileError):
 
 
 class RecallTooLowError(CollectionError):
-    """A version answers worse than was asked for: it is complete, and not live."""
+    """A version's recall is below its target: it is complete, but not live."""
 
 
 class RolledBackError(CollectionError):
-    """A version that was rolled back: it is complete, and nothing goes back to it unless it is promoted again."""
+    """A version was rolled back: it is complete, but does not go live unless it is promoted again."""
 
 
 class LeaseError(CollectionError):
-    """Another job writes to the collection: to be tried again later."""
+    """Another job is writing to the collection: try again later."""
 
 
 class LeaseHeldError(LeaseError):
-    """Another job was there first: nothing was done."""
+    """Another job holds the lease: nothing was done."""
 
 
 class LeaseLostError(LeaseError):
-    """Another job has taken over, since this one was silent for too long: nothing more is committed."""
+    """Another job has taken the lease, since this one was silent for too long: nothing more is committed."""
 
 
 class FactoryError(CollectionError):
