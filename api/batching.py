@@ -50,7 +50,7 @@ class QueryBatcher:
         self._running = _Running(cache)
         work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
         threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
-        # Not at the interpreter's exit: the thread would free the model's tensors while Python is being taken down.
+        # Not at the interpreter's exit: the thread would free the model's tensors while Python shuts down.
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     @property

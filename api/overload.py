@@ -1,4 +1,4 @@
-"""How much is worked on at once, and for how long."""
+"""Limits how much is worked on at once, and for how long."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import Problem
 from api.problems import problem_response
 
-# Asked by machines that would take a busy server for a dead one.
+# Requested by machines that would take a busy server for a dead one.
 _STATES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-# What is sent here costs a forward pass.
+# Requests to these cost a forward pass.
 _SEARCHING: Final = frozenset({"/search", "/search/batch", "/embed"})
 # A body that comes over a usable network has arrived by then.
 _KEPT_S: Final = 1.0
