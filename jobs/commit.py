@@ -84,7 +84,7 @@ def _checked(collection: Collection, written: Written, max_reject_rate: float) -
 
 
 def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
-    """Whether all are to be tried again, as their live rows say already."""
+    """Whether all rows are retryable failures, and their live rows were too."""
     before = live.take(pc.index_in(rows["image_id"], live["image_id"]))
     same = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(rows["uri"], before["uri"]))
     return pc.all(same, skip_nulls=False).as_py() is True
