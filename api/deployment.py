@@ -10,7 +10,7 @@ from ray import serve
 
 from api.cluster_room import shard_memory
 from api.compose import LoadModel, model_loader
-from api.deployment_cluster import connect, failure, require_room
+from api.deployment_cluster import connect, failure, require_address, require_room
 from api.deployment_embedder import EmbedderReplica
 from api.deployment_options import COMMON, resources, scale, searcher
 from api.deployment_replica import APP_NAME, DEPLOYMENT, IngressReplica
@@ -87,7 +87,7 @@ def run(
     """Deploy on the Ray cluster of RAY_ADDRESS, or on a new one on this machine; returns the server's URL.
 
     With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
-    once queries can be answered. A Serve that already runs on the cluster keeps its own HTTP options.
+    once queries can be answered. A Serve that already runs on the cluster has to listen there already.
     Raises ListenError, KeysError, CollectionError, DeployError.
     """
     host, port = settings.listen_address()
@@ -101,6 +101,7 @@ def run(
         # The app's own time limit comes first.
         timeout_s = settings.request_timeout_s + 5
         serve.start(http_options={"host": host, "port": port, "request_timeout_s": timeout_s})
+        require_address(host, port)
         serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
         raise DeployError(

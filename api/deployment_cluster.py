@@ -10,11 +10,12 @@ from typing import Final
 
 import ray
 from ray import serve
+from ray.serve.context import _get_global_client
 
 from api.cluster_room import empty_shards, places, shard_memory, shortage
 from api.deployment_options import nodes
 from api.deployment_replica import APP_NAME
-from api.errors import DeployError
+from api.errors import DeployError, ListenError
 from api.local import listening
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -76,6 +77,19 @@ def _sigterm_kept() -> Iterator[None]:
     finally:
         if callable(handler):  # without one, Ray's own at least ends what it started
             signal.signal(signal.SIGTERM, handler)
+
+
+def require_address(host: str, port: int) -> None:
+    """Raises ListenError where Serve ran already and listens elsewhere: it keeps the address that it was started on."""
+    client = _get_global_client()
+    assert client is not None  # Serve runs by now
+    options = client.http_config
+    if (options.host, options.port) != (host, port):
+        raise ListenError(
+            f"expected to listen on {host}:{port}, but a Ray Serve runs on this cluster already, on "
+            f"{options.host}:{options.port}: serve with --host {options.host} --port {options.port}, or end what it "
+            "serves with `serve shutdown` first"
+        )
 
 
 def require_room(settings: ServeSettings, *, joined: bool) -> None:

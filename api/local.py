@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +18,9 @@ from api.service import SearchService
 from api.settings import ServeSettings
 
 Compose = Callable[[ServeSettings], SearchService]
+
+# An id of the longest kind, percent-encoded, takes 12 KiB; browsers send cookies on top.
+_MOST_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
@@ -74,8 +78,17 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _server(app: FastAPI) -> uvicorn.Server:
-    # uvicorn's log goes to the same place as ours; `api.telemetry` writes the lines of requests.
-    config = uvicorn.Config(app, log_config=None, access_log=False, log_level="warning", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        # httptools, which uvicorn takes where it is installed, keeps a request's head in memory however long it gets.
+        http="h11",
+        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        # Its own log goes where ours goes; of requests `api.telemetry` writes the lines.
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=5,
+    )
     return uvicorn.Server(config)
 
 

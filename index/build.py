@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError, FactoryError, RecallTooLowError
+from index.errors import DamagedVersionError, FactoryError, OvertakenError, RecallTooLowError
 from index.records import (
     IndexSettings,
     RunManifest,
@@ -43,8 +43,8 @@ def build_index(
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
-    RecallTooLowError when recall@10 is below the target, CollectionError when another version was made live during the
-    build: in both cases the new version is complete, and the live version stays live.
+    RecallTooLowError when recall@10 is below the target, OvertakenError when somebody made another version live
+    meanwhile: the new version is then complete, and not live. The live version stays as it is.
     """
     runs = collection.runs()
     before, live = live_version(collection), live_manifest(collection)
@@ -87,15 +87,15 @@ def _made_already(
 
 
 def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:
-    """Make a version live, unless CURRENT is no longer `before`: a version chosen during the build stays live."""
-    now = live_version(collection)
-    if now != before:
+    """Make a version live, unless another than `before` is: whoever chose that does not know of this one."""
+    try:
+        collection.promote(manifest.version, before)
+    except OvertakenError as error:
         pass_over(collection, manifest.version)
-        raise CollectionError(
-            f"index version {now} was made live while {manifest.version} was built, so {now} stays live: "
-            f"`likeness promote {collection.location} {manifest.version}` switches to the new one"
-        )
-    collection.promote(manifest.version)
+        raise OvertakenError(
+            f"index version {live_version(collection)} was made live while {manifest.version} was built, so that "
+            f"stays: `likeness promote {collection.location} {manifest.version}` takes this one"
+        ) from error
 
 
 def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:

@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from index.clouds import without_secrets
-from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
+from index.conditional import update_file
+from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, OvertakenError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.row_files import at_once
-from index.rows import EMBEDDING, check_rows
+from index.rows import EMBEDDING, check_rows, conform
 from index.storage import Storage
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ HISTORY = "history"
 """Where jobs record their outcomes."""
 
 _MEMBERS = {"runs", "index", "CURRENT"}
+_IDS = pa.schema([("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
@@ -140,9 +142,9 @@ class Collection:
         path = f"runs/{run_id}/rows/{name.removesuffix('.parquet')}.parquet"
         return self._write_table(path, check_rows(table))
 
-    def write_deletes(self, run_id: str, image_ids: pa.Array[Any] | Sequence[str]) -> RowFile:
+    def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
-        table = pa.table({"image_id": pa.array(image_ids, pa.string())})
+        table = conform(pa.table({"image_id": image_ids}), _IDS)
         return self._write_table(f"runs/{run_id}/deletes-{secrets.token_hex(4)}.parquet", table)
 
     def row_files(self, run_id: str) -> list[str]:
@@ -217,27 +219,39 @@ class Collection:
     def current(self) -> str | None:
         """The live index version, or None. DamagedVersionError when CURRENT does not name one."""
         try:
-            text = self.storage.read("CURRENT").decode(errors="replace").strip()
+            content = self.storage.read("CURRENT")
         except FileNotFoundError:
             return None
-        if not _VERSION.fullmatch(text):
+        version = _version_named(content)
+        if version is None:
             raise DamagedVersionError(
-                f"CURRENT holds {text[:40]!r}: expected six digits; versions: {self.other_versions()}; "
-                "make one of them live with `likeness promote`",
+                f"CURRENT holds {content[:40].decode(errors='replace')!r}: expected six digits; versions: "
+                f"{self.other_versions()}; make one of them live with `likeness promote`",
                 "CURRENT",
             )
-        return text
+        return version
 
-    def promote(self, version: str) -> None:
-        """Make a version the live one, at once. DamagedVersionError when it has no readable manifest."""
+    def promote(self, version: str, before: str | None) -> None:
+        """Make a version the live one in place of `before`, at once; None: of none, or of what CURRENT does not name.
+
+        DamagedVersionError when it has no readable manifest, OvertakenError when another than `before` is live.
+        """
         self.read_version(version)
         self.check_lease()
-        with suppress(DamagedVersionError):  # an unreadable CURRENT is replaced here
-            before = self.current()
-            if before and before != version:
-                # First, because without this note the old version could be pruned while somebody still reads it.
-                self.storage.write_atomic(f"index/{before}/superseded", f"{version}\n".encode())
-        self.storage.write_atomic("CURRENT", f"{version}\n".encode())
+        if before and before != version:
+            # First: it would be pruned at once where nothing says that somebody may be reading it still.
+            self.storage.write_atomic(f"index/{before}/superseded", f"{version}\n".encode())
+
+        def replace(content: bytes) -> bytes:
+            now = _version_named(content)
+            if now not in (before, version):  # it names this one where the answer to an earlier try was lost
+                raise OvertakenError(
+                    f"index version {now} was made live meanwhile, so that stays and {version} is not live: look at "
+                    f"`likeness versions {self.location}`, and run this again if you still want it"
+                )
+            return f"{version}\n".encode()
+
+        update_file(self.storage, "CURRENT", replace)
 
     def superseded(self, version: str) -> tuple[str, datetime] | None:
         """Which version last took the place of this one, and when; None if none did."""
@@ -290,6 +304,12 @@ class Collection:
         data = sink.getvalue().to_pybytes()
         self.storage.write_atomic(path, data)
         return RowFile(path=path, rows=table.num_rows, size=len(data))
+
+
+def _version_named(content: bytes) -> str | None:
+    """What CURRENT names; None where that is no version."""
+    text = content.decode(errors="replace").strip()
+    return text if _VERSION.fullmatch(text) else None
 
 
 def _run_time(run_id: str) -> datetime | None:

@@ -1,6 +1,6 @@
 """Changes one small file of a collection so that two concurrent changes do not undo each other.
 
-In a folder the file is locked during the change. `index.conditional_bucket` does the same for object stores.
+In a folder a hidden file beside it is locked meanwhile. `index.conditional_bucket` is about object stores.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from index.disk import full_disk_named
+from index.disk import write_atomic
 from index.errors import CollectionError
 from index.storage import Storage
 
@@ -34,20 +34,17 @@ def update_file(storage: Storage, path: str, change: Change) -> None:
 
 def _update_local(path: Path, change: Change) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with full_disk_named(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+    lock = path.with_name(f".{path.name}.lock")  # the file itself is replaced, so that it is never half written
+    with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if os.fstat(file.fileno()).st_uid == os.geteuid():
-            # Every user who may add files to the folder may write this one; a umask would forbid that.
+            # Whoever may add files to the folder may lock this one, which a umask would forbid.
             with suppress(OSError):  # vfat and CIFS have no such modes
                 os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back when a process dies
         except OSError as error:
             raise CollectionError(f"{path} cannot be locked ({error}): expected a file system with locks") from error
-        content = file.read()
+        content = path.read_bytes() if path.exists() else b""
         changed = change(content)
         if changed != content:
-            file.seek(0)
-            file.write(changed)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
+            write_atomic(path, changed)

@@ -6,11 +6,13 @@ CollectionError
 ├── ModelMismatchError       vectors of two models would meet in one index
 ├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
 ├── DamagedVersionError      a file of an index version is missing, truncated or altered
-├── RecallTooLowError        a version's recall is below its target: it is complete, but not live
-├── RolledBackError          a version was rolled back: it does not go live again by itself
-├── LeaseError               another job is writing to the collection
-│   ├── LeaseHeldError       it holds the lease: nothing was done
-│   └── LeaseLostError       it has taken the lease over: nothing more is committed
+├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
+├── RolledBackError          a version that was rolled back: nothing goes back to it
+├── OvertakenError           somebody made another version live meanwhile: that stays
+├── LeaseError               another job writes to the collection
+│   ├── LeaseHeldError       it was there first: nothing was done
+│   └── LeaseLostError       it has taken over: nothing more is committed
+├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 ├── ShardsLostError          searchers that hold a part of the index do not answer
 └── QueryError               a query that cannot be answered: its shape, its values or its k
@@ -66,6 +68,10 @@ class RolledBackError(CollectionError):
     """A version was rolled back: it is complete, but does not go live unless it is promoted again."""
 
 
+class OvertakenError(CollectionError):
+    """Somebody made another version live meanwhile: that stays."""
+
+
 class LeaseError(CollectionError):
     """Another job is writing to the collection: try again later."""
 
@@ -76,6 +82,10 @@ class LeaseHeldError(LeaseError):
 
 class LeaseLostError(LeaseError):
     """Another job has taken the lease, since this one was silent for too long: nothing more is committed."""
+
+
+class UnreachableError(CollectionError, OSError):
+    """A bucket did not answer, or refused: what is in it is as it was. Whoever reads files expects an OSError."""
 
 
 class FactoryError(CollectionError):

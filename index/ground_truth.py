@@ -73,7 +73,7 @@ class HeldOut:
 
         Costs what the change costs: all rows are read only if too few neighbours would be left.
         """
-        gone = pc.is_in(pa.array(self.neighbours.ravel(), pa.string()), value_set=touched)
+        gone = pc.is_in(pa.array(self.neighbours.ravel(), touched.type), value_set=touched)
         old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
         new = self._among(segments, _blocks_of(segments, touched))
         scores = np.concatenate([old, new.scores], axis=1)

@@ -23,7 +23,7 @@ from obstore.exceptions import BaseError, GenericError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from index.clouds import ATTEMPTS, CONNECT_S, REQUEST_S, Bucket
-from index.errors import CollectionError
+from index.errors import CollectionError, UnreachableError
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -120,13 +120,13 @@ def get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
 
 
 def read(bucket: Bucket, key: str) -> bytes:
-    """`get` for a bucket and key. FileNotFoundError when it is missing, OSError when it cannot be read."""
+    """`get`, for who does not know the store. FileNotFoundError when it is missing, UnreachableError else."""
     with _as_os_error(bucket, key):
         return get(object_store(bucket), key)[0]
 
 
 def open_reader(bucket: Bucket, key: str) -> pa.NativeFile:
-    """A seekable object to read. FileNotFoundError when it is missing, OSError when it cannot be read.
+    """A seekable object to read. FileNotFoundError when it is missing, UnreachableError else.
 
     pyarrow's own reader fails on a store's error message that is longer than the read, such as a footer of 8 bytes.
     """
@@ -174,7 +174,10 @@ def _as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
     except BaseError as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise OSError(f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)})") from error
+        raise UnreachableError(
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)}): check the network and the "
+            "credentials, and try again"
+        ) from error
 
 
 def repeated(operation: Callable[[], T]) -> T:

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from index.errors import CollectionError, ModelMismatchError
 
 EMBEDDING = "embedding"
+
+TEXT = pa.large_string()
+"""Text in memory: that of all rows may be more than the 2 GiB of an array of `string`, which is what files have."""
 
 _COLUMNS: dict[str, pa.DataType] = {
     "image_id": pa.string(),
@@ -43,6 +47,15 @@ def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     """The fixed columns, then those metadata columns whose names are not taken."""
     fixed = [pa.field(name, embedding_type(dim) if name == EMBEDDING else kind) for name, kind in _COLUMNS.items()]
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
+
+
+def in_memory(schema: pa.Schema) -> pa.Schema:
+    """The columns of a file as they are held: texts as `TEXT`."""
+    return pa.schema([field.with_type(TEXT) if field.type == pa.string() else field for field in schema])
+
+
+def _in_files(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(pa.string()) if field.type == TEXT else field for field in schema])
 
 
 def metadata_columns(schema: pa.Schema) -> list[str]:
@@ -92,7 +105,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_rows(table: pa.Table) -> pa.Table:
-    """The table as it is written: every fixed column, of its type, then the metadata.
+    """The table as it is written: every fixed column, of its type, then the metadata, with texts as `string`.
 
     CollectionError when a column occurs twice or has another type, an id is null, or the embedding has no fixed length.
     """
@@ -102,21 +115,20 @@ def check_rows(table: pa.Table) -> pa.Table:
     embedding = table.schema.field(EMBEDDING).type if EMBEDDING in table.column_names else pa.null()
     if not pa.types.is_fixed_size_list(embedding):
         raise CollectionError(f"column {EMBEDDING!r}: expected fixed_size_list<float>[dim], got {embedding}")
-    rows = conform(table, row_schema(embedding.list_size, table.schema))
+    rows = conform(table, row_schema(embedding.list_size, _in_files(table.schema)))
     if rows.column("image_id").null_count:
         raise CollectionError(f"{rows.column('image_id').null_count} rows have no image_id: each needs one")
     return rows
 
 
 def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
-    """For each part, oldest first, the ascending positions of the rows whose ids no later part or row repeats."""
-    lengths = [len(part) for part in ids]
-    chunks = [chunk for part in ids for chunk in part.chunks]
-    keys = pa.chunked_array(chunks, type=pa.string())
-    table = pa.Table.from_arrays([keys, pa.array(np.arange(len(keys)))], names=["image_id", "position"])
-    last = table.group_by("image_id").aggregate([("position", "max")])
-    winners = np.sort(last.column("position_max").to_numpy())
-    bounds = np.cumsum([0, *lengths])
+    """For each part, oldest first, the ascending positions of the ids that no later part or row repeats."""
+    keys = pa.chunked_array([chunk for part in ids for chunk in part.chunks], TEXT)
+    first = pc.index_in(keys, value_set=keys).to_numpy()
+    last = np.full(len(keys), -1)
+    last[first] = np.arange(len(keys))  # where several rows have one first, the last of them stays
+    winners = np.sort(last[last >= 0])
+    bounds = np.cumsum([0, *map(len, ids)])
     cuts = np.searchsorted(winners, bounds)
     return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
 

@@ -308,7 +308,7 @@ class Segment:
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
-        slots = pc.index_in(self._ids, value_set=ids).fill_null(-1).to_numpy()
+        slots = pc.index_in(self._ids.cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
         here = np.flatnonzero((slots >= 0) & self._live_mask)
         found = np.full(len(ids), -1, np.int64)
         found[slots[here]] = here

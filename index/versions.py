@@ -67,14 +67,15 @@ def live_manifest(collection: Collection) -> VersionManifest | None:
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
-    """Make a version the live one, once every byte of it has been verified.
+    """Make a version the live one, once every byte of it has been verified; in a bucket the size of every file.
 
-    DamagedVersionError names a damaged file; the live version then stays live. A version whose recall is below its
-    target is promoted too: the caller decides.
+    DamagedVersionError names the file that is not whole: the live version then stays as it is. A version whose
+    recall is below its target is promoted too: that is for whoever names it to decide. OvertakenError when somebody
+    makes another version live at the same moment.
     """
     manifest = collection.read_version(version)
-    check_version(collection, manifest)
-    collection.promote(version)
+    check_version(collection, manifest, verify=collection.storage.is_local)
+    collection.promote(version, live_version(collection))
     collection.storage.delete(_mark(version))
     return manifest
 
@@ -82,9 +83,10 @@ def promote(collection: Collection, version: str) -> VersionManifest:
 def rollback(collection: Collection) -> RolledBack:
     """Make the newest good version before the live one live.
 
-    A version is good if its files are whole, its recall meets its target, and it was not rolled back itself. The
-    version that is left now is marked as rolled back. DamagedVersionError when none is good, with the reason of each;
-    EmptyCollectionError when no version is live.
+    Good is what is whole, meets the recall that was asked for and was not rolled back itself: that is remembered of
+    the version that is left now. Of a bucket's files the sizes are checked: a server verifies every byte when it opens
+    them. DamagedVersionError when none is good, with the reason of each; EmptyCollectionError when no version is live,
+    OvertakenError when another is by now.
     """
     before = collection.current()
     if before is None:
@@ -92,13 +94,13 @@ def rollback(collection: Collection) -> RolledBack:
     skipped: dict[str, str] = {}
     for name in _older(collection, before):
         try:
-            manifest = require_good(collection, name)
+            manifest = require_good(collection, name, verify=collection.storage.is_local)
         except NOT_GOOD as error:
             skipped[name] = str(error)
             continue
         # First, because a rollback that was cut short is repeated, and must not come back to this version.
         pass_over(collection, before)
-        collection.promote(name)
+        collection.promote(name, before)
         return RolledBack(manifest=manifest, before=before, skipped=skipped)
     reasons = "; ".join(skipped.values()) or "there is no older one"
     raise DamagedVersionError(

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher, FetchPolicy
+from index.rows import TEXT
 
 UNREADABLE: Final = ""
 """In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
@@ -31,4 +32,4 @@ def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
             return None if error.retryable else UNREADABLE
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return pa.array(pool.map(hash_of, uris), pa.string())
+        return pa.array(pool.map(hash_of, uris), TEXT)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,7 @@ KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help=
 NameOption = Annotated[str, typer.Option(help="Whose key it is, for logs and for removing it.")]
 
 _DEFAULT_FILE = Path("likeness-keys.json")
+_OPEN_FILES = 65_536
 
 keys = typer.Typer(
     no_args_is_help=True,
@@ -102,6 +104,9 @@ def serve(
     )
     if searchers is not None and settings.shards is None:
         raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
+    # Each connection is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
     if local:
         from api.local import run_local
 

@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from index.rows import TEXT
 from jobs.errors import SourceError
 from jobs.files import SourceFile, extension
 from jobs.listing import Column, as_text, listing_table
@@ -53,13 +54,13 @@ def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
         )
     uris = _absolute(file, _texts(file, table, uri_column))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
-    numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], pa.string())
+    numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
     return listing_table({"image_id": _first_of(_ids(table), uris, numbers), "uri": uris}, metadata)
 
 
 def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
     """Rows of a Parquet file with the images in it: `uri` names the cell."""
-    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], pa.string())
+    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
     columns: dict[str, Column | list[Any]] = {
         "image_id": _first_of(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
         "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
@@ -88,7 +89,7 @@ def _check_names(file: SourceFile, names: list[str]) -> None:
 def _ids(table: pa.Table) -> Column:
     """The column `id` as text; null where there is none and where it is empty."""
     if ID_COLUMN not in table.column_names:
-        return pa.nulls(table.num_rows, pa.string())
+        return pa.nulls(table.num_rows, TEXT)
     return _no_empty(as_text(table[ID_COLUMN]))
 
 
@@ -97,11 +98,11 @@ def _texts(file: SourceFile, table: pa.Table, name: str) -> Column:
     kind = type_.value_type if pa.types.is_dictionary(type_) else type_
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
         raise SourceError(f"{file.uri}: expected paths or URLs in column `{name}`, got {type_}")
-    return table[name].cast(pa.string())
+    return table[name].cast(TEXT)
 
 
 def _no_empty(texts: Column) -> Column:
-    found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, pa.string()), texts)
+    found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, TEXT), texts)
     return found
 
 
@@ -113,8 +114,8 @@ def _first_of(*columns: Column) -> Column:
 def _absolute(file: SourceFile, uris: Column) -> Column:
     """Paths in a list are relative to the list's own folder; empty ones are null."""
     uris = _no_empty(pc.utf8_trim_whitespace(uris))
-    folder = pa.scalar(file.uri.rpartition("/")[0])
-    below = pc.binary_join_element_wise(folder, uris, pa.scalar("/"))  # type: ignore[call-overload]  # takes both
+    folder = pa.scalar(file.uri.rpartition("/")[0], TEXT)
+    below = pc.binary_join_element_wise(folder, uris, pa.scalar("/", TEXT))  # type: ignore[call-overload]  # takes both
     whole = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
     found: Column = pc.if_else(whole, uris, below)
     return found

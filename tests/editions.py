@@ -16,6 +16,7 @@ from index.build import build_index
 from index.collection import Collection
 from index.records import ModelRecord
 from index.rows import row_schema
+from index.versions import promote
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.gallery import plan_exhibit
 from jobs.demo.train import build_model
@@ -62,7 +63,7 @@ def make_editions(folder: Path, *, demo: int) -> Editions:
         by_version[manifest.version] = Edition(
             version=manifest.version, number=number, ntotal=manifest.ntotal, model=embedder.identity.fingerprint
         )
-    collection.promote(next(iter(by_version)))
+    promote(collection, next(iter(by_version)))
     return Editions(collection=collection, pictures=pictures, by_version=by_version)
 
 

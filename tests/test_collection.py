@@ -21,8 +21,9 @@ from index.collection import Collection
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.live import LiveRows
 from index.records import ModelRecord
-from index.rows import FIXED, metadata_columns, newest
+from index.rows import FIXED, TEXT, metadata_columns, newest
 from index.storage import Storage
+from index.update import touched_ids
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 
@@ -188,10 +189,27 @@ def test_the_fold_agrees_with_a_dict(tmp_path_factory: pytest.TempPathFactory, r
 
 
 def test_many_ids_fold() -> None:
-    ids = [pa.chunked_array([pa.array(np.arange(start, 200_000).astype(str))]) for start in (0, 80_000)]
+    ids = [pa.chunked_array([pa.array(np.arange(start, 200_000).astype(str), TEXT)]) for start in (0, 80_000)]
     old, new = newest(ids)
     assert np.array_equal(old, np.arange(80_000))
     assert np.array_equal(new, np.arange(120_000))
+
+
+def test_texts_of_all_rows_have_no_limit_in_memory_and_files_stay_as_they_are(collection: Collection) -> None:
+    label = pa.array(["cat"], pa.large_string())
+    run = add_run(collection, rows(["a"], metadata={"label": label}), deletes=["gone"])
+    assert run.deletes
+    for file in (run.files[0], run.deletes):
+        schema = pq.read_schema(f"{collection.location}/{file.path}")
+        assert pa.large_string() not in schema.types
+        assert schema.field("image_id").type == pa.string()
+    live = LiveRows.of_runs(collection.storage, [run])
+    texts = ("image_id", "uri", "content_hash", "etag", "error_message", "label")
+    assert {live.read().schema.field(name).type for name in texts} == {pa.large_string()}
+    assert {live.read(texts).schema.field(name).type for name in texts} == {pa.large_string()}
+    assert {batch.schema.field(name).type for batch in live.embedded() for name in texts} == {pa.string()}
+    assert touched_ids(collection.storage, [run], live).to_pylist() == ["gone", "a"]
+    assert touched_ids(collection.storage, [run], live).type == pa.large_string()
 
 
 def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -> None:
@@ -210,7 +228,7 @@ def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -
 def test_types_that_no_string_can_hold_are_refused_by_name(collection: Collection) -> None:
     add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
     add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
-    with pytest.raises(CollectionError, match="column 'tags': expected string, got struct"):
+    with pytest.raises(CollectionError, match="column 'tags': expected large_string, got struct"):
         collection.live_rows()
     assert live_ids(collection) == ["a", "b"]
 

@@ -30,7 +30,7 @@ from index.segment import Segment
 from index.segment_job import SegmentJob
 from index.vector_file import flat_header
 from index.version_build import VersionBuild
-from index.versions import list_versions, rollback
+from index.versions import list_versions, promote, rollback
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
@@ -144,10 +144,10 @@ def test_a_version_can_be_built_without_going_live_and_promoted_later(collection
     assert build_index(collection, promote=False).version == "000002"
     assert Searcher.open(collection).ntotal == 250
     assert Searcher.open(collection, "000002").ntotal == 251
-    collection.promote("000002")
+    promote(collection, "000002")
     assert Searcher.open(collection).ntotal == 251
     with pytest.raises(DamagedVersionError, match="other versions: 000001, 000002"):
-        collection.promote("000009")
+        promote(collection, "000009")
     assert collection.current() == "000002"
 
 

@@ -13,6 +13,7 @@ from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError
 from index.ground_truth import HeldOut
 from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
+from index.versions import promote
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:04d}" for number in range(600)]
@@ -216,7 +217,7 @@ def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) 
     assert collection.current() == "000001"
     searcher = Searcher.open(collection, "000002")
     assert searcher.search(vectors[:1], 1)[0][0].image_id == "0000"
-    collection.promote("000002")
+    promote(collection, "000002")
     assert Searcher.open(collection).version == "000002"
 
 

@@ -152,7 +152,7 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
         with pytest.raises(LeaseLostError):
             build_index(slept, rebuild=True)
         with pytest.raises(LeaseLostError):
-            slept.promote("000001")
+            slept.promote("000001", "000001")
     assert len(collection.runs()) == 1
     assert collection.versions() == ["000001"]
     assert held_record(collection).token == "another"  # and it is left to its owner
@@ -215,7 +215,7 @@ def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) 
     try:
         tmp_path.chmod(0o775)
         with writing(Collection.create_or_open(str(tmp_path)), "index"):
-            assert (tmp_path / LEASE).stat().st_mode & 0o777 == 0o664
+            assert (tmp_path / f".{LEASE}.lock").stat().st_mode & 0o777 == 0o664  # the lease itself is replaced
     finally:
         os.umask(before)
 

@@ -191,8 +191,8 @@ def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
         "key": [str(key), None],
     }
     assert listing.schema.field("count").type == pa.int16()
-    for name in ("kind", "nothing", "large", "tags", "nested"):
-        assert listing.schema.field(name).type == pa.string()
+    for name in (*("image_id", "uri", "etag"), *("kind", "nothing", "large", "tags", "nested", "lists.of", "key")):
+        assert listing.schema.field(name).type == pa.large_string()
 
 
 def test_metadata_does_not_take_a_rows_own_names(tmp_path: Path) -> None:

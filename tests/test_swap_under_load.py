@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from index.versions import promote
 from tests.editions import Editions, check_of_one_version, make_editions
 from tests.load import Asked, Load, crowd, eventually, load, milliseconds
 from tests.served import Served, serving
@@ -43,7 +44,7 @@ def swap_under_load(served: Served, editions: Editions) -> None:
         time.sleep(_NORMAL_S)
         swaps = time.monotonic()
         for version in sequence(editions):
-            editions.collection.promote(version)
+            promote(editions.collection, version)
             eventually(partial(answers, served, version), f"{version} answers")
             time.sleep(_BETWEEN_SWAPS_S)
         swapped = time.monotonic()
@@ -77,6 +78,6 @@ def test_on_the_local_server(editions: Editions, tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_on_ray_serve(editions: Editions, tmp_path: Path) -> None:
-    editions.collection.promote(editions.names[0])
+    promote(editions.collection, editions.names[0])
     with serving(editions.collection.location, tmp_path / "log", **_SETTINGS) as served:
         swap_under_load(served, editions)

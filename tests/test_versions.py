@@ -5,17 +5,20 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from index.build import build_index
 from index.collection import Collection
-from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError
+from index.conditional import Change, update_file
+from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError, OvertakenError
 from index.lease import writing
 from index.prune import ABANDONED, prune
+from index.records import VersionManifest
 from index.search import Searcher
 from index.storage import Storage
-from index.versions import list_versions, open_last_good, promote, rollback
+from index.versions import list_versions, open_last_good, promote, require_good, rollback
 from tests.hand_made import add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(50)]
@@ -123,6 +126,53 @@ def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkey
             rollback(collection)
     assert Searcher.open(collection).version == "000005"
     assert rollback(collection).manifest.version == "000004"
+
+
+def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(*arguments: Any, **options: Any) -> VersionManifest:
+        monkeypatch.setattr("index.versions.require_good", require_good)
+        add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
+        assert build_index(collection).version == "000006"
+        return require_good(*arguments, **options)
+
+    monkeypatch.setattr("index.versions.require_good", meanwhile)
+    with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so that stays and 000004 is not"):
+        rollback(collection)
+    assert collection.current() == "000006"
+    # It was 000005 that somebody wanted to leave.
+    assert rollback(collection).manifest.version == "000004"
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_of_two_who_choose_a_version_at_once_one_is_told(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = str(tmp_path / "chosen") if where == "folder" else request.getfixturevalue("bucket").address("chosen")
+    collection = Collection.create_or_open(home)
+    for number in range(3):
+        add_run(collection, rows([f"{number}"], unit_vectors(1, seed=number)))
+        build_index(collection)
+
+    def meanwhile(storage: Storage, path: str, change: Change) -> None:
+        monkeypatch.setattr("index.collection.update_file", update_file)
+        promote(collection, "000001")
+        update_file(storage, path, change)
+
+    add_run(collection, rows(["new"], unit_vectors(1, seed=9)))
+    monkeypatch.setattr("index.collection.update_file", meanwhile)
+    with pytest.raises(OvertakenError, match="index version 000001 was made live while 000004 was built"):
+        build_index(collection)
+    assert collection.current() == "000001"
+    assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000004"]
+
+
+def test_a_current_that_cannot_be_read_is_replaced_by_a_promotion(collection: Collection) -> None:
+    current = Path(collection.location) / "CURRENT"
+    current.write_bytes(b"")
+    with pytest.raises(DamagedVersionError, match="CURRENT holds ''"):
+        collection.current()
+    promote(collection, "000003")
+    assert current.read_bytes() == b"000003\n"
 
 
 def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> None:
