@@ -1,4 +1,4 @@
-"""Shards of the index in replicas of their own, and the Searcher that asks them. Uses Ray, as `api.deployment` does."""
+"""Shards of the index in replicas of their own, and the Searcher that calls them. Uses Ray, like `api.deployment`."""
 
 import asyncio
 import logging
@@ -28,17 +28,17 @@ logger = logging.getLogger(__name__)
 
 # A version's files may have to come from a bucket first.
 _OPEN_TIMEOUT_S: Final = 900.0
-# A shard that was lost is waited for no longer than this, but once in a while: it would hold up every search.
+# A lost shard gets only this time, except for one full wait now and then: otherwise it would delay every search.
 _LOST_TIMEOUT_S: Final = 0.25
 _TRY_AGAIN_S: Final = 1.0
 
 
 class SearcherReplica:
-    """Searches the shard `number` of the version that each call names, and opens it first where it does not hold it.
+    """Searches the shard `number` of the version that each call names, and opens that first if it does not hold it.
 
     So a replica that is new, or that has missed a change of versions, answers like the others. The live version is
-    opened at once, so that a replica is not there before it can search. Where that fails an older version may still
-    be what is served: it is opened when it is asked for.
+    opened at the start, so that a replica is not ready before it can search. If that fails, an older version may still
+    be served: it is opened by the first call that names it.
     """
 
     def __init__(self, settings: ServeSettings, number: int) -> None:
@@ -59,7 +59,7 @@ class SearcherReplica:
         await self._shards.make(version, partial(self._opened, version))
 
     async def call(self, version: str, method: str, arguments: tuple[Any, ...]) -> Any:
-        """What the method of Shard answers. Raises CollectionError, OSError when the version cannot be opened."""
+        """The result of Shard's method. Raises CollectionError, OSError when the version cannot be opened."""
         shard = await self._shards.call(version, partial(self._opened, version))
         return await asyncio.to_thread(getattr(shard, method), *arguments)
 
@@ -69,14 +69,14 @@ class SearcherReplica:
 
 
 class Searchers:
-    """The SearcherReplicas of all shards, from where they are asked. Thread-safe; not for an event loop's thread."""
+    """The caller's side of the SearcherReplicas of all shards. Thread-safe; not for an event loop's thread."""
 
     def __init__(self, handles: Sequence[DeploymentHandle[Any]], timeout_s: float) -> None:
         self._handles = list(handles)
         self._timeout_s = timeout_s
 
     def open(self, collection: Collection, version: str | None = None) -> Searcher:
-        """A searcher of the version, once every replica of every shard holds it; None: of the live one.
+        """A searcher of the version (None: the live one), once every replica of every shard holds it.
 
         Raises CollectionError, and the Problem `shard-unavailable` when replicas do not answer.
         """
@@ -102,9 +102,9 @@ class Searchers:
 
 
 class Asked:
-    """Asks the shards of one version. Thread-safe.
+    """Calls the shards of one version. Thread-safe.
 
-    What a replica that dies leaves undone another one is asked for. A shard that has not answered within `timeout_s` is
+    If a replica dies, its calls are made again at another one. A shard that has not answered within `timeout_s` is
     lost; until it answers again it gets a quarter of a second, and the whole time once a second.
     """
 
@@ -112,8 +112,8 @@ class Asked:
         self._handles = handles
         self._version = version
         self._timeout_s = timeout_s
-        self._lost: dict[int, float] = {}  # when it was last given the whole time
-        self._answered: dict[int, float] = {}  # when it last did
+        self._lost: dict[int, float] = {}  # when the shard last got the whole time
+        self._answered: dict[int, float] = {}  # when it last answered
         self._lock = threading.Lock()
 
     def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
@@ -123,7 +123,7 @@ class Asked:
         begin = {number: self._begin(number, call) for number, call in calls.items()}
         begun = {number: call() for number, call in begin.items()}
         answers: dict[int, Any] = {}
-        # Those that are known to be lost first: their time ends first.
+        # Lost shards come first: their time ends first.
         for number in sorted(calls, key=waits.__getitem__):
             try:
                 answers[number] = answer(begin[number], begun[number], started + waits[number])
@@ -154,13 +154,13 @@ class Asked:
                     self._answered[number] = now
                     if self._lost.pop(number, None) is not None:
                         logger.warning("shard %d answers again", number)
-                # One that others have heard since is not lost.
+                # A shard that has answered another thread since is not lost.
                 elif waited == self._timeout_s and self._answered.get(number, started) <= started:
                     self._lost[number] = now
 
 
 def _require_opened(outcomes: Sequence[Any]) -> None:
-    """Raises why a replica could not open the version. One that has died opens the live one when it is replaced."""
+    """Raises the error of a replica that could not open the version. A dead one's successor opens the live version."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
             raise outcome

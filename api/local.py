@@ -64,7 +64,7 @@ def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens on the address while the block lasts. Raises ListenError where somebody else does."""
+    """A socket that listens on the address while the block lasts. Raises ListenError when another process does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

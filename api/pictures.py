@@ -13,8 +13,8 @@ from embedder.fetch import Fetcher
 from embedder.formats import SUPPORTED, picture_format
 from embedder.images import thumbnail
 
-# Only these are named to a browser: whatever else a file may be, it is never a page.
-# (Pillow says "mpo" of the JPEGs with a second picture behind the first that many cameras write.)
+# A browser is told only these types: whatever else a file may be, it is never shown as a page.
+# (Many cameras write JPEGs with a second picture after the first, which Pillow calls "mpo".)
 _MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED} | {"mpo": "image/jpeg"}
 
 
@@ -32,9 +32,9 @@ class Picture:
 
 
 class Pictures:
-    """Reads pictures by their rows, through a fetcher that may read what the operator chose. Thread-safe.
+    """Reads pictures by their rows, through a fetcher that may read the operator's sources. Thread-safe.
 
-    Thumbnails are cached. `decoding` bounds how many pictures are decoded at once.
+    Thumbnails are cached. `decoding` limits how many pictures are decoded at once.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Pictures:
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
-            # The error's message may name the operator's paths and buckets: the reason is enough for a caller.
+            # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             raise Problem(
                 "picture-not-found" if gone else "picture-unavailable",
@@ -66,12 +66,12 @@ class Pictures:
         media_type = _MEDIA_TYPES.get(row["format"], "application/octet-stream")
         data = self._fetcher.fetch(row["uri"])
         if picture_format(data) is None:
-            # Its host may lead elsewhere by now, and what answers there is not for callers.
+            # The address may lead elsewhere by now, and such content is not for callers.
             raise ImageError("not_an_image", "expected the picture that was embedded, got something else")
         return Picture.of(data, media_type)
 
     def _thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
-        # The row of a file that has changed differs in one of these, once it has been embedded again.
+        # If a file has changed, its row differs in one of these once it has been embedded again.
         key = (*(row[name] for name in ("uri", "content_hash", "modified", "etag", "size")), size)
         cached = self._thumbnails.get(key)
         if cached is not None:

@@ -13,7 +13,7 @@ from api.schemas import ImageOut
 from api.service import SearchService
 from index.search import Searcher
 
-# What a picture's file holds was chosen by whoever made it: a browser must never take it for a page of ours.
+# The content of a picture's file is untrusted: a browser must never take it for a page of ours.
 _PICTURE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -25,7 +25,7 @@ def image_routes(service: SearchService) -> APIRouter:
     """`GET /images/{id}` and its picture."""
     router = APIRouter(prefix="/images", tags=["images"])
 
-    # Above the row's route, whose path would match as well.
+    # Before the row's route, whose path would match too.
     @router.get(
         "/{image_id:path}/picture",
         summary="The picture of an image: its file, or a thumbnail",
@@ -77,6 +77,6 @@ async def _row_response(searcher: Searcher, image_id: str, *, missing: str) -> R
 
 
 def _has(request: Request, etag: str) -> bool:
-    """Whether the caller holds this very picture."""
+    """Whether the caller already has exactly this picture."""
     given = request.headers.get("if-none-match", "")
     return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in given.split(","))

@@ -31,7 +31,7 @@ _HEADERS: Final = {
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Asked for anew each time, and mostly answered with 304: the page and its server are of one release.
+    # Revalidated each time, mostly with a 304, since the page and its server must be of one release.
     "Cache-Control": "no-cache",
 }
 

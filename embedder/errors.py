@@ -42,7 +42,7 @@ class ImageError(Rejected):
 
 
 class FetchError(Rejected):
-    """The bytes of a picture could not be had."""
+    """The bytes of a picture could not be fetched."""
 
     stage = "fetch"
 

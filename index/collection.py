@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", RunStart, RunManifest)
 
 HISTORY = "history"
-"""Where jobs write down what became of them."""
+"""Where jobs record their outcomes."""
 
 _MEMBERS = {"runs", "index", "CURRENT"}
 _IDS = pa.schema([("image_id", pa.string())])
@@ -51,7 +51,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Collection:
-    """Runs of rows and versions of an index below one location. Without a lease stateless: cheap to pickle."""
+    """Runs of rows and index versions below one location. Stateless without a lease, so it is cheap to pickle."""
 
     storage: Storage
     lease: Lease | None = field(default=None, compare=False)
@@ -66,7 +66,7 @@ class Collection:
 
     @classmethod
     def planned(cls, location: str) -> Collection:
-        """What `create_or_open` returns, with nothing made: where there is no collection, one without runs."""
+        """Like `create_or_open`, but creates nothing: if there is no collection, it has no runs."""
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
@@ -97,19 +97,19 @@ class Collection:
         return self.storage.location
 
     def check_lease(self) -> None:
-        """LeaseLostError when the lease that is held has gone to another job."""
+        """LeaseLostError when another job has taken the lease."""
         if self.lease:
             self.lease.check()
 
     def check_lease_lately(self) -> None:
-        """`check_lease` between commits, as often as one likes: it seldom asks the storage."""
+        """`check_lease` for between commits: cheap, because it seldom asks the storage."""
         if self.lease:
             self.lease.check_lately()
 
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        """Committed runs, oldest first. DamagedRunError names a manifest that cannot be believed."""
+        """Committed runs, oldest first. DamagedRunError names a damaged manifest."""
         paths = [f"{folder}/manifest.json" for folder in self._run_folders()]
         return [self._read_run(path, RunManifest) for path in paths if self.storage.is_file(path)]
 
@@ -134,7 +134,7 @@ class Collection:
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
-        """Write rows as `runs/<run_id>/rows/<name>.parquet`, whole or not at all, over one of that name.
+        """Write rows as `runs/<run_id>/rows/<name>.parquet`, atomically, replacing a file of that name.
 
         Missing fixed columns become null. CollectionError when a column is twice there or of another type,
         an id is null or the embedding has no fixed length.
@@ -153,12 +153,12 @@ class Collection:
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
-        """What a manifest says of a row file that is there already."""
+        """The manifest's entry for an existing row file."""
         with self.storage.open_input(path) as file:
             return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=file.size())
 
     def commit_run(self, manifest: RunManifest) -> None:
-        """Make a run's rows count. DamagedRunError when a file that it names is missing or has changed."""
+        """Make a run's rows live. DamagedRunError when a file that it names is missing or has changed."""
 
         def require_whole(file: RowFile) -> None:
             with suppress(FileNotFoundError):
@@ -254,7 +254,7 @@ class Collection:
         update_file(self.storage, "CURRENT", replace)
 
     def superseded(self, version: str) -> tuple[str, datetime] | None:
-        """Which version was made live in place of this one the last time, and when; None where none was."""
+        """Which version last took the place of this one, and when; None if none did."""
         path = f"index/{version}/superseded"
         try:
             return self.storage.read(path).decode().strip(), self.storage.modified(path)
@@ -276,7 +276,7 @@ class Collection:
             ) from error
 
     def other_versions(self, version: str = "") -> str:
-        """The complete versions apart from one, for a message."""
+        """The complete versions except one, for a message."""
         return ", ".join(name for name in self.versions() if name != version) or "none"
 
     def _run_folders(self) -> list[str]:
@@ -296,8 +296,8 @@ class Collection:
             sink,
             compression="zstd",
             write_page_checksum=True,
-            # A dictionary of vectors, no two of which are alike, makes a file half as large again; their bytes apart by
-            # significance a tenth smaller, and both are read and written faster.
+            # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
+            # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
             use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
             use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
         )

@@ -61,11 +61,11 @@ class DamagedVersionError(_DamagedFileError):
 
 
 class RecallTooLowError(CollectionError):
-    """A version answers worse than was asked for: it is complete, and not live."""
+    """A version's recall is below its target: it is complete, but not live."""
 
 
 class RolledBackError(CollectionError):
-    """A version that was rolled back: it is complete, and nothing goes back to it unless it is promoted again."""
+    """A version was rolled back: it is complete, but does not go live unless it is promoted again."""
 
 
 class OvertakenError(CollectionError):
@@ -73,15 +73,15 @@ class OvertakenError(CollectionError):
 
 
 class LeaseError(CollectionError):
-    """Another job writes to the collection: to be tried again later."""
+    """Another job is writing to the collection: try again later."""
 
 
 class LeaseHeldError(LeaseError):
-    """Another job was there first: nothing was done."""
+    """Another job holds the lease: nothing was done."""
 
 
 class LeaseLostError(LeaseError):
-    """Another job has taken over, since this one was silent for too long: nothing more is committed."""
+    """Another job has taken the lease, since this one was silent for too long: nothing more is committed."""
 
 
 class UnreachableError(CollectionError, OSError):

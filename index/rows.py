@@ -1,4 +1,4 @@
-"""The columns of a row: one image seen by a run, embedded or rejected with a reason."""
+"""The columns of a row. A row is one image seen by a run, embedded or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "width": pa.int32(),
     "height": pa.int32(),
     "format": pa.string(),
-    EMBEDDING: pa.null(),  # stands for fixed_size_list<float32>[dim], see embedding_type
+    EMBEDDING: pa.null(),  # a placeholder for fixed_size_list<float32>[dim], see embedding_type
     "error_stage": pa.string(),
     "error_reason": pa.string(),
     "error_message": pa.string(),
@@ -64,10 +64,10 @@ def metadata_columns(schema: pa.Schema) -> list[str]:
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema that the rows of all files fit. ModelMismatchError when their vectors differ in length.
+    """One schema for the rows of all files. ModelMismatchError when their vectors differ in length.
 
-    Types of a metadata column are promoted where one holds the other (int to float, null to anything);
-    where none does, the column becomes a string.
+    Types of a metadata column are promoted if one can hold the other (int to float, null to anything); otherwise the
+    column becomes a string.
     """
     dims = sorted({schema.field(EMBEDDING).type.list_size for schema in schemas})
     if len(dims) > 1:
@@ -107,12 +107,11 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def check_rows(table: pa.Table) -> pa.Table:
     """The table as it is written: every fixed column, of its type, then the metadata, with texts as `string`.
 
-    CollectionError when a column is there twice or of another type, an id is null or the embedding has no
-    fixed length.
+    CollectionError when a column occurs twice or has another type, an id is null, or the embedding has no fixed length.
     """
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
-        raise CollectionError(f"columns are there more than once: {', '.join(twice)}; rename the source's")
+        raise CollectionError(f"columns occur more than once: {', '.join(twice)}; rename the source's")
     embedding = table.schema.field(EMBEDDING).type if EMBEDDING in table.column_names else pa.null()
     if not pa.types.is_fixed_size_list(embedding):
         raise CollectionError(f"column {EMBEDDING!r}: expected fixed_size_list<float>[dim], got {embedding}")

@@ -1,4 +1,4 @@
-"""Where the segments of an index are built: in this process, or as tasks of Ray."""
+"""Builds the segments of an index in this process, or as Ray tasks."""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _WORTH_RAY = 500_000
 
 
 def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) -> RunJobs:
-    """For `build_index`: segments as tasks of the cluster at `address`, or of one started here where that pays.
+    """For `build_index`: builds segments as tasks of the cluster at `address`, or of one started here if it pays.
 
     The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
     for one, or workers die of it again and again.
@@ -28,7 +28,7 @@ def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) 
     def run_jobs(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
         if not _worth_ray(jobs, address):
             return run_here(jobs)
-        # Imported late: Ray takes seconds, which a small index should not cost.
+        # Imported late: a small index should not cost the seconds that Ray takes.
         from jobs.cluster import ray_cluster
         from jobs.segment_tasks import build_on_cluster
 
@@ -39,7 +39,7 @@ def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) 
 
 
 def _worth_ray(jobs: Sequence[SegmentJob], address: str | None) -> bool:
-    # An update that merges reads segments that are open here, and pickled they would be copied whole.
+    # An update that merges reads segments that are open here; pickling would copy them whole.
     if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
         return False
     return address is not None or (len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY)

@@ -1,4 +1,4 @@
-"""Which model a collection is to be brought up to date with, found without loading it where it is known."""
+"""Finds the model for an update of a collection, without loading it if it is known."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from jobs.run import model_record
 
 
 def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
-    """The model that was asked for, else that of the live index, else that of the newest run.
+    """The requested model, else that of the live index, else that of the newest run.
 
-    Raises `UsageError` where nothing says which, and what `Checkpoint.find` and loading raise.
+    Raises `UsageError` when there is none of these, and what `Checkpoint.find` and loading raise.
     """
     known = _known_models(collection)
     if load is None:
@@ -31,7 +31,7 @@ def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecor
 
 
 def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
-    """How the model's pictures are cut. `OtherModelError` where another model lies in its place now."""
+    """How the model's pictures are cropped. `OtherModelError` when there is another model in its place now."""
     checkpoint = Checkpoint.find(load.model, load.revision)
     if checkpoint.fingerprint() != model.fingerprint:
         found = model_record(replace(load, device="cpu")().identity)

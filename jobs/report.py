@@ -1,4 +1,4 @@
-"""What an embedding job came to, for people: a progress bar while it runs and a table at its end."""
+"""The output of an embedding job: a progress bar while it runs, and a table at its end."""
 
 import math
 from collections import Counter
@@ -19,9 +19,9 @@ from jobs.stages import BlockSummary
 class EmbedReport:
     """Counts and seconds of a job.
 
-    `reject_reasons` counts all rejects of the source, old ones too; `retryable` are those of `rejected` that the next
-    job tries again, known once the run is committed. `*_seconds` add up over workers and may exceed
-    `seconds`, which is the clock's. `actors`: when each began its first block, and ended its last.
+    `reject_reasons` counts all rejects of the source, including old ones. `retryable` are the `rejected` images that
+    the next job tries again, known once the run is committed. `*_seconds` are summed over workers and may exceed
+    `seconds`, which is elapsed time. `actors`: when each began its first block and ended its last.
     """
 
     listed: int
@@ -40,7 +40,7 @@ class EmbedReport:
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """A report of a job that has not begun."""
+        """The report of a job that has not begun."""
         known = count_reasons(rejects_of(plan.listing, plan.live))
         return cls(listed=plan.listing.num_rows, already_there=plan.already_there, reject_reasons=known)
 
@@ -62,7 +62,7 @@ class EmbedReport:
 
     @property
     def images_per_second(self) -> float:
-        """Images embedded or rejected per second, the start-up of Ray and of the model apart."""
+        """Images embedded or rejected per second, without the start-up of Ray and the model."""
         return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
 
     @property
@@ -72,12 +72,12 @@ class EmbedReport:
 
     @property
     def _actor_seconds(self) -> float:
-        """From the first block of each actor to the end of its last: some may have come later, and some been lost."""
+        """Sum of each actor's time from its first block to its last: some may have started later, or been lost."""
         return sum(ended - began for began, ended in self.actors.values())
 
     @property
     def bottleneck(self) -> str:
-        """The stage that the others waited for: the model if it was nearly always busy, else what supplies it."""
+        """The stage that the others waited for: the model if it was nearly always busy, else its supply of images."""
         if not self.seconds:
             return "nothing to do"
         busy = (self.model_seconds + self.write_seconds) / self._actor_seconds
@@ -123,7 +123,7 @@ class ProgressBar:
 
 
 def count_reasons(rejects: pa.Table) -> Counter[str]:
-    """How often each reason occurs in rows of rejects. Of equally frequent ones the first by name comes first."""
+    """How often each reason occurs in rows of rejects; equally frequent ones are in the order of their names."""
     return Counter(sorted(map(str, rejects["error_reason"].to_pylist())))
 
 

@@ -34,7 +34,7 @@ def _run(
     request: EmbedRequest, listing: pa.Table, source: str, collection: Collection, console: Console
 ) -> EmbedReport:
     with console.status(f"reading the model {request.load.model}"):
-        # Loaded here as well as in the actors: what it is decides what there is to do, and a mistake shows at once.
+        # Loaded here too, not only in the actors: it decides which images are to do, and a mistake shows at once.
         loaded = replace(request.load, device="cpu")()
         model, crop = model_record(loaded.identity), loaded.crop
         del loaded

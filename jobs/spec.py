@@ -1,4 +1,4 @@
-"""A job in a file: what `likeness reembed --spec` and `likeness schedule` are to do, in YAML."""
+"""A job in a file, in YAML, for `likeness reembed --spec` and `likeness schedule`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class JobSpec(_Section):
     )
 
     def settings(self) -> ReembedSettings:
-        """What re-embedding is asked to do."""
+        """The settings for `jobs.reembed`."""
         resources = self.resources
         return ReembedSettings(
             source=self.source,
@@ -196,7 +196,7 @@ _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 def read_spec(path: Path) -> JobSpec:
     """The job in a file. SpecError names the file, and each line and field with what was expected there."""
     try:
-        with path.open(encoding="utf-8") as file:  # of a string, errors show the line, and with it a secret
+        with path.open(encoding="utf-8") as file:  # given a string, errors show the line, and with it a secret
             loader = _Loader(file)
             node = loader.get_single_node()
             content = loader.construct_document(node) if node else None
@@ -227,7 +227,7 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         message = "is missing"
     elif error["type"] == "extra_forbidden":
         message = "is no field of a job: deploy/job.schema.json lists them"
-    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secrets
+    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"

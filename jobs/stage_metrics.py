@@ -1,5 +1,5 @@
-"""The stages of the embedding pipeline with counts in Ray's own metrics: each worker counts what it does, and its node
-exports that for Prometheus. What Ray tries again is counted again: it is work that was done.
+"""The stages of the embedding pipeline with counts in Ray's own metrics: each worker counts its work, and its node
+exports that for Prometheus. Work that Ray retries is counted again, since it was done.
 """
 
 import re
@@ -14,7 +14,7 @@ from jobs.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 
 
 class _Metrics:
-    """This process's. Ray prefixes the names with `ray_`, and adds `_total` to those of counters."""
+    """This process's metrics. Ray prefixes the names with `ray_`, and adds `_total` to those of counters."""
 
     def __init__(self) -> None:
         self.rows = Counter("likeness_job_rows", "Images that a stage of embedding is done with.", tag_keys=("stage",))
@@ -26,7 +26,7 @@ class _Metrics:
         )
 
     def stage(self, name: str, rows: int, seconds: float) -> None:
-        """Count rows that got through a stage, and what it took. Ray refuses to count nothing."""
+        """Count rows that passed a stage, and its seconds. Ray refuses to count zero."""
         if rows:
             self.rows.inc(rows, {"stage": name})
         if seconds > 0:
@@ -49,7 +49,7 @@ def counted_fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa
 
 
 def _folded(reason: str) -> str:
-    """`http_404` as `http_4xx`, as the API counts them: hosts answer with any number, and each would be a series."""
+    """`http_404` as `http_4xx`, like the API's metrics: hosts answer with any number, and each would be a series."""
     return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
 
 

@@ -20,7 +20,7 @@ ID_COLUMN = "id"
 
 
 def list_table_files(files: list[SourceFile]) -> pa.Table:
-    """The images that the tables name, one table after the other; columns that only some have are null in the rest."""
+    """The images of the tables, one table after the other; columns that only some have are null in the others."""
     tables = [_list_table(file) for file in files]
     try:
         return pa.concat_tables(tables, promote_options="permissive")
@@ -33,7 +33,7 @@ def _list_table(file: SourceFile) -> pa.Table:
         schema = _read(file, pq.read_schema)
         _check_names(file, schema.names)
         images = [field.name for field in schema if _holds_images(field.type)]
-        # Bytes are no metadata: they are left where they are.
+        # Bytes are not metadata: they stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
         if images and not any(name in others for name in URI_COLUMNS):
@@ -122,9 +122,9 @@ def _absolute(file: SourceFile, uris: Column) -> Column:
 
 
 def _read_csv(source: Any) -> pa.Table:
-    """Numbers as numbers, but for ids, whose zeros count; where a column's types do not hold, all as text."""
+    """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text."""
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    read = pyarrow.csv.ReadOptions(use_threads=False)  # only so does an error name the row
+    read = pyarrow.csv.ReadOptions(use_threads=False)  # needed for errors to name the row
     text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
     data = source.read()
     try:

@@ -111,7 +111,7 @@ def test_names_of_models(tmp_path: Path) -> None:
         ),
         (
             WHOLE.replace("{npu: 2}", "{GPU: 1, memory: 9}"),
-            r"line 4, resources\.actor_resources: names GPU, memory: of",
+            r"line 4, resources\.actor_resources: names GPU, memory: Likeness sets",
         ),
         (
             WHOLE.replace("num_gpus: 0.5", "num_gpus: 1.5"),
