@@ -18,7 +18,7 @@ _WORTH_RAY = 500_000
 """Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
 
 
-def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) -> RunJobs:
+def run_on_ray(address: str | None, console: Console) -> RunJobs:
     """For `build_index`: segments as tasks of the cluster at `address`, or of one started here where that pays.
 
     The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
@@ -32,7 +32,7 @@ def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) 
         from jobs.cluster import ray_cluster
         from jobs.segment_tasks import build_on_cluster
 
-        with ray_cluster(address, verbose=verbose), SegmentBar(console, total=len(jobs)) as bar:
+        with ray_cluster(address, verbose=False), SegmentBar(console, total=len(jobs)) as bar:
             return build_on_cluster(jobs, bar.advance)
 
     return run_jobs
