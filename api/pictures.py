@@ -17,6 +17,8 @@ from embedder.images import thumbnail
 # (Pillow says "mpo" of the JPEGs with a second picture behind the first that many cameras write.)
 _MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED} | {"mpo": "image/jpeg"}
 
+_MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
+
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
@@ -37,12 +39,10 @@ class Pictures:
     Thumbnails are cached. `decoding` bounds how many pictures are decoded at once.
     """
 
-    def __init__(
-        self, fetcher: Fetcher, decoding: threading.BoundedSemaphore, *, max_cache_bytes: int = 64 * 2**20
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, decoding: threading.BoundedSemaphore) -> None:
         self._fetcher = fetcher
         self._decoding = decoding
-        self._thumbnails: LruCache[tuple[Any, ...], Picture] = LruCache(max_cache_bytes)
+        self._thumbnails: LruCache[tuple[Any, ...], Picture] = LruCache(_MOST_CACHED)
 
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.

@@ -78,7 +78,8 @@ class RunStart(Record):
 class RunManifest(Record):
     """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
 
-    `deletes` names a Parquet file with a column `image_id`: images that have left the source.
+    `deletes` names a Parquet file with a column `image_id`: images that have left the source. `finished_at` and
+    `counts` are for people who open the file.
     """
 
     format: Literal[1] = 1
