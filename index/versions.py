@@ -1,4 +1,4 @@
-"""What operators do with index versions: list them, promote one, go back, serve the last good one, prune old ones."""
+"""What operators do with index versions: list them, promote one, go back, serve the last good one."""
 
 from __future__ import annotations
 
