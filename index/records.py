@@ -185,6 +185,11 @@ class VersionManifest(Record):
         return ", ".join(sorted({segment.factory for segment in self.segments}))
 
     @property
+    def below_target(self) -> bool:
+        """Whether recall@10 is less than was asked for: such a version does not go live by itself."""
+        return self.recall["10"] < self.settings.target_recall
+
+    @property
     def memory(self) -> int:
         """Bytes that searching keeps hot."""
         return sum(segment.memory for segment in self.segments)
