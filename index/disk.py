@@ -13,12 +13,13 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says where a file has no room: on the disk, in a quota, or in the largest that it may be."""
 
 
-def write_atomic(target: Path, data: bytes) -> None:
-    """Put `data` under a name, complete or not at all, over whatever was there."""
+def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Put `data` under a name, complete or not at all, over whatever was there. `mode` is as for `os.open`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         with full_disk_named(target):
+            partial.touch(mode, exist_ok=False)
             partial.write_bytes(data)
             publish(partial, target)
     finally:
