@@ -16,10 +16,11 @@ from api.engine import Engine
 from api.errors import Problem, invalid, naming_field
 from api.nearest import Vector, check_fields, nearest_of_what_answers, vector_of_image
 from api.notes import notes, noting_outcome
-from api.pictures import Picture, Pictures
+from api.pictures import Pictures
 from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
+from api.tagged import Tagged
 from embedder.fetch import Fetcher
 from embedder.images import ImageLimits, decode_image
 from embedder.protocol import Embedder
@@ -121,7 +122,7 @@ class SearchService:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
         return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
+    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
         return self._pictures.read(row, size)
 
