@@ -15,7 +15,7 @@ from api.deployment_embedder import EmbedderReplica
 from api.deployment_options import COMMON, resources, scale, searcher
 from api.deployment_replica import APP_NAME, DEPLOYMENT, IngressReplica
 from api.errors import DeployError, ListenError
-from api.settings import ServeSettings
+from api.settings import ServeSettings, url_of
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.errors import EmptyCollectionError
@@ -107,7 +107,7 @@ def run(
         raise DeployError(
             f"Ray Serve could not start the application: {failure() or str(error).splitlines()[-1]}"
         ) from error
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = url_of(host, port)
     if on_listening is not None:
         on_listening(url)
     if blocking:

@@ -18,7 +18,8 @@ from api.batching import QueryBatcher
 from api.compose import LoadModel
 from api.deployment_calls import answer, cancel
 from api.embedding_cache import ContentKey, EmbeddingCache
-from api.errors import ApiError, OtherModelError, Problem
+from api.engine import require_same_model
+from api.errors import ApiError, Problem
 from api.held import Held
 from api.logs import configure_logs
 from api.settings import ServeSettings
@@ -78,13 +79,7 @@ class EmbedderReplica:
 
     def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
         embedder = self._load_model(record)
-        found = embedder.identity
-        if found.fingerprint != record.fingerprint:
-            raise OtherModelError(
-                f"expected model {record.id!r} (fingerprint {record.fingerprint}), which made the vectors of the "
-                f"index, got {found.model_id!r} (fingerprint {found.fingerprint}): serve with the model of the "
-                "index, or embed the collection again with this one"
-            )
+        require_same_model(embedder.identity, record)
         return embedder, QueryBatcher(embedder, self._cache)
 
 

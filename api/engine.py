@@ -33,7 +33,7 @@ class Engine:
     @classmethod
     def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache, on_batch: OnBatch = ()) -> Self:
         """OtherModelError when the searcher's vectors come from another model than `embedder`."""
-        _require_same_model(embedder.identity, searcher)
+        require_same_model(embedder.identity, searcher.model)
         batcher = QueryBatcher(embedder, cache, on_batch=on_batch)
         return cls(
             model=embedder.identity,
@@ -76,11 +76,11 @@ def _text_refusal(batcher: QueryBatcher, model: ModelIdentity) -> str | None:
     return None
 
 
-def _require_same_model(ours: ModelIdentity, searcher: Searcher) -> None:
-    theirs = searcher.model
+def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
+    """OtherModelError when the vectors of the index come from another model than ours."""
     if ours.fingerprint != theirs.fingerprint:
         raise OtherModelError(
-            f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of "
-            f"index version {searcher.version}, got {ours.model_id!r} (fingerprint {ours.fingerprint}): "
-            "serve with the model of the index, or embed the collection again with this one"
+            f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of the "
+            f"index, got {ours.model_id!r} (fingerprint {ours.fingerprint}): serve with the model of the index, or "
+            "embed the collection again with this one"
         )

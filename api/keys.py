@@ -10,7 +10,6 @@ import hmac
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from api.errors import KeysError
+from index.disk import write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -177,14 +177,4 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _write(path: Path, contents: _Contents) -> None:
     """Write the file atomically, readable only by its owner."""
-    path = path.resolve()
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(contents.model_dump_json(indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2)}\n".encode(), mode=0o600)

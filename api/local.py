@@ -15,7 +15,7 @@ from api.compose import build_service, collecting_later
 from api.errors import ListenError, StartError
 from api.logs import configure_logs
 from api.service import SearchService
-from api.settings import ServeSettings
+from api.settings import ServeSettings, url_of
 
 Compose = Callable[[ServeSettings], SearchService]
 
@@ -93,5 +93,4 @@ def _server(app: FastAPI) -> uvicorn.Server:
 
 
 def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_of(*listener.getsockname()[:2])

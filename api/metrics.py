@@ -1,6 +1,5 @@
 """The server's metrics for Prometheus."""
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from api.errors import PROBLEMS
 from api.notes import Notes
+from embedder.errors import folded
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -118,7 +118,7 @@ class Metrics:
             self._stages.labels(stage).observe(seconds)
         for stage, outcome in noted.outcomes:
             if stage == "fetch":
-                self._fetches.labels(_folded(outcome)).inc()
+                self._fetches.labels(folded(outcome)).inc()
             elif outcome != "ok":
                 self._rejected.labels(outcome).inc()
 
@@ -185,8 +185,3 @@ def _counted(name: str, documentation: str, **counts: int) -> Metric:
     for result, count in counts.items():
         family.add_metric((result,), count)
     return family
-
-
-def _folded(reason: str) -> str:
-    """`http_404` as `http_4xx`: a host may answer with any number, and each would add a permanent series."""
-    return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)

@@ -11,8 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import Problem
 from api.problems import problem_response
 
-# Requested by machines that would take a busy server for a dead one.
-_STATES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Requested every few seconds by machines that would take a busy server for a dead one."""
+
 # Requests to these cost a forward pass.
 _SEARCHING: Final = frozenset({"/search", "/search/batch", "/embed"})
 # A body that comes over a usable network has arrived by then.
@@ -92,7 +93,7 @@ class Bound:
         self._ongoing: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (path := route_path(scope)) in _STATES:
+        if scope["type"] != "http" or (path := route_path(scope)) in PROBES:
             await self._app(scope, receive, send)
             return
         kept = None

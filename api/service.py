@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
 from api.errors import Problem, invalid, naming_field
-from api.nearest import Vector, check_fields, nearest_of_what_answers, row_of_image, vector_of_image
+from api.nearest import Vector, check_fields, nearest_of_what_answers, vector_of_image
 from api.notes import notes, noting_outcome
-from api.pictures import Picture, Pictures
+from api.pictures import Pictures
 from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
+from api.tagged import Tagged
 from embedder.fetch import Fetcher
 from embedder.images import ImageLimits, decode_image
-from embedder.protocol import Embedder, ModelIdentity
+from embedder.protocol import Embedder
 from index.queries import SearchOptions
-from index.records import VersionManifest
 from index.search import Searcher
 
 
@@ -72,24 +72,6 @@ class SearchService:
     @property
     def version(self) -> str:
         return self.engine.version
-
-    @property
-    def ntotal(self) -> int:
-        return self.engine.searcher.ntotal
-
-    @property
-    def manifest(self) -> VersionManifest:
-        """The manifest of the index version."""
-        return self.engine.searcher.manifest
-
-    @property
-    def filterable(self) -> dict[str, str]:
-        """Columns that a filter can name, with their Arrow types."""
-        return self.engine.searcher.filterable
-
-    @property
-    def model(self) -> ModelIdentity:
-        return self.engine.model
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
@@ -140,11 +122,7 @@ class SearchService:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
         return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def row(self, image_id: str) -> dict[str, Any] | None:
-        """The row of an image of the index, without its vector, or None. Raises Problem."""
-        return row_of_image(self.engine.searcher, image_id)
-
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
+    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
         return self._pictures.read(row, size)
 

@@ -200,6 +200,11 @@ class ServeSettings(BaseSettings):
         return self.host, self.port
 
 
+def url_of(host: str, port: int) -> str:
+    """The URL of a server that listens there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is a loopback one, without resolving it."""
     if host == "localhost":

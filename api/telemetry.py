@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics, Serving
 from api.notes import Notes, taking_notes
+from api.overload import PROBES
 from api.service import SearchService
 
 logger = logging.getLogger("api.requests")
@@ -22,8 +23,6 @@ REQUEST_ID: Final = "X-Request-ID"
 _SANE_ID: Final = re.compile(r"[!-~]{1,128}")
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Requested every few seconds by machines: logging their successes would bury everything else.
-_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 # nginx's status for a caller that left before the answer.
 _LEFT: Final = 499
 
@@ -101,7 +100,7 @@ class _Telemetry:
         method = method if method in _METHODS else "other"
         self._metrics.answered(method, route or "none", status, seconds)
         self._metrics.noted(noted)
-        quiet = route in _PROBES and status == 200
+        quiet = route in PROBES and status == 200  # whose successes would bury everything else
         logger.log(
             logging.DEBUG if quiet else logging.INFO,
             "answered",

@@ -58,7 +58,7 @@ def build_index(
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
     manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
-    if manifest.recall["10"] < manifest.settings.target_recall:
+    if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
     if promote:
         _promote(collection, manifest, before)
@@ -105,7 +105,7 @@ def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | No
     except (DamagedVersionError, FactoryError) as error:
         logger.warning("%s: building from all rows", error)
         return None
-    if manifest.recall["10"] < manifest.settings.target_recall:
+    if manifest.below_target:
         logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
         build.discard()
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -188,13 +188,6 @@ class Collection:
         live = LiveRows.of_runs(self.storage, self.runs())
         rows = live.read([name for name in live.schema.names if name != EMBEDDING])
         return rows.filter(pc.is_valid(rows.column("error_reason"))).sort_by("image_id")
-
-    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
-        """Live rows that have an embedding, in batches, in the order in which they were written.
-
-        ModelMismatchError when a live embedding is not of the newest run's model.
-        """
-        yield from LiveRows.of_runs(self.storage, self.runs()).embedded(batch_rows)
 
     def summary(self) -> Summary:
         """Counts of everything, for `likeness info`."""

@@ -13,12 +13,13 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The system's errors for a file without room: the disk is full, a quota, or the maximum file size."""
 
 
-def write_atomic(target: Path, data: bytes) -> None:
-    """Write `data` to a file, complete or not at all, replacing any file of that name."""
+def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write `data` to a file, complete or not at all, replacing any file of that name. `mode` is as for `os.open`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         with full_disk_named(target):
+            partial.touch(mode, exist_ok=False)
             partial.write_bytes(data)
             publish(partial, target)
     finally:

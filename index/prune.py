@@ -156,12 +156,8 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
             good += 1
         except NOT_GOOD:
             continue  # nothing that one could go back to
-    failed = [name for name, made in manifests.items() if name > live and _below_target(made)]
+    failed = [name for name, made in manifests.items() if name > live and made.below_target]
     return sorted([*outdated, *sorted(failed)[:-1]])
-
-
-def _below_target(manifest: VersionManifest) -> bool:
-    return manifest.recall["10"] < manifest.settings.target_recall
 
 
 def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:

@@ -78,7 +78,8 @@ class RunStart(Record):
 class RunManifest(Record):
     """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
 
-    `deletes` names a Parquet file with a column `image_id`: images that have left the source.
+    `deletes` names a Parquet file with a column `image_id`: images that have left the source. `finished_at` and
+    `counts` are for people who open the file.
     """
 
     format: Literal[1] = 1
@@ -182,6 +183,11 @@ class VersionManifest(Record):
     def kind(self) -> str:
         """The kinds of index that its segments have."""
         return ", ".join(sorted({segment.factory for segment in self.segments}))
+
+    @property
+    def below_target(self) -> bool:
+        """Whether recall@10 is less than was asked for: such a version does not go live by itself."""
+        return self.recall["10"] < self.settings.target_recall
 
     @property
     def memory(self) -> int:

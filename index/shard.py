@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,14 +19,13 @@ from index.exact import Positions, Scores, Vectors
 from index.files import SEGMENTS
 from index.filter_cache import FilterCache
 from index.records import SegmentRecord, VersionManifest
+from index.row_files import at_once
 from index.rows import EMBEDDING, embedding_type
 from index.search import filter_schema
 from index.searchable import Ids
 from index.segment import ROWS, Eligible
 from index.segments import Segments, union_schema
 from index.verify import open_segments
-
-_AT_ONCE = 16  # files whose columns are read in parallel: reading from a bucket is mostly waiting
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
             raise DamagedVersionError(f"index version {manifest.version} is damaged: {path}: {error}", path) from error
         return schema.append(pa.field(EMBEDDING, embedding_type(manifest.dim)))
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return union_schema(list(pool.map(stored, manifest.segments)))
+    return union_schema(at_once(stored, manifest.segments))
 
 
 class Shard:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -197,11 +196,6 @@ class Storage:
             parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, full_disk_named(parent or Path(name)):
             yield Path(name)
-
-    def download(self, path: str, target: Path) -> None:
-        """Copy a file to a local one."""
-        with self.open_input(path) as file, target.open("wb") as copy:
-            shutil.copyfileobj(file, copy, _CHUNK)
 
     def local_path(self, path: str) -> Path | None:
         """Where a file lies on this machine, or None for an object store."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from index.choose import FEWEST, exact_rows
@@ -138,16 +137,3 @@ def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path
     path = f"index/{manifest.version}/{QUERIES_FILE}"
     local = collection.storage.local_path(path) or cache / path
     return HeldOut.read(local)
-
-
-def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
-    """As one Arrow file: `segment` (string) and `position` in it (int64)."""
-    names = np.repeat(list(tombstones), [len(positions) for positions in tombstones.values()])
-    table = pa.table(
-        {
-            "segment": pa.array(names.tolist(), pa.string()),
-            "position": pa.array(np.concatenate([*tombstones.values(), np.empty(0, np.int64)]), pa.int64()),
-        }
-    )
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from index.choose import exact_rows
 from index.collection import Collection
@@ -20,12 +17,10 @@ from index.records import SegmentRecord, VersionManifest
 from index.segment import ANN, Segment
 from index.segments import Segments
 from index.storage import Storage
+from index.tombstones import read_tombstones
 
 _TRIES = 3
 _DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
-
-TOMBSTONES = "tombstones.arrow"
-"""Rows of older segments that are no longer live: `segment` (string) and `position` in it (int64)."""
 
 
 def open_segments(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True) -> Segments:
@@ -36,7 +31,7 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
     altered bytes are not noticed; this is for an update, which opens the version that it builds on.
     """
     if not collection.storage.bucket:
-        _check(collection, manifest, collection.storage, verify=verify)
+        check_version(collection, manifest, verify=verify)
         return _mapped(collection.storage, manifest)
     for _ in range(_TRIES):
         copies = _copied(collection, manifest, cache, verify=verify)
@@ -50,21 +45,14 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
 
 
 def _mapped(storage: Storage, manifest: VersionManifest) -> Segments:
-    return Segments(
-        [
-            _open_segment(storage, manifest, record, tombstones)
-            for record, tombstones in zip(manifest.segments, _tombstones(storage, manifest), strict=True)
-        ]
-    )
+    dead = read_tombstones(storage, manifest)
+    opened = zip(manifest.segments, dead, strict=True)
+    return Segments([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
 
 
 def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
     """DamagedVersionError when a file of a version is not as its manifest says; see `open_segments`."""
-    _check(collection, manifest, collection.storage, verify=verify)
-
-
-def _check(collection: Collection, manifest: VersionManifest, storage: Storage, *, verify: bool) -> None:
-    damage = first_damage(storage, version_files(manifest), verify=verify)
+    damage = first_damage(collection.storage, version_files(manifest), verify=verify)
     if damage:
         path, problem = damage
         raise DamagedVersionError(
@@ -94,23 +82,9 @@ def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, v
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
         errors = [error for error in pool.map(copy, files) if error]
     if errors:
-        _check(collection, manifest, collection.storage, verify=True)  # its error names the bucket's damaged file
+        check_version(collection, manifest)  # its error names the bucket's damaged file
         raise errors[0]
     return Storage.open(cache)
-
-
-def _tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
-    """Positions with tombstones, for each segment."""
-    names = [segment.name for segment in manifest.segments]
-    if TOMBSTONES not in manifest.files:
-        return [np.empty(0, np.int64)] * len(names)
-    with storage.open_input(f"index/{manifest.version}/{TOMBSTONES}") as file:
-        table = pa.ipc.open_file(file).read_all()
-    segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
-    order = np.argsort(segment, kind="stable")
-    bounds = np.searchsorted(segment[order], np.arange(len(names) + 1))
-    positions = table["position"].to_numpy()[order]
-    return [positions[start:end] for start, end in pairwise(bounds)]
 
 
 def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:

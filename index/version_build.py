@@ -29,8 +29,9 @@ from index.records import (
 )
 from index.segment_job import RowSource, SegmentJob
 from index.segments import Segments
-from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids, write_tombstones
-from index.verify import TOMBSTONES, check_version, open_segments
+from index.tombstones import TOMBSTONES, write_tombstones
+from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids
+from index.verify import check_version, open_segments
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 

@@ -1,4 +1,4 @@
-"""What operators do with index versions: list them, promote one, go back, serve the last good one, prune old ones."""
+"""What operators do with index versions: list them, promote one, go back, serve the last good one."""
 
 from __future__ import annotations
 
@@ -144,9 +144,11 @@ def require_good(collection: Collection, version: str, *, verify: bool = True) -
     manifest = collection.read_version(version)
     if _was_rolled_back(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
-    reached, target = manifest.recall["10"], manifest.settings.target_recall
-    if reached < target:
-        raise RecallTooLowError(f"index version {version} has a recall@10 of {reached}, below its target of {target}")
+    if manifest.below_target:
+        raise RecallTooLowError(
+            f"index version {version} has a recall@10 of {manifest.recall['10']}, below its target of "
+            f"{manifest.settings.target_recall}"
+        )
     check_version(collection, manifest, verify=verify)
     return manifest
 

@@ -2,10 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
-import rich.progress
 from rich.console import Console
 
 from index.build import run_here
@@ -13,12 +10,13 @@ from index.live import LiveRows
 from index.records import SegmentRecord
 from index.segment_job import SegmentJob
 from index.version_build import RunJobs
+from jobs.rate_bar import RateBar
 
 _WORTH_RAY = 500_000
 """Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
 
 
-def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) -> RunJobs:
+def run_on_ray(address: str | None, console: Console) -> RunJobs:
     """For `build_index`: builds segments as tasks of the cluster at `address`, or of one started here if it pays.
 
     The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
@@ -32,7 +30,7 @@ def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) 
         from jobs.cluster import ray_cluster
         from jobs.segment_tasks import build_on_cluster
 
-        with ray_cluster(address, verbose=verbose), SegmentBar(console, total=len(jobs)) as bar:
+        with ray_cluster(address, verbose=False), SegmentBar(console, total=len(jobs)) as bar:
             return build_on_cluster(jobs, bar.advance)
 
     return run_jobs
@@ -45,31 +43,16 @@ def _worth_ray(jobs: Sequence[SegmentJob], address: str | None) -> bool:
     return address is not None or (len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY)
 
 
-class SegmentBar:
-    """A bar with segments, rows per second and time left."""
+class SegmentBar(RateBar):
+    """Segments, and rows per second."""
 
     def __init__(self, console: Console, total: int) -> None:
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("indexing"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("segments, {task.fields[rate]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("indexing", total=total, rate="starting workers")
-        self._rows = 0
-
-    def __enter__(self) -> Self:
+        super().__init__(console, "indexing", total, "segments, starting workers")
+        self._segments = self._rows = 0
         self._started = time.monotonic()
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
 
     def advance(self, job: SegmentJob) -> None:
         """Count a segment that is in place."""
+        self._segments += 1
         self._rows += job.rows
-        rate = self._rows / (time.monotonic() - self._started)
-        self._bar.update(self._task, advance=1, rate=f"{rate:,.0f} rows/s")
+        self.show(self._segments, f"segments, {self._rows / (time.monotonic() - self._started):,.0f} rows/s")

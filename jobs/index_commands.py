@@ -137,8 +137,9 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
     opened = Collection.open(collection)
     with console.status(f"verifying {version}"):
         manifest = versions.promote(opened, version)
-    reached, target = manifest.recall["10"], manifest.settings.target_recall
-    if reached < target:
+    reached = manifest.recall["10"]
+    if manifest.below_target:
+        target = manifest.settings.target_recall
         console.print(f"[yellow]its recall@10 of {reached:.4f} is below the {target:g} that was asked for")
     console.print(f"index {version} is live: {manifest.ntotal:,} images, recall@10 {reached:.4f}")
 

@@ -3,15 +3,14 @@
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
-import rich.progress
 from rich.console import Console
 from rich.table import Table
 
 from jobs.plan import Plan, rejects_of
+from jobs.rate_bar import RateBar
 from jobs.stages import BlockSummary
 
 
@@ -93,33 +92,17 @@ class Progress(Protocol):
     def advance(self, report: EmbedReport) -> None: ...
 
 
-class ProgressBar:
-    """A bar with images, rate and time left. Prints a line now and then where the output is no terminal."""
+class ProgressBar(RateBar):
+    """Images."""
 
     def __init__(self, console: Console, total: int) -> None:
-        self._total = total
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("embedding"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("{task.fields[rate]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("embedding", total=total, rate="starting Ray and the model")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+        super().__init__(console, "embedding", total, "starting Ray and the model")
 
     def advance(self, report: EmbedReport) -> None:
         rate = f"{report.images_per_second:,.0f} images/s" + (
             f", {report.rejected} rejected" if report.rejected else ""
         )
-        self._bar.update(self._task, completed=report.embedded + report.rejected, rate=rate)
+        self.show(report.embedded + report.rejected, rate)
 
 
 def count_reasons(rejects: pa.Table) -> Counter[str]:

@@ -109,8 +109,7 @@ def _begun_again(task: _Task, error: RayError) -> _Task:
     if task.attempt + 1 == ATTEMPTS:
         raise JobError(
             f"segment {task.job.name} of {job.rows:,} rows was not built, {ATTEMPTS} times its worker was lost "
-            f"({str(error).splitlines()[0]}): build smaller ones with --segment-rows, or see with --verbose what "
-            "workers print"
+            f"({str(error).splitlines()[0]}): build smaller ones with --segment-rows"
         ) from error
     # A worker that only seems dead may still write there, or the bucket may not answer; `prune` removes remains later.
     with suppress(CollectionError, OSError):

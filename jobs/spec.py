@@ -148,6 +148,7 @@ class JobSpec(_Section):
     )
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="share of the images that may be rejected")
     verify_hash: bool = Field(False, description="read the bytes of every image, whatever its size and time say")
+    draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
     notify: Notify = Notify()
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each run for node_exporter's textfile collector"
@@ -163,7 +164,9 @@ class JobSpec(_Section):
             revision=self.revision,
             device=resources.device,
             batch_size=resources.batch_size,
-            options=EmbedOptions(block_size=resources.block_size, max_reject_rate=self.max_reject_rate),
+            options=EmbedOptions(
+                block_size=resources.block_size, max_reject_rate=self.max_reject_rate, draft=self.draft
+            ),
             extensions=self.extensions,
             actors=resources.actors,
             num_gpus=resources.num_gpus,

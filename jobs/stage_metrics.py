@@ -2,7 +2,6 @@
 exports that for Prometheus. Work that Ray retries is counted again, since it was done.
 """
 
-import re
 import time
 from functools import cache
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ray.util.metrics import Counter, Gauge
 
+from embedder.errors import folded
 from jobs.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 
 
@@ -44,13 +44,8 @@ def counted_fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa
     metrics.stage("fetch", done.num_rows - stages.count("fetch"), pc.sum(done["fetch_seconds"]).as_py() or 0)
     metrics.stage("decode", done.num_rows - len(stages), pc.sum(done["decode_seconds"]).as_py() or 0)
     for reason in done["error_reason"].drop_null().to_pylist():
-        metrics.rejects.inc(1, {"reason": _folded(str(reason))})
+        metrics.rejects.inc(1, {"reason": folded(str(reason))})
     return done
-
-
-def _folded(reason: str) -> str:
-    """`http_404` as `http_4xx`, like the API's metrics: hosts answer with any number, and each would be a series."""
-    return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
 
 
 class CountedEmbedBlock(EmbedBlock):

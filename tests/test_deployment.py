@@ -213,7 +213,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
     make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, embedder)
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
-    assert service.model == embedder.identity
+    assert service.engine.model == embedder.identity
     best = service.search_by_bytes(png(COLOURS["blue.png"]), 1).matches[0]
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
@@ -236,7 +236,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     service = build_service(
         ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
     )
-    before, collection = service.model, Collection.open(str(tmp_path / "c"))
+    before, collection = service.engine.model, Collection.open(str(tmp_path / "c"))
 
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, pictures, embedder)
@@ -250,7 +250,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     # The settings say where the first one is now.
     promote(collection, "000001")
     service.live.look()
-    assert (service.version, service.model) == ("000001", before)
+    assert (service.version, service.engine.model) == ("000001", before)
 
 
 # On Ray Serve
