@@ -1,5 +1,6 @@
 """What Ray Serve is told of each deployment: what a replica reserves, and how many there are."""
 
+import hashlib
 from typing import Any, Final
 
 import ray
@@ -10,6 +11,7 @@ from api.deployment_searcher import SearcherReplica
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.openmp import WAITING
+from index.clouds import without_secrets
 
 COMMON: Final[dict[str, Any]] = {
     # What fails once at start-up, such as a missing model, fails again: the default is 20 attempts.
@@ -22,12 +24,17 @@ COMMON: Final[dict[str, Any]] = {
 
 
 def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
-    """The searchers of one shard: each on a node of its own, where there are as many with room for one."""
+    """The searchers of one shard: each on a node of its own, where there are as many with room for one.
+
+    Their name tells which collection it is a shard of, and of how many: under one name Serve replaces replicas one by
+    one, so while either is changed those that are there still would ask those that hold something else already.
+    """
+    collection = hashlib.sha256(without_secrets(settings.collection).encode()).hexdigest()[:8]
     apart: dict[str, Any] = {}
     if 1 < settings.searchers.most <= places(settings, nodes(), memory):
         apart["max_replicas_per_node"] = 1  # a node that is lost does not take all of them along
     searching = serve.deployment(
-        name=f"Searcher-{number}",
+        name=f"Searcher-{number}-of-{settings.shards}-{collection}",
         ray_actor_options={**resources(settings, model=False), "memory": memory},
         # Each replica that answers HTTP asks for all that it lets in, at once.
         max_ongoing_requests=2 * settings.ongoing_requests(),

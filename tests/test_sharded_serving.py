@@ -17,9 +17,11 @@ from api.client import LikenessClient, RequestRefused
 from api.cluster_room import empty_shards, shard_memory, shortage
 from api.compose import build_service
 from api.deployment import run, serve_app
+from api.deployment_options import searcher
 from api.deployment_searcher import Asked, SearcherReplica, Searchers
 from api.errors import Problem
 from api.local import running
+from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.build import build_index
@@ -42,13 +44,14 @@ DIM = FakeEmbedder().identity.dim
 LIMITS = IndexSettings(segment_rows=200)
 
 
-def make_collection(folder: Path, limits: IndexSettings = LIMITS) -> Collection:
+def make_collection(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0) -> Collection:
     """800 rows of the fake model in four segments, and 40 newer ones in a fifth."""
     collection = Collection.create_or_open(str(folder))
     model = record_of(FakeEmbedder())
     ids = [f"{number:03d}" for number in range(COUNT)]
     label = ["cat" if number % 3 else "dog" for number in range(COUNT)]
-    add_run(collection, rows(ids, unit_vectors(COUNT, dim=DIM), metadata={"label": label}), model=model)
+    older = unit_vectors(COUNT, seed=seed, dim=DIM)
+    add_run(collection, rows(ids, older, metadata={"label": label}), model=model)
     build_index(collection, limits)
     newer = unit_vectors(40, seed=9, dim=DIM)
     add_run(collection, rows(ids[:40], newer, metadata={"label": label[:40]}), model=model, deletes=["100", "500"])
@@ -335,12 +338,23 @@ def test_what_serve_is_told_of_shards(collection: Collection) -> None:
     ingress: Any = serve_app(settings)._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
     searchers: list[Any] = [each._bound_deployment for each in bound]
-    assert [each.name for each in searchers] == ["Searcher-0", "Searcher-1", "Searcher-2"]
+    assert [each.name.rpartition("-")[0] for each in searchers] == [f"Searcher-{number}-of-3" for number in range(3)]
     assert {each._deployment_config.autoscaling_config.max_replicas for each in searchers} == {4}
     live = collection.read_version("000002")
     memory = [each.ray_actor_options["memory"] for each in searchers]
     assert memory == shard_memory(settings, live)
     assert sum(memory) == 3 * 300 * 2**20 + live.memory
+
+
+def test_searchers_of_something_else_have_another_name(collection: Collection, tmp_path: Path) -> None:
+    """Serve would replace them one by one, and let those that are there still ask both."""
+    settings = ServeSettings(collection=collection.location, shards=3)
+    more = settings.model_copy(update={"shards": 4})
+    other = settings.model_copy(update={"collection": make_collection(tmp_path).location})
+    names = {searcher(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
+    assert len(names) == 3
+    another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
+    assert searcher(another_cpu, 0, 0)._bound_deployment.name in names
 
 
 def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
