@@ -34,7 +34,8 @@ _TRY_AGAIN_S: Final = 1.0
 
 
 class SearcherReplica:
-    """Searches the shard `number` of the version that each call names, and opens it first where it does not hold it.
+    """Searches the shard `number` of the version whose edition each call names, and opens it first where it does not
+    hold it.
 
     So a replica that is new, or that has missed a change of versions, answers like the others. The live version is
     opened at once, so that a replica is not there before it can search. Where that fails an older version may still
@@ -46,25 +47,31 @@ class SearcherReplica:
         assert settings.shards is not None
         self._number, self._count = number, settings.shards
         self._collection = Collection.open(settings.collection)
-        self._shards = Held[Shard]()  # by version
+        self._shards = Held[Shard]()  # by edition
         try:
             live = self._collection.current()
             if live is not None:
-                self._shards.put(live, self._opened(live))
+                edition = self._collection.read_version(live).edition
+                self._shards.put(edition, self._opened(edition))
         except (CollectionError, OSError) as error:
             logger.warning("shard %d of the live index version cannot be opened: %s", number, error)
 
-    async def open(self, version: str) -> None:
+    async def open(self, edition: str) -> None:
         """Hold the version. Raises CollectionError, OSError."""
-        await self._shards.make(version, partial(self._opened, version))
+        await self._shards.make(edition, partial(self._opened, edition))
 
-    async def call(self, version: str, method: str, arguments: tuple[Any, ...]) -> Any:
+    async def call(self, edition: str, method: str, arguments: tuple[Any, ...]) -> Any:
         """What the method of Shard answers. Raises CollectionError, OSError when the version cannot be opened."""
-        shard = await self._shards.call(version, partial(self._opened, version))
+        shard = await self._shards.call(edition, partial(self._opened, edition))
         return await asyncio.to_thread(getattr(shard, method), *arguments)
 
-    def _opened(self, version: str) -> Shard:
-        manifest = self._collection.read_version(version)
+    def _opened(self, edition: str) -> Shard:
+        manifest = self._collection.read_version(edition.partition(" ")[0])
+        if manifest.edition != edition:
+            raise CollectionError(
+                f"expected index version {edition}, got {manifest.edition}: another collection is at "
+                f"{self._collection.location} now; start the server anew"
+            )
         return Shard.open(self._collection, manifest, slices(manifest.segments, self._count)[self._number])
 
 
@@ -87,17 +94,17 @@ class Searchers:
         deadline = monotonic() + _OPEN_TIMEOUT_S
         try:
             # The first answer waits for a replica, where none is up yet.
-            calls = [partial(handle.open.remote, manifest.version) for handle in handles]
+            calls = [partial(handle.open.remote, manifest.edition) for handle in handles]
             for call, begun in [(call, call()) for call in calls]:
                 answer(call, begun, deadline)
-            for responses in [handle.broadcast("open", manifest.version) for handle in handles]:
+            for responses in [handle.broadcast("open", manifest.edition) for handle in handles]:
                 left = max(0.0, deadline - monotonic())
                 _require_opened(responses.results(timeout_s=left, return_exceptions=True))
         except RayTaskError as error:
             raise error.cause from None
         except (RayError, RayServeException, TimeoutError) as error:
             raise Problem("shard-unavailable", "searchers do not answer: try again soon", retry_after_s=2) from error
-        ask = Asked(self._handles, manifest.version, self._timeout_s)
+        ask = Asked(self._handles, manifest.edition, self._timeout_s)
         return Searcher(manifest, Shards(held, schema, manifest.dim, ask))
 
 
@@ -108,9 +115,9 @@ class Asked:
     lost; until it answers again it gets a quarter of a second, and the whole time once a second.
     """
 
-    def __init__(self, handles: Sequence[DeploymentHandle[Any]], version: str, timeout_s: float) -> None:
+    def __init__(self, handles: Sequence[DeploymentHandle[Any]], edition: str, timeout_s: float) -> None:
         self._handles = handles
-        self._version = version
+        self._edition = edition
         self._timeout_s = timeout_s
         self._lost: dict[int, float] = {}  # when it was last given the whole time
         self._answered: dict[int, float] = {}  # when it last did
@@ -136,7 +143,7 @@ class Asked:
         return answers
 
     def _begin(self, number: int, call: Call) -> Callable[[], Any]:
-        return partial(self._handles[number].call.remote, self._version, *call)
+        return partial(self._handles[number].call.remote, self._edition, *call)
 
     def _patience(self, number: int, now: float) -> float:
         with self._lock:

@@ -26,7 +26,7 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.build import build_index
 from index.collection import Collection
-from index.errors import CollectionError
+from index.errors import CollectionError, ShardsLostError
 from index.records import IndexSettings
 from index.search import Searcher
 from jobs.errors import UsageError
@@ -83,7 +83,7 @@ class Handle:
         self.call = SimpleNamespace(remote=lambda *args: Response(self, self.replica.call, args))
 
     def broadcast(self, method: str, *args: Any) -> Any:
-        self.opened.append(args[0])
+        self.opened.append(args[0].partition(" ")[0])
         begun = Response(self, getattr(self.replica, method), args)
         return SimpleNamespace(results=lambda *, timeout_s, return_exceptions: [outcome(begun, timeout_s)])
 
@@ -309,11 +309,27 @@ def test_a_replica_holds_two_versions_and_opens_others_when_they_are_asked_for(t
     collection = make_collection(tmp_path)
     build_index(collection, rebuild=True)
     replica = SearcherReplica(ServeSettings(collection=collection.location, shards=2), 0)
-    assert list(replica._shards._held) == ["000003"]
-    for version, held in (("000001", {"000003", "000001"}), ("000002", {"000001", "000002"})):
-        scores, *_ = asyncio.run(replica.call(version, "search", (unit_vectors(1, dim=DIM), 3, None)))
+    one, two, three = (collection.read_version(version).edition for version in collection.versions())
+    assert list(replica._shards._held) == [three]
+    for edition, held in ((one, {three, one}), (two, {one, two})):
+        scores, *_ = asyncio.run(replica.call(edition, "search", (unit_vectors(1, dim=DIM), 3, None)))
         assert scores.shape == (1, 3)
         assert set(replica._shards._held) == held
+
+
+def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
+    """A searcher that is started anew finds another collection there."""
+    collection = make_collection(tmp_path / "collection")
+    settings = ServeSettings(collection=collection.location, shards=2)
+    handles = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
+    searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    (tmp_path / "collection").rename(tmp_path / "before")
+    make_collection(tmp_path / "collection", seed=1)
+    query = unit_vectors(1, dim=DIM)
+    assert len(searcher.search(query, 10)[0]) == 10
+    handles[1].replica = SearcherReplica(settings, 1)
+    with pytest.raises(ShardsLostError, match="shard 1 does not answer"):
+        searcher.search(query, 10)
 
 
 def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
