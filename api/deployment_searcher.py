@@ -4,7 +4,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Final
 
@@ -28,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 # A version's files may have to come from a bucket first.
 _OPEN_TIMEOUT_S: Final = 900.0
-# A shard that was lost is waited for no longer than this, but once in a while: it would hold up every search.
+# No search waits longer than this for a shard that was lost; so long after it failed it is tried again beside them.
 _LOST_TIMEOUT_S: Final = 0.25
 _TRY_AGAIN_S: Final = 1.0
+_FAILURES: Final = (RayError, RayServeException, TimeoutError, CollectionError, OSError)
 
 
 class SearcherReplica:
@@ -112,22 +115,23 @@ class Asked:
     """Asks the shards of one version. Thread-safe.
 
     What a replica that dies leaves undone another one is asked for. A shard that has not answered within `timeout_s` is
-    lost; until it answers again it gets a quarter of a second, and the whole time once a second.
+    lost. Until it answers again searches give it a quarter of a second, and once a second what one of them asked it is
+    asked in a thread beside it, with the whole time.
     """
 
     def __init__(self, handles: Sequence[DeploymentHandle[Any]], edition: str, timeout_s: float) -> None:
         self._handles = handles
         self._edition = edition
         self._timeout_s = timeout_s
-        self._lost: dict[int, float] = {}  # when it was last given the whole time
+        self._lost: dict[int, float] = {}  # from when on it may be given the whole time again
         self._answered: dict[int, float] = {}  # when it last did
         self._lock = threading.Lock()
 
     def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
         """The answers of the shards that answer in time. Raises QueryError."""
         started = monotonic()
-        waits = {number: self._patience(number, started) for number in calls}
         begin = {number: self._begin(number, call) for number, call in calls.items()}
+        waits = {number: self._patience(number, begin[number], started) for number in calls}
         begun = {number: call() for number, call in begin.items()}
         answers: dict[int, Any] = {}
         # Those that are known to be lost first: their time ends first.
@@ -136,7 +140,7 @@ class Asked:
                 answers[number] = answer(begin[number], begun[number], started + waits[number])
             except QueryError:
                 raise
-            except (RayError, RayServeException, TimeoutError, CollectionError, OSError) as error:
+            except _FAILURES as error:
                 logger.log(logging.DEBUG if number in self._lost else logging.WARNING, "shard %d: %r", number, error)
                 notes().lost_shards.append(number)
         self._remember(waits, answers, started)
@@ -145,13 +149,23 @@ class Asked:
     def _begin(self, number: int, call: Call) -> Callable[[], Any]:
         return partial(self._handles[number].call.remote, self._edition, *call)
 
-    def _patience(self, number: int, now: float) -> float:
+    def _patience(self, number: int, begin: Callable[[], Any], now: float) -> float:
         with self._lock:
-            if number in self._lost:
-                if now - self._lost[number] < _TRY_AGAIN_S:
-                    return min(_LOST_TIMEOUT_S, self._timeout_s)
-                self._lost[number] = now
-        return self._timeout_s
+            if number not in self._lost:
+                return self._timeout_s
+            if now >= self._lost[number]:
+                self._lost[number] = inf  # one at a time
+                threading.Thread(target=self._try_again, args=(number, begin), daemon=True).start()
+        return min(_LOST_TIMEOUT_S, self._timeout_s)
+
+    def _try_again(self, number: int, begin: Callable[[], Any]) -> None:
+        started = monotonic()
+        answers: dict[int, Any] = {}
+        try:
+            with suppress(*_FAILURES):
+                answers[number] = answer(begin, begin(), started + self._timeout_s)
+        finally:
+            self._remember({number: self._timeout_s}, answers, started)
 
     def _remember(self, waits: Mapping[int, float], answers: Mapping[int, Any], started: float) -> None:
         now = monotonic()
@@ -163,7 +177,7 @@ class Asked:
                         logger.warning("shard %d answers again", number)
                 # One that others have heard since is not lost.
                 elif waited == self._timeout_s and self._answered.get(number, started) <= started:
-                    self._lost[number] = now
+                    self._lost[number] = now + _TRY_AGAIN_S
 
 
 def _require_opened(outcomes: Sequence[Any]) -> None:
