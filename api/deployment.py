@@ -67,9 +67,8 @@ def application(args: dict[str, Any]) -> serve.Application:
 
     `args` are fields of ServeSettings; what is left out comes from the environment of the container. Where Serve
     listens is not known here, so it is as beyond this machine: without a file of keys `allow_remote` has to be true.
-    The application's name in the file must be "likeness". What the cluster lacks is logged, for it may still be starting.
-    Raises ValidationError, ListenError, KeysError,
-    CollectionError.
+    The application's name in the file must be "likeness". What the cluster lacks is logged: it may still be starting.
+    Raises ValidationError, ListenError, KeysError, CollectionError.
     """
     settings = ServeSettings(**{"host": "0.0.0.0", **args})
     settings.listen_address()
