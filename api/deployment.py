@@ -67,13 +67,14 @@ def application(args: dict[str, Any]) -> serve.Application:
 
     `args` are fields of ServeSettings; missing ones come from the environment of the container. Where Serve listens is
     not known here, so it is assumed to be beyond this machine: without a file of keys `allow_remote` has to be true.
-    The application's name in the file must be "likeness". Raises ValidationError, ListenError, KeysError,
-    CollectionError.
+    The application's name in the file must be "likeness". If the cluster lacks resources, a warning says so: it may
+    still be starting. Raises ValidationError, ListenError, KeysError, CollectionError.
     """
     settings = ServeSettings(**{"host": "0.0.0.0", **args})
     settings.listen_address()
     settings = _absolute(settings)
     settings.access()  # raises errors of the keys here, before a replica starts
+    require_room(settings, joined=True)
     return serve_app(settings)
 
 

@@ -101,7 +101,8 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
     there = nodes()
     if joined and memory and 1 < settings.searchers.most > places(settings, there, max(memory)):
         logger.warning(
-            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along"
+            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along. "
+            "Deploy again once more nodes are there"
         )
     missing = shortage(settings, there, memory)
     if missing is None:

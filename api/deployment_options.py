@@ -1,5 +1,6 @@
 """Options of Ray Serve for each deployment: the resources of a replica, and the number of replicas."""
 
+import hashlib
 from typing import Any, Final
 
 import ray
@@ -10,6 +11,7 @@ from api.deployment_searcher import SearcherReplica
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.openmp import WAITING
+from index.clouds import without_secrets
 
 COMMON: Final[dict[str, Any]] = {
     # An error at start-up, such as a missing model, will occur again: the default would be 20 attempts.
@@ -22,12 +24,17 @@ COMMON: Final[dict[str, Any]] = {
 
 
 def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
-    """The searchers of one shard: each on a node of its own, if enough nodes have room for one."""
+    """The searchers of one shard: each on a node of its own, if enough nodes have room for one.
+
+    Their name contains the collection and the number of shards: Serve replaces replicas of one name one by one, so
+    while either setting is changed, old callers would query searchers that already hold something else.
+    """
+    collection = hashlib.sha256(without_secrets(settings.collection).encode()).hexdigest()[:8]
     apart: dict[str, Any] = {}
     if 1 < settings.searchers.most <= places(settings, nodes(), memory):
         apart["max_replicas_per_node"] = 1  # so that the loss of one node does not lose all of them
     searching = serve.deployment(
-        name=f"Searcher-{number}",
+        name=f"Searcher-{number}-of-{settings.shards}-{collection}",
         ray_actor_options={**resources(settings, model=False), "memory": memory},
         # Each replica that answers HTTP sends all of its admitted searches at once.
         max_ongoing_requests=2 * settings.ongoing_requests(),

@@ -175,6 +175,11 @@ class VersionManifest(Record):
     seconds: float
 
     @property
+    def edition(self) -> str:
+        """Its number and when it was made: a collection that takes the place of another has the same numbers."""
+        return f"{self.version} of {self.created_at.isoformat()}"
+
+    @property
     def dim(self) -> int:
         """Length of a vector."""
         return self.model.dim
