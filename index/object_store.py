@@ -33,6 +33,7 @@ T = TypeVar("T")
 Store = S3Store | GCSStore | AzureStore
 
 _PART: Final = 8 << 20
+_MOST_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARTS: Final = 3  # parts of an upload at once: at a megabyte a second they take most of each part's time limit
 _LEAST: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
@@ -101,7 +102,9 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
     """Write an object, complete or not at all, replacing any of that name. CollectionError when refused."""
     try:
         store = object_store(bucket)
-        repeated(lambda: obstore.put(store, key, content, chunk_size=_PART, max_concurrency=_PARTS))
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        part = max(_PART, size // _MOST_PARTS + 1)
+        repeated(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARTS))
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
             f"{bucket.scheme}://{bucket.name}/{key} cannot be written ({first_line(error)}): expected a bucket that "

@@ -19,11 +19,11 @@ from jobs.cluster import DECODE_MEMORY, Pool
 from jobs.cluster_join import lacking
 from jobs.commit import Written
 from jobs.errors import JobError
-from jobs.plan import Plan
+from jobs.plan import Plan, block_of
 from jobs.report import EmbedReport, Progress
 from jobs.request import EmbedOptions
 from jobs.stage_metrics import CountedEmbedBlock, counted_fetch_and_decode
-from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, attempt_name
+from jobs.stages import BlockSummary, CollectionAt, DecodeSettings
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
@@ -42,18 +42,18 @@ def write(
     """Write the rows of a plan's images, live only after `commit`. `LeaseLostError` once another job writes."""
     report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
-    files = {file.path: file for file in plan.files}
+    files = {block_of(file.path): file for file in plan.files}
     if plan.todo.num_rows:
         actor = {
             "load": load,
             "fingerprint": plan.model.fingerprint,
             "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
             "run_id": run.run_id,
-            "attempt": attempt_name(plan.attempt),
+            "attempt": plan.attempt,
         }
         for block in _blocks(plan.todo, crop, actor, options, pool):
-            if block.path not in files:  # Ray may report a retried block twice
-                files[block.path] = RowFile(path=block.path, rows=block.rows, size=block.size)
+            if block_of(block.path) not in files:  # Ray may report a retried block twice
+                files[block_of(block.path)] = RowFile(path=block.path, rows=block.rows, size=block.size)
                 report.add(block)
             progress.advance(report)
             collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end

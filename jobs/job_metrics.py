@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+from prometheus_client.parser import text_string_to_metric_families
 
 from jobs.history import JobRun, Outcome
 
@@ -13,7 +15,8 @@ from jobs.history import JobRun, Outcome
 def write_metrics(path: str, run: JobRun, last_success: JobRun | None) -> None:
     """Write the metrics of a finished run, atomically. OSError when the file cannot be written.
 
-    `last_success` is this run, an earlier one of the same source, or none yet.
+    `last_success` is this run or an earlier one of the same source. Where none is known, what the file said of it
+    stays: how long a job has failed must show while its collection cannot be reached, too.
     """
     registry = CollectorRegistry()
 
@@ -28,7 +31,8 @@ def write_metrics(path: str, run: JobRun, last_success: JobRun | None) -> None:
             made.labels(run.collection, run.source).set(values)
 
     ended = run.ended_at or run.started_at
-    succeeded = last_success.ended_at.timestamp() if last_success and last_success.ended_at else None
+    known = last_success and last_success.ended_at
+    succeeded = known.timestamp() if known else _said_before(path, run)
     outcomes = {name: float(name == run.outcome) for name in typing.get_args(Outcome) if name != "running"}
     gauge("last_end_timestamp_seconds", "When the last run ended.", ended.timestamp())
     gauge("last_success_timestamp_seconds", "When a run succeeded.", succeeded)
@@ -38,3 +42,13 @@ def write_metrics(path: str, run: JobRun, last_success: JobRun | None) -> None:
     gauge("last_stage_seconds", "What the stages of the last run took.", run.seconds, "stage")
     gauge("recall", "Recall@10 of the live index.", run.recall)
     write_to_textfile(path, registry)
+
+
+def _said_before(path: str, run: JobRun) -> float | None:
+    labels = {"collection": run.collection, "source": run.source}
+    try:
+        families = list(text_string_to_metric_families(Path(path).read_text()))
+    except (FileNotFoundError, ValueError):  # the first run's, or no metrics
+        return None
+    samples = [sample for family in families for sample in family.samples if sample.labels == labels]
+    return next((each.value for each in samples if each.name == "likeness_job_last_success_timestamp_seconds"), None)

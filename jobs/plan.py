@@ -162,7 +162,7 @@ def _fold(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
-    """The complete row files of an unfinished run, those of earlier attempts first; what is not one is left out."""
+    """The complete row files of an unfinished run, one of each block, those of earlier attempts first."""
     paths = collection.row_files(run.run_id)
     ours = [path for path in paths if path.rpartition("/")[2].split("-")[0].isdigit()]
 
@@ -174,7 +174,13 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
         except (pa.ArrowInvalid, OSError):
             return None  # no file of ours is ever half written under its name: its disk is bad
 
-    return [file for file in at_once(read, ours) if file]
+    # A block that was tried again may have been written by both tries.
+    return list({block_of(file.path): file for file in at_once(read, ours) if file}.values())
+
+
+def block_of(path: str) -> str:
+    """What the files of one block have in common, however often it was tried: all but the token of their names."""
+    return path.partition(".")[0]
 
 
 def _check_model(collection: Collection, model: ModelRecord) -> None:

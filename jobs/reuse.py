@@ -19,7 +19,7 @@ from index.live import LiveRows
 from index.rows import EMBEDDING, TEXT, newest
 from jobs.content import content_hashes
 from jobs.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files
-from jobs.stages import attempt_name, block_name
+from jobs.stages import block_name
 
 Positions = npt.NDArray[np.int64]
 
@@ -72,12 +72,12 @@ def write_known(known: Known, collection: Collection) -> Plan:
     if not len(known):
         return plan
     run = plan.run or collection.start_run(plan.source, plan.model)
-    files, attempt = list(plan.files), attempt_name(plan.attempt)
+    files = list(plan.files)
     order = np.argsort(known.rows, kind="stable")  # rows of one file together
     for start in range(0, len(order), _BLOCK):
         here = order[start : start + _BLOCK]
         table = _rows(plan.todo.take(known.todo[here]), known.pool, known.rows[here])
-        name = block_name(attempt, list(map(str, table["image_id"].to_pylist())))
+        name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
         collection.check_lease()
         files.append(collection.write_rows(run.run_id, name, table))
     return replace(plan, run=run, files=files, todo=known.unknown)

@@ -53,7 +53,7 @@ def finish(spec: JobSpec, run: JobRun) -> None:
     if spec.metrics_file:
         try:
             write_metrics(spec.metrics_file, run, run if run.outcome == "succeeded" else _last_success(spec, run))
-        except (CollectionError, OSError) as error:
+        except OSError as error:
             logger.warning("the metrics of run %s could not be written: %s", run.id, error)
     notify(spec.notify, run)
 
@@ -81,5 +81,5 @@ def remember(spec: JobSpec, run: JobRun) -> None:
 def _last_success(spec: JobSpec, run: JobRun) -> JobRun | None:
     try:
         return last_success(Collection.open(spec.collection).storage, run.source)
-    except CollectionError:  # there is none: the first run failed before it made one
+    except (CollectionError, OSError):  # it cannot be reached, or the first run failed before it made one
         return None

@@ -164,9 +164,7 @@ class CollectionAt:
 class EmbedBlock:
     """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
 
-    Both happen in one call, so a crash costs at most the current block. The file's name follows from `attempt` (see
-    `attempt_name`) and the ids in it. If an actor dies after writing and Ray tries its block again, the new file
-    replaces the old one, and no other.
+    Both happen in one call, so a crash costs at most the current block. `attempt` is the number of the run's attempt.
     """
 
     def __init__(
@@ -176,7 +174,7 @@ class EmbedBlock:
         fingerprint: str,
         collection: CollectionAt,
         run_id: str,
-        attempt: str,
+        attempt: int,
     ) -> None:
         self._embed = EmbedImages(load)
         if self._embed.identity.fingerprint != fingerprint:
@@ -214,15 +212,11 @@ class EmbedBlock:
         return pa.Table.from_pylist([vars(summary)])
 
 
-def attempt_name(number: int) -> str:
-    """The prefix of an attempt's file names: its number, so that later attempts sort later, and a token.
+def block_name(attempt: int, image_ids: list[str]) -> str:
+    """The name of a file of these rows: the block's, by which later attempts sort later, a dot, and a token.
 
-    The token is random: a writer that has lost its lease may have the same number as the one that took over.
+    The token is random for each file: an actor that seems dead may write the block long after Ray has had it embedded
+    again, perhaps on another device, and must not replace the file that counts.
     """
-    return f"{number:04}-{secrets.token_hex(4)}"
-
-
-def block_name(attempt: str, image_ids: list[str]) -> str:
-    """The name of a file of these rows, the same whenever it is written in an attempt."""
     digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
-    return f"{attempt}-{digest[:20]}"
+    return f"{attempt:04}-{digest[:20]}.{secrets.token_hex(4)}"

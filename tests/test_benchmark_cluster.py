@@ -5,7 +5,7 @@ from ray import cloudpickle
 from rich.console import Console
 
 from benchmarks import cluster
-from benchmarks.cluster import Marks, Outcome, conclude, scaling
+from benchmarks.cluster import Marks, Outcome, conclude
 
 
 def test_the_rate_is_of_the_time_in_which_every_actor_has_work() -> None:
@@ -27,7 +27,7 @@ def test_bars_compare_with_one_node(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
-def test_two_nodes_embed_nearly_twice_as_much() -> None:
+def test_two_and_four_nodes_embed_as_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
     cloudpickle.register_pickle_by_value(cluster)  # type: ignore[no-untyped-call]  # workers have no benchmarks
-    one, two = scaling((1, 2), 15.0)
-    assert two.images_per_second / one.images_per_second >= 0.8 * 2
+    monkeypatch.setattr("sys.argv", ["cluster", "--quick"])
+    assert cluster.main() == 0

@@ -15,7 +15,7 @@ from embedder.policy import FetchPolicy
 from embedder.stores import Stores
 from index.clouds import Bucket, _amazons_region
 from index.errors import CollectionError
-from index.object_store import object_store, read
+from index.object_store import object_store, put, read
 from index.storage import Storage
 from tests.scripted_server import Reply, scripted
 
@@ -133,6 +133,19 @@ def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
 def test_an_emulators_account_is_in_its_path(machine: pytest.MonkeyPatch) -> None:
     machine.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5")
     assert Bucket.of("az://images/here")[0].user == "devstore"
+
+
+@pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])
+def test_no_file_is_put_in_more_parts_than_stores_take(
+    machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int
+) -> None:
+    path = tmp_path / "vectors.faiss"
+    with path.open("wb") as file:
+        file.truncate(size)  # takes no room
+    machine.setattr("index.object_store.obstore.put", sent := Mock())
+    put(Bucket.of("s3://mine/a?region=eu-west-1")[0], "a", path)
+    assert sent.call_args.kwargs["chunk_size"] == part
+    assert -(-size // part) <= 10_000
 
 
 @pytest.mark.parametrize("scheme", ["abfs", "abfss", "az"])

@@ -186,6 +186,20 @@ def test_metrics_of_a_success_and_of_the_failure_after_it(tmp_path: Path) -> Non
     assert found["last_end_timestamp_seconds", ""] == (STARTED + timedelta(days=1)).timestamp()
     assert (found["last_outcome", "succeeded"], found["last_outcome", "failed"]) == (0, 1)
     assert [each.name for each in tmp_path.iterdir()] == ["likeness.prom"]
+
+
+def test_while_no_success_is_known_the_file_keeps_what_it_says_of_the_same_job(tmp_path: Path) -> None:
+    path = tmp_path / "likeness.prom"
+    success, failure = a_run(), a_run("failed", ended_at=STARTED + timedelta(days=1))
+    write_metrics(str(path), failure, None)
+    assert ("last_success_timestamp_seconds", "") not in metrics(path)
+    write_metrics(str(path), success, success)
+    write_metrics(str(path), failure, None)
+    assert metrics(path)["last_success_timestamp_seconds", ""] == (STARTED + timedelta(minutes=5)).timestamp()
+    assert metrics(path)["last_outcome", "failed"] == 1
+    write_metrics(str(path), failure.model_copy(update={"source": "/others"}), None)
+    assert "last_success_timestamp_seconds{" not in path.read_text()
+    path.write_text("no metrics {")
     write_metrics(str(path), failure, None)
     assert ("last_success_timestamp_seconds", "") not in metrics(path)
 

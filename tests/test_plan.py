@@ -18,6 +18,7 @@ from jobs.errors import OtherModelError
 from jobs.listing import listing_table
 from jobs.plan import Plan, fold, make_plan, written_files
 from jobs.show import list_rejects
+from jobs.stages import block_name
 
 IDENTITY = FakeEmbedder().identity
 MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
@@ -154,6 +155,16 @@ def test_an_unfinished_run_is_gone_on_with(collection: Collection) -> None:
     assert (plan.attempt, todo(plan), plan.done) == (3, [], False)
     commit(collection, run)
     assert plan_of(collection, *map(image, "abcde")).done
+
+
+def test_of_a_block_that_was_tried_again_one_file_is_gone_on_with(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    for _ in range(2):
+        write(collection, run, block_name(1, ["a", "b"]), embedded("a"), embedded("b"))
+    write(collection, run, block_name(1, ["c"]), embedded("c"))
+    assert len(collection.row_files(run.run_id)) == 3
+    plan = plan_of(collection, *map(image, "abc"))
+    assert (sorted(file.rows for file in plan.files), todo(plan), plan.attempt) == ([1, 2], [], 2)
 
 
 def test_what_an_unfinished_run_could_not_fetch_is_tried_again(collection: Collection) -> None:

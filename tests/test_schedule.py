@@ -26,7 +26,7 @@ from jobs.errors import JobError, UsageError
 from jobs.history import JobRun, last_runs, read_output, save
 from jobs.schedule import ScheduledJob, run_schedule
 from jobs.schedule_cron import cron_trigger
-from jobs.schedule_run import run_job
+from jobs.schedule_run import finish, run_job
 from jobs.spec import read_spec
 from tests.quiet_night import make_job
 
@@ -333,6 +333,24 @@ def test_how_long_a_job_has_failed_is_known_after_many_failures(
     monkeypatch.setattr("jobs.schedule_run.reembed", Mock(side_effect=JobError("no GPU")))
     with pytest.raises(JobError):
         run_job(spec, Console(quiet=True))
+    metrics = (tmp_path / "job.prom").read_text()
+    assert last[0] in metrics
+    assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
+
+
+@pytest.mark.parametrize("error", [CollectionError("s3://bucket/c cannot be read (403)"), OSError("no route to host")])
+def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + "metrics_file: job.prom\n")
+    spec = read_spec(job)
+    success = JobRun.begin(spec.source, spec.collection).end("succeeded")
+    finish(spec, success)
+    last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
+    assert len(last) == 1
+    monkeypatch.setattr(Collection, "open", Mock(side_effect=error))
+    finish(spec, success.end("failed"))
     metrics = (tmp_path / "job.prom").read_text()
     assert last[0] in metrics
     assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics

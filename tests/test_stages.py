@@ -1,4 +1,4 @@
-"""The stages of the embedding pipeline without Ray: what a reject says, and whose files a block replaces."""
+"""The stages of the embedding pipeline without Ray: what a reject says, and that a block replaces no file."""
 
 import pickle
 from collections.abc import Iterator
@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
 
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
-from embedder.images import CropSpec
+from embedder.images import CropSpec, decode_image
 from index.collection import Collection
 from index.errors import LeaseLostError
 from index.lease import LEASE, TTL, writing
 from jobs.cluster import Pool
+from jobs.commit import commit
 from jobs.embed import write
 from jobs.listing import listing_table
 from jobs.plan import make_plan
@@ -26,7 +29,7 @@ from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
 from jobs.run import model_record
 from jobs.stage_metrics import counted_fetch_and_decode
-from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
+from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
 from tests.small_collection import png
 
 FAKE = FakeEmbedder()
@@ -67,27 +70,31 @@ def test_a_picture_that_is_none_is_not_tried_again(tmp_path: Path) -> None:
     assert (table["error_reason"][0].as_py(), table["retryable"][0].as_py()) == ("not_an_image", False)
 
 
-def test_a_block_replaces_its_own_file_and_no_other_jobs(collection: Collection, tmp_path: Path) -> None:
+def test_whoever_writes_a_block_late_replaces_nothing(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor that was frozen, and on another device: its vectors are others, and so is the size of its file."""
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
-    run = collection.start_run("/pictures", MODEL)
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
+    frozen = []
 
-    def embed(attempt: str) -> str:
-        actor = EmbedBlock(
-            load=FakeEmbedder,
-            fingerprint=MODEL.fingerprint,
-            collection=CollectionAt(collection.location),
-            run_id=run.run_id,
-            attempt=attempt,
-        )
-        return str(actor(table)["path"][0].as_py())
+    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
+        frozen.append(EmbedBlock(**{**actor, "load": OtherDevice}))
+        for each in (EmbedBlock(**actor), *frozen):
+            yield BlockSummary.of(each(table).to_pylist()[0])
 
-    one, other, later = attempt_name(1), attempt_name(1), attempt_name(2)
-    paths = [embed(attempt) for attempt in (one, one, other, later)]
-    assert paths[0] == paths[1]
-    assert len(set(paths)) == 3
-    assert paths[3] == max(collection.row_files(run.run_id))
-    assert sorted(set(paths)) == collection.row_files(run.run_id)
+    monkeypatch.setattr("jobs.embed._blocks", blocks)
+    plan = make_plan(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
+    written = write(
+        plan, collection, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent()
+    )
+    assert (written.report.embedded, len(written.files)) == (1, 1)
+    frozen[0](table)
+    commit(collection, [written], 0.0)
+    frozen[0](table)
+    assert len(collection.row_files(written.run.run_id)) == 4
+    pixels = decode_image((tmp_path / "a.png").read_bytes(), FAKE.crop).pixels
+    assert collection.live_rows(["embedding"])["embedding"].to_pylist() == FAKE.embed_images(pixels[None]).tolist()
 
 
 def test_a_job_that_lost_its_lease_stops_at_the_next_block(
@@ -148,6 +155,13 @@ def test_statuses_of_hosts_are_counted_by_their_class(monkeypatch: pytest.Monkey
     counted_fetch_and_decode(table, settings=SETTINGS)
     counted = [call.args[1]["reason"] for call in metrics.rejects.inc.call_args_list]
     assert counted == ["http_4xx", "http_4xx", "http_5xx", "corrupt"]
+
+
+class OtherDevice(FakeEmbedder):
+    """The same model, with other vectors."""
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
 
 
 class Silent:

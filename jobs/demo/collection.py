@@ -21,7 +21,7 @@ from jobs.options import DEMO_MODEL
 from jobs.request import ModelSource
 from jobs.run import model_record
 from jobs.sources import list_images
-from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, attempt_name, fetch_and_decode
+from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
 
 COUNT = 600
 
@@ -53,7 +53,7 @@ def embed_here(
         fingerprint=model.fingerprint,
         collection=CollectionAt(collection.location),
         run_id=run.run_id,
-        attempt=attempt_name(0),
+        attempt=0,
     )
     decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True, threads=2))
     block = BlockSummary.of(embed(decoded).to_pylist()[0])
