@@ -1,6 +1,7 @@
 """What re-embedding came to: for people a table, for programs JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -43,6 +44,7 @@ class Counts:
 class ReembedReport:
     """What was found and done; with `dry_run` what would be.
 
+    `left_out` are files beside the images that may be pictures of kinds that are not read, by extension.
     `embedded`, `rejected` and `failed` add up to what the model was needed for; what failed is tried again next time.
     `runs` were committed. `recall` is recall@10 of the version that is live now, `promoted` whether it was made so.
     `seconds` by stage of this process; "start" is Ray's and the model's start-up, "embed" what followed it.
@@ -54,6 +56,7 @@ class ReembedReport:
     model: str
     dry_run: bool
     counts: Counts
+    left_out: dict[str, int]
     embedded: int
     rejected: int
     failed: int
@@ -73,16 +76,18 @@ class ReembedReport:
 
 
 class Stopwatch:
-    """Seconds by stage, and `counts` once they are known: what there is to report of a job that fails."""
+    """Seconds by stage, and what the source holds once it is known: what there is to report of a job that fails."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.counts: Counts | None = None
+        self.left_out = Counter[str]()
 
     def to_json(self, outcome: str, message: str) -> str:
         """The report of a job that did not end well."""
         counts = asdict(self.counts) if self.counts else {}
-        return json.dumps({"outcome": outcome, "message": message, **counts, "seconds": self.seconds}, indent=2)
+        known = {**counts, "left_out": self.left_out, "seconds": self.seconds}
+        return json.dumps({"outcome": outcome, "message": message, **known}, indent=2)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """The `embed` command from source to closing table: the listing, the model, Ray, the job."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,13 +18,16 @@ from jobs.commit import commit
 from jobs.plan import make_plan, replaced_warning
 from jobs.report import EmbedReport, embed_table
 from jobs.request import EmbedRequest
-from jobs.sources import list_images
+from jobs.sources import left_out_warning, list_images
 
 
 def run_embed(request: EmbedRequest, console: Console) -> EmbedReport:
     """Embed a source into a collection; cheap checks come first, so that a mistake shows at once."""
     with console.status(f"listing {without_secrets(request.source)}"):
-        listing = list_images(request.source, extensions=request.extensions)
+        left_out = Counter[str]()
+        listing = list_images(request.source, extensions=request.extensions, left_out=left_out)
+    if left_out:
+        console.print(f"[yellow]{escape(left_out_warning(left_out))}", soft_wrap=True)
     # Absolute, without the credentials that a URI may hold, and the same however it is written.
     source = place(Storage.open(request.source).location)
     with writing(Collection.create_or_open(request.collection), "embed") as collection:
