@@ -1,15 +1,15 @@
-"""Which model a collection is to be brought up to date with, found without loading it where it is known."""
+"""Which model is to embed into a collection, found without loading it where it is known."""
 
 from dataclasses import replace
 
 from embedder.checkpoint import Checkpoint
 from embedder.images import CropSpec
+from embedder.protocol import ModelIdentity
 from index.collection import Collection
 from index.records import ModelRecord
 from index.versions import live_manifest
 from jobs.errors import OtherModelError, UsageError
 from jobs.request import ModelSource
-from jobs.run import model_record
 
 
 def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
@@ -28,6 +28,13 @@ def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecor
         if record.fingerprint == fingerprint:
             return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
     return model_record(replace(load, device="cpu")().identity)
+
+
+def model_record(identity: ModelIdentity) -> ModelRecord:
+    """A model's identity as the collection records it."""
+    return ModelRecord(
+        id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
+    )
 
 
 def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
