@@ -492,8 +492,8 @@ def test_serve_on_ray_looks_for_the_collection_first(run: Run) -> None:
 def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
     Collection.create_or_open(str(tmp_path / "new"))
     assert_one_line(run("index", "new"), "embed images first with `likeness embed`")
-    assert_one_line(run("search", "new", "--text", "x"), "has no index to search: build one with `likeness index`")
-    assert_one_line(run("search", "new", "--like", "x"), "has no index to search: build one with `likeness index`")
+    for search in (("search", "new", "--text", "x"), ("search", "new", "--like", "x"), ("serve", "new", "--local")):
+        assert_one_line(run(*search), "has no index to search: embed images first with `likeness embed`")
     assert_one_line(run("rollback", "new"), "has no live index version to go back from")
     assert json.loads(run("versions", "new", "--format", "json").out) == []
     assert json.loads(run("info", "new", "--format", "json").out)["index"] is None
