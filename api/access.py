@@ -1,7 +1,7 @@
-"""Who may ask, how often, and how much at once.
+"""Who may send requests, how often, and how many at once.
 
 Plain ASGI middleware, so that it is the same under uvicorn and on Ray Serve. A request passes, from the outside in:
-CORS, key and rate, then the bound on what is worked on at once, with the time limit.
+CORS, key and rate, then the limit on concurrent work, with the time limit.
 """
 
 import math
@@ -35,9 +35,9 @@ _CHARGE: Final = "likeness.charge"
 
 
 def install_access(app: FastAPI, access: Access, searching: Places) -> None:
-    """Let `app` answer only whom `access` allows, as often as it allows, and while `searching` has places to search.
+    """Limit `app` to the callers and the rates that `access` allows, and to searches for which `searching` has places.
 
-    The metrics go around this, not inside.
+    The metrics middleware goes outside this one.
     """
     app.add_middleware(Bound, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching)
     app.add_middleware(_Gate, access=access)
@@ -53,14 +53,15 @@ def install_access(app: FastAPI, access: Access, searching: Places) -> None:
 
 
 def charge(request: Request, searches: int) -> None:
-    """Count `searches` more against the caller's rate, for a request that holds many. It is not refused any more: the
-    next ones wait for it."""
+    """Count `searches` more against the caller's rate, for a request that holds many. That request is not refused any
+    more: the next ones wait longer.
+    """
     if (more := request.scope.get(_CHARGE)) is not None:
         more(searches)
 
 
 class _Gate:
-    """Asks for a key where keys are set, and counts how often each caller comes."""
+    """Requires a key if keys are set, and limits each caller's rate."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -94,20 +95,20 @@ class _Gate:
 
 
 def _stranger(scope: Scope) -> str:
-    """Whose rate a request without a key counts for. Raises Problem for what takes more than searching."""
+    """The caller to whose rate a request without a key counts. Raises Problem for anything but searching."""
     if _is_admin(scope) and not _is_local(scope):
         raise Problem(
             "forbidden",
             "without keys, index versions are changed from this machine only, and not by other sites' pages; "
             "to allow it from elsewhere, start the server with a file of keys",
         )
-    # In IPv6 one caller has a whole /64.
+    # In IPv6 one caller usually has a whole /64.
     host = _host(scope)
     return str(ip_interface(f"{host}/64").network) if ":" in host else host
 
 
 def _holder(scope: Scope, keys: KeyRing) -> str:
-    """Whose rate a request with a key counts for. Raises Problem for a key that is missing, wrong or not enough."""
+    """The caller to whose rate a request with a key counts. Raises Problem for a missing, wrong or too narrow key."""
     given = _given_key(Headers(scope=scope))
     if given is None:
         raise Problem("unauthorized", "expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
@@ -136,8 +137,9 @@ def _given_key(headers: Headers) -> str | None:
 
 
 def _is_local(scope: Scope) -> bool:
-    """From this machine: not through a proxy on it, nor from another site's page in a browser on it, be it under a name
-    that resolves to this machine."""
+    """Whether a request is from this machine itself: not through a proxy on it, and not from another site's page in a
+    browser on it, even under a name that resolves to this machine.
+    """
     headers = Headers(scope=scope)
     host = headers.get("host", "")
     try:
@@ -149,7 +151,7 @@ def _is_local(scope: Scope) -> bool:
 
 
 def _named_host(scope: Scope) -> str:
-    """The name that the caller knows this server by, without a port; empty when there is none."""
+    """The name by which the caller addresses this server, without a port; empty when there is none."""
     try:
         return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
     except ValueError:
@@ -161,7 +163,7 @@ def _host(scope: Scope) -> str:
 
 
 def _describe(app: FastAPI, *, keyed: bool) -> None:
-    """Say in the OpenAPI document how a key is given, and how a request may be turned away."""
+    """Describe in the OpenAPI document how to give a key, and how a request may be refused."""
     generate: Callable[[], dict[str, Any]] = app.openapi
     slugs = ["rate-limited", "overloaded", "timeout", *(["unauthorized", "forbidden"] if keyed else [])]
 

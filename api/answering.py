@@ -1,4 +1,4 @@
-"""Runs the stages of queries where they belong, so that slow hosts hold up nobody but those who named them."""
+"""Runs the stages of queries in separate threads, so that slow hosts delay only the queries that name them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class Answering:
-    """A service for an event loop: URLs are fetched in threads of their own, all else in `max_searches` others.
+    """A service for an event loop: URLs are fetched in threads of their own, everything else in `max_searches` others.
 
-    `searching` has a place for each of these. Who waits for a host takes none of them.
+    `searching` has a place for each of these. A query that waits for a host takes none of them.
     """
 
     def __init__(self, service: SearchService, limits: RequestLimits, searching: Places) -> None:
@@ -32,7 +32,7 @@ class Answering:
         self._searchers = CapacityLimiter(limits.max_searches)
 
     def admit(self, request: Request, searches: Sequence[Sequence[Part]]) -> None:
-        """Raises Problem when there are no places for a request, which has been read, of searches for these parts."""
+        """Raises Problem when there are too few places for a request with searches for these parts."""
         admit(request, self._searching, len(searches))
         if urls := sum(part.url is not None for parts in searches for part in parts):
             self._fetching.require(urls)
@@ -42,7 +42,7 @@ class Answering:
         watch = Stopwatch()
         fetched = replace(query, parts=await self._fetched(query.parts, watch))
         with self._searching.taking():
-            # The document of a thousand matches takes milliseconds, which other requests need not wait for.
+            # The document of a thousand matches takes milliseconds; other requests need not wait for that.
             return await to_thread.run_sync(
                 lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch)),
                 limiter=self._searchers,
@@ -73,7 +73,7 @@ class Answering:
 
 
 async def settled(calls: Sequence[Callable[[], Awaitable[T]]]) -> "list[T | Exception]":
-    """What each returned or raised, in their order. They run at the same time."""
+    """What each call returned or raised, in their order. They run concurrently."""
     results: dict[int, T | Exception] = {}
 
     async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:

@@ -1,4 +1,4 @@
-"""The version of the HTTP interface: said in every answer, and refused when a caller asks for another."""
+"""The version of the HTTP interface: sent with every answer; requests for another version are refused."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,9 +15,9 @@ VERSION: Final = "1"
 
 
 def install_api_version(app: FastAPI) -> None:
-    """Let `app` say `API-Version: 1` in every answer, and refuse requests that ask for another.
+    """Make `app` send `API-Version: 1` with every answer, and refuse requests for another version.
 
-    Added late, so that it goes around what others refuse.
+    Added late, so that it goes outside the middleware that refuses requests.
     """
     app.add_middleware(_ApiVersion)
     _describe(app)
@@ -42,7 +42,7 @@ class _ApiVersion:
 
 
 def _describe(app: FastAPI) -> None:
-    """Say in the OpenAPI document that every route takes the header, and that every answer has it."""
+    """Describe in the OpenAPI document that every route takes the header and every answer has it."""
     generate: Callable[[], dict[str, Any]] = app.openapi
     schema = {"type": "string", "enum": [VERSION]}
     asked = {"name": HEADER, "in": "header", "schema": schema, "description": "the version that you were written for"}

@@ -42,20 +42,20 @@ def create_app(
     access: Access | None = None,
     metrics: Metrics | None = None,
 ) -> FastAPI:
-    """The app that answers from `service`; when it starts, it warms that up and follows the live index version."""
+    """The app that answers from `service`. At its start it warms that up, then follows the live index version."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             await to_thread.run_sync(service.warm_up)
         except Exception:
-            # The process stays up to say so: /readyz keeps callers away, and the log has the cause.
+            # The process stays up to report this: /readyz keeps callers away, and the log has the cause.
             logger.exception("the warm-up query failed: not ready")
         service.live.start()
         yield
         await to_thread.run_sync(service.live.stop)
 
-    # The pages of the documentation are `api.web_page`'s.
+    # The documentation pages are in `api.web_page`.
     app = FastAPI(
         title="Likeness", version="1", description=_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
     )

@@ -1,4 +1,4 @@
-"""What a query is that comes without saying so, as people write it in a notebook."""
+"""Finds out the kind of a query that is given without a keyword, as in a notebook."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif",
 
 
 def example_of(query: BareQuery, searcher: Searcher) -> Example:
-    """What a bare query is taken for.
+    """The example that a bare query stands for.
 
-    A string is a URL if it has a scheme, an id if the index has it, a path if the file is there, else words.
-    FileNotFoundError for a string that is none of the first three and ends like a picture's name; TypeError
-    for what cannot be a query.
+    A string is a URL if it has a scheme, an id if the index has it, a path if the file exists, else words.
+    FileNotFoundError for a string that is none of the first three and ends like a picture's name; TypeError for
+    anything that cannot be a query.
     """
     match query:
         case Match():

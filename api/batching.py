@@ -26,11 +26,13 @@ class QueryBatcher:
     """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
 
     Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
-    for every thread that calls it. While one pass runs the next batch gathers. A lone query never waits. Callers who
-    are answered together ask again together: the first of them, whose pass alone would cost what two cost in company,
-    waits for as many as the last pass had, while each comes within `linger` times its seconds after the one before;
-    and then for those who come close behind, or one of them would be left out of every pass.
-    The thread ends with the last reference to the batcher. Those in `on_batch` hear the size of each pass.
+    for every thread that calls it. While one pass runs, the next batch gathers. A lone query never waits.
+
+    Callers answered together tend to ask again together, so the first waits for as many queries as the last batch had,
+    while each arrives within `linger` times that batch's duration of the one before. After that it takes only queries
+    that follow within a tenth of this time; without them one caller would be left out of every batch.
+
+    The thread ends with the last reference to the batcher. The functions in `on_batch` get the size of each pass.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class QueryBatcher:
         self._running = _Running(cache)
         work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
         threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
-        # Not at the interpreter's exit: the thread would free the model's tensors while Python is being taken down.
+        # Not at the interpreter's exit: the thread would free the model's tensors while Python shuts down.
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     @property
@@ -57,10 +59,10 @@ class QueryBatcher:
         return self._queue.qsize()
 
     def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
-        """The vector of what `item` makes, `(dim,)` float32, unit norm; or what the embedder raises.
+        """The vector of what `item` returns, `(dim,)` float32, unit norm; or what the embedder raises.
 
-        `item` is not called, and nothing embedded, where the vector of `key` is in the cache or being made for
-        somebody else.
+        `item` is not called, and nothing embedded, when the vector of `key` is in the cache or is being made for
+        another caller.
         """
         known = self._running.find(key)
         if known is not None:
@@ -80,7 +82,7 @@ class _Job:
 
 
 class _Running:
-    """The vectors that are being made: whoever wants one of them too waits for the same future."""
+    """The vectors that are being made: all callers that want the same one wait for the same future."""
 
     def __init__(self, cache: EmbeddingCache) -> None:
         self._cache = cache
@@ -100,18 +102,18 @@ class _Running:
         return done
 
     def start(self, key: ContentKey) -> "tuple[Future[Vector], bool]":
-        """The future of `key`, and whether it is a new one."""
+        """The future of `key`, and whether it is new."""
         with self._lock:
             known = self._futures.get(key)
             if known is not None:
                 return known, False
             future = self._futures[key] = Future()
-            # One who leaves must not cancel what others wait for.
+            # A caller that leaves must not cancel what others wait for.
             future.set_running_or_notify_cancel()
             return future, True
 
     def finish(self, job: _Job, vector: Vector) -> None:
-        self._cache.keep(job.key, vector)  # first, so that nobody finds it in neither
+        self._cache.keep(job.key, vector)  # first, so that the vector is always found in one of the two
         self._forget(job)
         job.future.set_result(vector)
 
@@ -126,7 +128,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class _Work:
-    """What the thread holds. Not the batcher, which would then never be dropped."""
+    """What the thread holds. It must not hold the batcher, which would then never be dropped."""
 
     embedder: Embedder
     queue: "SimpleQueue[_Job | None]"
@@ -141,7 +143,7 @@ class _Work:
             idle_since = time.perf_counter()
             first = self.queue.get()
             if time.perf_counter() - idle_since > patience:
-                crowd = 1  # those of the last pass have not come back
+                crowd = 1  # the callers of the last pass have not come back
             batch, ended = self._gather(first, crowd, patience)
             if batch:
                 started = time.perf_counter()
@@ -151,7 +153,7 @@ class _Work:
                 return
 
     def _gather(self, first: "_Job | None", crowd: int, patience: float) -> "tuple[list[_Job], bool]":
-        """All that wait and, up to `crowd`, those who come within `patience` seconds; and whether it is the end."""
+        """All queries that wait and, up to `crowd`, those that come within `patience` seconds; and whether to end."""
         batch: list[_Job] = []
         close_behind = patience / 10 if crowd > 1 else 0
         job = first
@@ -177,11 +179,11 @@ class _Work:
         try:
             done = list(zip(jobs, embed([job.item for job in jobs]), strict=True))
         except Exception as error:
-            if len(jobs) == 1 or isinstance(error, Problem):  # which is no fault of theirs, but of whoever embeds
+            if len(jobs) == 1 or isinstance(error, Problem):  # a Problem is the embedder's fault, not the items'
                 for job in jobs:
                     self.running.fail(job, error)
                 return
-            # One of them is at fault: alone, it fails alone.
+            # One of them is at fault: embedded one by one, only that one fails.
             for job in jobs:
                 self._embed([job], embed)
             return

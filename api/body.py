@@ -1,4 +1,4 @@
-"""Reads the body of a request: JSON or multipart, never more of it than is allowed."""
+"""Reads the body of a request, JSON or multipart, up to the allowed size."""
 
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -19,13 +19,13 @@ from api.settings import RequestLimits
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
-# Boundaries, part headers and the fields, on top of the file itself.
+# Bytes for boundaries, part headers and fields, besides the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
 _MOST_ERRORS = 100
 
 
 async def read_search(request: Request, limits: RequestLimits) -> Query:
-    """What is asked for. Raises Problem: the body is too large, too slow, of another type or not valid."""
+    """The query in the body. Raises Problem when the body is too large, too slow, of another type or not valid."""
     _check_not_compressed(request)
     media_type = _media_type(request)
     if media_type == "multipart/form-data":
@@ -49,8 +49,8 @@ async def read_json(request: Request, model: type[M], limits: RequestLimits) -> 
 
 
 def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
-    """What is wrong with a document, field by field. `more` are fields that are known besides the model's."""
-    if (count := error.error_count()) > _MOST_ERRORS:  # each would be told, and take a thousand times its own size
+    """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
+    if (count := error.error_count()) > _MOST_ERRORS:  # each would be listed, and take a thousand times its own size
         mistakes = {"field": "body", "expected": "a document as the API describes it", "got": f"{count:,} mistakes"}
         return invalid_fields([mistakes])
     details = error.errors(include_url=False)
@@ -102,7 +102,7 @@ def _upload_fields(form: FormData) -> UploadFields:
 
 
 def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -> Request:
-    """`request` again, with a body that raises as soon as it has passed `max_bytes` and `overhead`."""
+    """`request` with a body that raises as soon as it exceeds `max_bytes` plus `overhead`."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes + overhead:
         raise too_large(what, max_bytes)
@@ -124,7 +124,7 @@ def _counted(receive: Receive, max_bytes: int, over: Problem) -> Receive:
 
 
 def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
-    """What was wrong with one field, in words that do not need pydantic's manual."""
+    """The error of one field, in words that do not require pydantic's manual."""
     field = ".".join(map(str, detail["loc"])) or "body"
     match detail["type"]:
         case "extra_forbidden":
@@ -141,7 +141,7 @@ def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
 
 
 def _names(given: object) -> str:
-    """What a document holds; its values may be long, and are not what is wrong."""
+    """The names in a document; its values may be long, and are not at fault."""
     if not isinstance(given, dict):
         return shortened(given)
     return ", ".join(shortened(name) for name in given) or "nothing"

@@ -1,4 +1,4 @@
-"""The headers that keep browsers from mischief, in every answer."""
+"""Security headers for browsers, in every answer."""
 
 from typing import Final
 
@@ -9,13 +9,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Answers are data, and not pages; the web pages bring a policy of their own.
+    # Answers are data, not pages; the web pages have a policy of their own.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 
 
 def install_browser_headers(app: FastAPI) -> None:
-    """Let every answer of `app` have them, where it has none of its own: refusals too, so this goes around those."""
+    """Add the headers to every answer of `app` without its own. Refusals need them too, so this goes outside those."""
     app.add_middleware(_BrowserHeaders)
 
 

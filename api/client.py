@@ -41,21 +41,21 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Of one request: what the server takes at most, and half of the bytes that it takes by default.
+# Limits of one request: the server's maximum count, and half of its default maximum of bytes.
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 16 * 2**20
 
 
 class LikenessClient:
-    """Asks a Likeness server, and answers in the library's own terms. Thread-safe.
+    """Sends queries to a Likeness server and returns the library's own objects. Thread-safe.
 
         with LikenessClient("http://127.0.0.1:8000") as client:
             for match in client.search(image="star.jpg", k=5).matches:
                 print(match.score, match.image_id)
 
     `timeout` is a Timeout, or seconds for a whole call. Every method raises RequestRefused with the server's problem
-    document (TooBusy: for lack of room, after `retries` more attempts) and ServerUnreachable. All but `promote` and
-    `rollback` are repeated where that may help.
+    document (TooBusy if the server has no room after `retries` more attempts) and ServerUnreachable. All calls but
+    `promote` and `rollback` are retried if that may help.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LikenessClient:
         return understood(search_result, self._http.json("POST", "/search", body=search_body(search)))
 
     def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
-        """The answer to each search, in their order, or why there is none. Any number, sent 64 at a time."""
+        """The result or the error of each search, in their order. Any number, sent 64 at a time."""
         found: list[SearchResult | RequestRefused] = []
         for answer in self._answers("/search/batch", "searches", map(search_text, searches)):
             found += understood(lambda answer: [outcome(each, search_result) for each in answer["results"]], answer)
@@ -127,12 +127,12 @@ class LikenessClient:
         return understood(lambda answer: cast(list[VersionDocument], answer["versions"]), answer)
 
     def promote(self, version: str) -> SwitchDocument:
-        """Let `version` answer from now on. Needs a key of scope admin, where keys are asked for."""
+        """Make `version` the live one. Needs a key of scope admin if the server requires keys."""
         body = Body.json(json_text({"version": version}))
         return cast(SwitchDocument, self._http.json("POST", "/index/promote", body=body, repeatable=False))
 
     def rollback(self) -> SwitchDocument:
-        """Let the version before the live one answer again. Needs a key of scope admin, where keys are asked for."""
+        """Go back to the version before the live one. Needs a key of scope admin if the server requires keys."""
         return cast(SwitchDocument, self._http.json("POST", "/index/rollback", repeatable=False))
 
     def _embedded(self, name: str, texts: Iterator[str]) -> npt.NDArray[np.float32]:
@@ -161,7 +161,7 @@ class LikenessClient:
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    """In their order; a text that is larger than a batch may be goes alone, for the server to judge."""
+    """Batches of texts, in order; a text that exceeds the size of a batch is sent alone, for the server to judge."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -175,7 +175,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _image_path(image_id: str) -> str:
-    """Slashes of an id stay slashes; segments of dots would be taken for directories."""
+    """The path of an id: its slashes stay slashes; segments of dots are quoted, or they would mean directories."""
     segments = (quote(segment) if segment.strip(".") else "%2E" * len(segment) for segment in image_id.split("/"))
     return f"/images/{'/'.join(segments)}"
 

@@ -23,9 +23,9 @@ class ModelDocument(TypedDict):
 
 
 class IndexDocument(TypedDict):
-    """The index version that answers, as it was measured when it was built.
+    """The index version in use, with the measurements of its build.
 
-    `recall` is by k, `latency_ms` by percentile of one query; `columns` are those that a filter can name, with their
+    `recall` is by k, `latency_ms` of one query by percentile; `columns` are those that a filter can name, with their
     Arrow types. Times are ISO 8601.
     """
 
@@ -41,9 +41,9 @@ class IndexDocument(TypedDict):
 
 
 class VersionDocument(TypedDict):
-    """An index version: `live` when CURRENT names it, `serving` when the server that was asked answers from it.
+    """An index version: `live` if CURRENT names it, `serving` if this server answers from it.
 
-    Where its manifest cannot be read, `damage` says why, and what would be in there is None.
+    If its manifest cannot be read, `damage` says why, and the fields from the manifest are None.
     """
 
     version: str
@@ -57,9 +57,9 @@ class VersionDocument(TypedDict):
 
 
 class SwitchDocument(TypedDict):
-    """What CURRENT names now, and what the server that was asked answers from: the same unless `failure` says why not.
+    """The version that CURRENT names now, and the one that this server answers from: the same unless `failure` is set.
 
-    `before` is what it answered from until now; `skipped` are versions that a rollback passed over, and why.
+    `before` is the version that it answered from before; `skipped` are versions that a rollback passed over, and why.
     """
 
     live: str
@@ -70,7 +70,7 @@ class SwitchDocument(TypedDict):
 
 
 def understood(read: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
-    """What `read` makes of an answer. ClientError where that is not of the expected form."""
+    """`read(answer)`. ClientError when the answer is not of the expected form."""
     try:
         return read(answer)
     except (KeyError, TypeError, ValueError) as error:
@@ -78,13 +78,13 @@ def understood(read: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T
 
 
 def outcome(document: Mapping[str, Any], read: Callable[[Any], T]) -> T | RequestRefused:
-    """One of several results: what `read` makes of it, or why there is none."""
+    """One of several results: `read` of its document, or the error in place of it."""
     problem = document.get("problem")
     return read(document["ok"]) if problem is None else refusal(problem)
 
 
 def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> RequestRefused:
-    """The error of a problem document; `retry_after` in seconds, where the answer's header says so."""
+    """The error of a problem document; `retry_after` in seconds, if the answer has that header."""
     if retry_after is None:
         retry_after = problem.get("retry_after_s")
     return (TooBusy if problem.get("status") == 429 else RequestRefused)(problem, retry_after)

@@ -1,4 +1,4 @@
-"""Requests to a Likeness server: asked again where that may help, and over in time."""
+"""Requests to a Likeness server, with retries and a time limit."""
 
 import json
 import time
@@ -25,9 +25,9 @@ _BLOCK: Final = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Timeout:
-    """Seconds: `connect` for a connection, `read` without a byte, `total` for a call, waits and repetitions included.
+    """Seconds: `connect` for a connection, `read` without a byte, `total` for a call, including waits and retries.
 
-    `total` is looked at whenever bytes come or a read ends, so a call can outlast it by one `read` at most.
+    `total` is checked whenever bytes come or a read ends, so a call can exceed it by one `read` at most.
     """
 
     connect: float = 5.0
@@ -38,12 +38,12 @@ class Timeout:
 class Transport:
     """HTTP to one server. Thread-safe.
 
-    Idempotent requests are repeated, `retries` times at most, after a connection that failed or broke and after 429,
-    502, 503 and 504, unless the problem document says that it is of no use. Retry-After is honoured.
+    Idempotent requests are retried, `retries` times at most, after a connection that failed or broke and after 429,
+    502, 503 and 504, unless the problem document says that this is of no use. Retry-After is honoured.
     """
 
-    # Not by the retries of requests' adapter: these neither know of a time for the whole call, nor repeat what breaks
-    # in the middle of the body.
+    # Not the retries of requests' adapter: these have no time limit for the whole call, and do not retry an answer that
+    # breaks off in the middle of its body.
     def __init__(self, base_url: str, *, api_key: str | None, timeout: Timeout, retries: int) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -53,7 +53,7 @@ class Transport:
         self._retry = Retry(retries, backoff_factor=0.1, backoff_max=5.0, backoff_jitter=0.1)
         self._session = requests.Session()
         self._session.headers.update({"Accept": "application/json", "API-Version": "1"})
-        # A session that keeps no cookies changes nothing between requests, so that threads can share it.
+        # A session without cookies does not change between requests, so threads can share it.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=64)
         self._session.mount("http://", adapter)
@@ -65,7 +65,7 @@ class Transport:
         self._session.close()
 
     def json(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> dict[str, Any]:
-        """The JSON object that is answered. Raises what `send` does, and ClientError when it is no JSON object."""
+        """The JSON object of the answer. Raises like `send`, and ClientError when it is no JSON object."""
         data = self.send(method, path, body=body, repeatable=repeatable)
         document = _object(data)
         if document is None:
@@ -75,7 +75,7 @@ class Transport:
         return document
 
     def send(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> bytes:
-        """The body that is answered. Raises RequestRefused, TooBusy, ServerUnreachable."""
+        """The body of the answer. Raises RequestRefused, TooBusy, ServerUnreachable."""
         deadline = time.monotonic() + self._timeout.total
         retry = self._retry if repeatable else _ONCE
         while True:
@@ -87,7 +87,7 @@ class Transport:
                 retry = retry.increment(method, path)
                 asked = error.retry_after if isinstance(error, RequestRefused) else None
                 wait = retry.get_backoff_time() if asked is None else asked
-                # Who has to wait for longer than there is time for learns it now.
+                # A caller that would have to wait beyond its time limit gets the error now.
                 if time.monotonic() + wait >= deadline:
                     raise
             time.sleep(wait)
@@ -113,7 +113,7 @@ class Transport:
 
     def _read(self, response: requests.Response, deadline: float) -> bytes:
         blocks = []
-        # Not `iter_content`, which waits for whole blocks, however slowly they fill.
+        # Not `iter_content`, which waits for whole blocks, no matter how slowly they fill.
         while block := response.raw.read1(_BLOCK, decode_content=True):
             blocks.append(block)
             if time.monotonic() > deadline:
@@ -137,7 +137,7 @@ class Transport:
 
 
 class _Bearer(AuthBase):
-    # Not a header of the session: a .netrc would replace that.
+    # Not as a header of the session, which a .netrc would replace.
     def __init__(self, key: str) -> None:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("api_key: expected printable ASCII without spaces; has a line end come along?")
@@ -157,16 +157,16 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 
 def _transient(error: ClientError) -> bool:
-    """Whether the same request may be answered a little later."""
+    """Whether a retry of the same request may succeed."""
     if isinstance(error, RequestRefused):
         return error.status in _TRANSIENT and error.problem.get("retryable") is not False
-    # Nor is a server that is slow to answer given more to do.
+    # A server that is slow to answer is not given more work either.
     broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
     return broken and not isinstance(error.__cause__, requests.exceptions.SSLError)
 
 
 def _problem(response: requests.Response, data: bytes) -> dict[str, Any]:
-    """The problem document, or one in its place: proxies answer with pages of their own."""
+    """The problem document, or a substitute for it: proxies answer with pages of their own."""
     status = response.status_code
     document = _object(data)
     if document is not None and "type" in document:

@@ -1,4 +1,4 @@
-"""What a caller of LikenessClient asks for, as the bytes of a request."""
+"""The queries of LikenessClient as the bytes of requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Example(TypedDict, total=False):
 
 
 class Search(TypedDict, total=False):
-    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix; the others are as the server's.
+    """Exactly one of `url`, `image`, `text`, `id`, `embedding` and `queries` (a mix); others are the server's options.
 
     `id` is of an image of the index, `embedding` is `(dim,)` of any length but zero. `filter` names columns and
     conditions (see `index.filters`); `distinct` folds images whose cosine with a better match reaches it (True: 0.98);
@@ -74,7 +74,7 @@ class Body:
 
 
 def search_body(search: Search) -> Body:
-    """A picture alone travels as it is, by multipart: base64 would make it a third larger."""
+    """The body of a search. A single picture is sent by multipart: base64 would make it a third larger."""
     given = {name: value for name, value in search.items() if value is not None}
     if given.keys() & _WHAT != {"image"}:
         return Body.json(search_text(search))
@@ -95,7 +95,7 @@ def search_text(search: Search) -> str:
 
 
 def json_text(value: object) -> str:
-    """ValueError for a number that JSON does not have, TypeError for any other object that it does not."""
+    """A value as JSON. ValueError for a number that JSON does not have, TypeError for any other such object."""
     return json.dumps(value, default=_plain, allow_nan=False)
 
 
@@ -105,7 +105,7 @@ def image_text(image: ImageLike) -> str:
 
 
 def image_bytes(image: ImageLike) -> bytes:
-    """The bytes of a picture's file. OSError when it cannot be read, TypeError for what is no picture."""
+    """The bytes of a picture's file. OSError when it cannot be read, TypeError for anything but a picture."""
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, str | os.PathLike):
@@ -116,9 +116,9 @@ def image_bytes(image: ImageLike) -> bytes:
 def _png(image: Image) -> bytes:
     if not hasattr(image, "getexif"):
         raise TypeError(f"got a picture as {type(image).__name__}: expected a path, the bytes of a file or a PIL image")
-    from PIL import ImageOps  # whoever has such an image has pillow
+    from PIL import ImageOps  # a caller with such an image has pillow
 
-    # As the server would turn the file that it comes from.
+    # Rotated like the server would rotate the file that it comes from.
     upright = ImageOps.exif_transpose(image)
     target = io.BytesIO()
     (upright if upright.mode in _PNG_MODES else upright.convert("RGB")).save(target, "PNG", compress_level=1)
@@ -126,7 +126,7 @@ def _png(image: Image) -> bytes:
 
 
 def _plain_example(example: Example | Search) -> dict[str, Any]:
-    """What is given, with a picture as text and a vector as a list."""
+    """The given fields, with a picture as text and a vector as a list."""
     plain: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
     if "image" in plain:
         plain["image"] = image_text(plain["image"])
@@ -136,11 +136,11 @@ def _plain_example(example: Example | Search) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Filters are written with what columns hold: times and numpy's numbers among it."""
+    """A filter's value for JSON: filters may hold a column's values, such as times and numpy's numbers."""
     match value:
         case np.generic() | np.ndarray():
             return value.tolist()
-        case date():  # a datetime is one
+        case date():  # a datetime is a date too
             return value.isoformat()
         case Mapping():
             return dict(value)

@@ -1,4 +1,4 @@
-"""Whether a cluster has room for the replicas that it is asked for."""
+"""Checks whether a cluster has room for the requested replicas."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,7 +11,7 @@ _SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
 
 
 def shard_memory(settings: ServeSettings, live: VersionManifest | None) -> list[int]:
-    """The bytes that a searcher of each shard takes without an index, and those that it keeps hot of the `live` one."""
+    """Bytes of memory for a searcher of each shard: its own, plus the part of the `live` index that it keeps hot."""
     if settings.shards is None:
         return []
     if live is None:
@@ -20,7 +20,7 @@ def shard_memory(settings: ServeSettings, live: VersionManifest | None) -> list[
 
 
 def empty_shards(settings: ServeSettings, live: VersionManifest) -> str | None:
-    """What to do where there are more shards than segments of the `live` version, or None."""
+    """What to do if there are more shards than segments of the `live` version; None if there are not."""
     if len(live.segments) >= (settings.shards or 0):
         return None
     return (
@@ -34,9 +34,9 @@ Nodes = Sequence[Mapping[str, float]]
 
 
 def shortage(settings: ServeSettings, nodes: Nodes, shard_memory: Sequence[int] = ()) -> str | None:
-    """What the fewest replicas that `settings` ask for need beyond what `nodes` have, and what to do.
+    """What the minimum number of replicas in `settings` needs beyond what `nodes` have, and what to do about it.
 
-    `shard_memory`: the bytes that a searcher of each shard reserves. None where there is room.
+    `shard_memory`: the bytes that a searcher of each shard reserves. None if there is room.
     """
     embedders = settings.embedders.least if settings.embedders else 0
     searchers = (settings.shards or 0) * settings.searchers.least

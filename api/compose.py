@@ -18,7 +18,7 @@ from index.search import Searcher
 from index.versions import OpenVersion, open_last_good
 
 LoadModel = Callable[[ModelRecord], Embedder]
-"""From what an index version says of its model to that model."""
+"""Loads the model that an index version records."""
 
 
 def build_service(
@@ -30,15 +30,15 @@ def build_service(
 ) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
-    `load_model` loads it, `open_version` opens the index, and later ones: by default in this process. `query_policy`
-    says what queries may name: by default public web addresses alone, whoever asks.
+    `load_model` loads it, and `open_version` opens this index version and later ones; by default both do so in this
+    process. `query_policy` says what queries may name: by default only public web addresses, for every caller.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
     collection = Collection.open(settings.collection)
     searcher = open_last_good(collection, open_version)
     load_model = load_model or model_loader(settings, searcher.model)
-    # A URL may bring as much as an upload, and no more.
+    # A URL may lead to as many bytes as an upload may have.
     untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
     return SearchService(
         embedder=load_model(searcher.model),
@@ -58,10 +58,12 @@ def build_service(
 
 
 def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
-    """Loads models into this process. `settings` say where the `first` one is; the others are where they were."""
+    """A function that loads models into this process. `settings` name the place of the `first` one; others are where
+    their records say.
+    """
 
     def load(record: ModelRecord) -> Embedder:
-        # Imported late: torch takes seconds, which a mistyped collection should not cost.
+        # Imported late: a mistyped collection should not cost the seconds that torch takes.
         from embedder.model import ClipEmbedder
 
         model, revision = record.id, record.revision
@@ -75,8 +77,8 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
-    """Nothing that is loaded at the start becomes garbage: to look for it meanwhile takes a fifth of the time, and
-    later, whenever a model is loaded, a tenth of a second in which no search goes on.
+    """No garbage collection while a server loads, nor of what it has loaded later: none of that becomes garbage.
+    Collecting would take a fifth of the start, and a tenth of a second, without searches, whenever a model is loaded.
     """
     gc.disable()
     try:

@@ -10,12 +10,12 @@ from ray import serve
 
 from api.cluster_room import shard_memory
 from api.compose import LoadModel, model_loader
-from api.deployment_cluster import connect, failure, require_room
+from api.deployment_cluster import connect, failure, require_address, require_room
 from api.deployment_embedder import EmbedderReplica
 from api.deployment_options import COMMON, resources, scale, searcher
 from api.deployment_replica import APP_NAME, DEPLOYMENT, IngressReplica
 from api.errors import DeployError, ListenError
-from api.settings import ServeSettings
+from api.settings import ServeSettings, url_of
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import ModelRecord
@@ -26,10 +26,10 @@ Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 
 
 def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
-    """The Serve application of `settings`: replicas that hold the index, answer HTTP, and hold the model as well; or
-    with `embedders` have it in replicas of its own, and with `shards` the index.
+    """The Serve application of `settings`: replicas that answer HTTP and hold the index and the model. With `embedders`
+    the model has replicas of its own, and with `shards` the index has.
 
-    `models` makes what loads models from settings and the record of the model of the live index, in the replica: it
+    `models` makes, in the replica, the loader of models from the settings and the record of the live index's model; it
     must pickle. Raises CollectionError.
     """
     live = live_manifest(Collection.open(settings.collection))
@@ -37,7 +37,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
     deployment = serve.deployment(
         name=DEPLOYMENT,
         ray_actor_options=resources(settings, model=settings.embedders is None),
-        # The app itself refuses what is too much, with a problem document: as many again may come to be refused.
+        # The app itself refuses requests beyond its limit, with a problem document: so as many again may reach it.
         max_ongoing_requests=2 * settings.ongoing_requests(),
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
@@ -51,7 +51,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
         embedding = serve.deployment(
             name="Embedder",
             ray_actor_options=resources(settings, model=True),
-            # Those that wait are embedded together: enough for a batch under way and one that gathers.
+            # Waiting items are embedded together: enough for one batch in progress and one that gathers.
             max_ongoing_requests=64,
             graceful_shutdown_timeout_s=settings.request_timeout_s,
             **scale(settings.embedders, settings.target_ongoing_embeddings),
@@ -65,15 +65,16 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
 def application(args: dict[str, Any]) -> serve.Application:
     """What `import_path: api.deployment:application` names in a Serve config file, such as KubeRay's serveConfigV2.
 
-    `args` are fields of ServeSettings; what is left out comes from the environment of the container. Where Serve
-    listens is not known here, so it is as beyond this machine: without a file of keys `allow_remote` has to be true.
-    The application's name in the file must be "likeness". Raises ValidationError, ListenError, KeysError,
-    CollectionError.
+    `args` are fields of ServeSettings; missing ones come from the environment of the container. Where Serve listens is
+    not known here, so it is assumed to be beyond this machine: without a file of keys `allow_remote` has to be true.
+    The application's name in the file must be "likeness". If the cluster lacks resources, a warning says so: it may
+    still be starting. Raises ValidationError, ListenError, KeysError, CollectionError.
     """
     settings = ServeSettings(**{"host": "0.0.0.0", **args})
     settings.listen_address()
     settings = _absolute(settings)
-    settings.access()  # what is wrong with the keys is said here, before a replica starts
+    settings.access()  # raises errors of the keys here, before a replica starts
+    require_room(settings, joined=True)
     return serve_app(settings)
 
 
@@ -84,29 +85,30 @@ def run(
     models: Models = model_loader,
     on_listening: Callable[[str], None] | None = None,
 ) -> str:
-    """Deploy on the Ray cluster of RAY_ADDRESS, or on one of this machine; gives the server's URL.
+    """Deploy on the Ray cluster of RAY_ADDRESS, or on a new one on this machine; returns the server's URL.
 
     With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
-    once queries can be answered. A Serve that already runs on the cluster keeps its own HTTP options.
+    once queries can be answered. A Serve that already runs on the cluster has to listen there already.
     Raises ListenError, KeysError, CollectionError, DeployError.
     """
     host, port = settings.listen_address()
     if port == 0:
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
-    settings.access()  # what is wrong with the keys is said at once as well
+    settings.access()  # raises errors of the keys at once too
     joined = connect(host, port)
     require_room(settings, joined=joined)
     try:
         # The app's own time limit comes first.
         timeout_s = settings.request_timeout_s + 5
         serve.start(http_options={"host": host, "port": port, "request_timeout_s": timeout_s})
+        require_address(host, port)
         serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
         raise DeployError(
             f"Ray Serve could not start the application: {failure() or str(error).splitlines()[-1]}"
         ) from error
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = url_of(host, port)
     if on_listening is not None:
         on_listening(url)
     if blocking:
@@ -119,15 +121,14 @@ def run(
 
 def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | None, record: ModelRecord) -> Embedder:
     """Load a model into this replica."""
-    # Ray gives OpenMP as many threads as it reserves CPUs, one by default: a replica that is alone would leave cores
-    # idle.
+    # Ray gives OpenMP as many threads as it reserves CPUs, by default one, so a single replica would leave cores idle.
     threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
     return models(settings.model_copy(update={"threads": threads}), first)(record)
 
 
 def _absolute(settings: ServeSettings) -> ServeSettings:
-    """The same settings with paths that also hold in a replica, whose working directory may be another."""
-    # Opened here as well: a mistyped collection is said at once, and not after a cluster has been started.
+    """The same settings with absolute paths: a replica's working directory may be another."""
+    # Opened here too, so that a mistyped collection is reported before a cluster is started.
     collection = Collection.open(settings.collection)
     if not collection.versions():
         raise no_index(collection)
@@ -135,6 +136,6 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())
     keys_file = settings.keys_file and str(Path(settings.keys_file).resolve())
-    # Its address, not its location, which leaves out the credentials that replicas need as well.
+    # Its address, not its location: that leaves out the credentials, which replicas need too.
     address = collection.storage.address
     return settings.model_copy(update={"collection": address, "model": model, "keys_file": keys_file})

@@ -1,4 +1,4 @@
-"""Calls to replicas that may die meanwhile. Uses Ray, as `api.deployment` does."""
+"""Calls to replicas that may die during the call. Uses Ray, like `api.deployment`."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,17 +8,17 @@ from typing import Any, Final
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
-# What has been answered while another was waited for is taken all the same.
+# An answer that has arrived while another was waited for is still taken.
 _AT_HAND_S: Final = 0.05
-# A replica that is not there for the moment says so at once.
+# A call fails at once while there is no replica, so retries pause in between.
 _PAUSE_S: Final = 0.03
 
 
 def answer(call: Callable[[], Any], begun: Any, deadline: float) -> Any:
-    """What the call that has `begun` is answered. Where its replica dies it is made again, until `deadline`.
+    """The answer to the call that has `begun`. If its replica dies, `call` is made again, until `deadline`.
 
-    `deadline` is of `time.monotonic`. Raises what the replica raises as it was raised there, TimeoutError, and
-    RayError or RayServeException where there is no replica. For a thread that may wait.
+    `deadline` is of `time.monotonic`. Raises the replica's own exceptions, TimeoutError, and RayError or
+    RayServeException if there is no replica. Blocks the calling thread.
     """
     while True:
         try:
@@ -36,6 +36,6 @@ def answer(call: Callable[[], Any], begun: Any, deadline: float) -> Any:
 
 
 def cancel(begun: Any) -> None:
-    """Let nobody work on a call any more, whatever came of it."""
+    """Stop the work on a call, whatever its state."""
     with suppress(RayError, RayServeException):
         begun.cancel()

@@ -1,4 +1,4 @@
-"""The Ray that the application is deployed on: which one, whether it has room, and what it says of a failure."""
+"""The Ray cluster of the application: which one to join, whether it has room, and why a deployment failed."""
 
 import logging
 import os
@@ -10,11 +10,12 @@ from typing import Final
 
 import ray
 from ray import serve
+from ray.serve.context import _get_global_client
 
 from api.cluster_room import empty_shards, places, shard_memory, shortage
 from api.deployment_options import nodes
 from api.deployment_replica import APP_NAME
-from api.errors import DeployError
+from api.errors import DeployError, ListenError
 from api.local import listening
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -23,12 +24,12 @@ from index.versions import live_manifest
 _FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 _HERE: Final = "local"
 
-# For a cluster of this machine alone; they hold for all that it starts.
+# Only for a cluster on this machine; they apply to everything that it starts.
 _RAY_DEFAULTS: Final = {
-    # Ray's workers yield to every other process (nice 15) unless told otherwise: somebody waits for these.
+    # Ray's workers yield to every other process (nice 15) by default, but callers wait for these.
     "RAY_worker_niceness": "0",
-    # Of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED what suits an app that never blocks its event loop: each request costs
-    # Serve less. Routers keep a loop of their own, which waiting for `embedders` from a thread needs.
+    # The parts of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED that suit an app that never blocks its event loop: each request
+    # costs Serve less. Routers keep a loop of their own, since threads here wait for `embedders`.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -38,16 +39,16 @@ logger = logging.getLogger(__name__)
 
 
 def connect(host: str, port: int) -> bool:
-    """Join the cluster of RAY_ADDRESS, or start one of this machine; whether it was joined, or Ray is there already.
+    """Join the cluster of RAY_ADDRESS, or start one on this machine. Returns whether the cluster existed before.
 
-    SIGTERM does afterwards what it did before: Ray's own handler exits with 15. Raises ListenError, DeployError.
+    Restores the handler of SIGTERM: Ray's own one exits with 15. Raises ListenError, DeployError.
     """
     if ray.is_initialized():
         return True
-    # Without an address Ray joins what /tmp/ray names, the cluster of somebody else on this machine say.
+    # Without an address Ray joins the cluster that /tmp/ray names, for example another user's on this machine.
     address = os.environ.get("RAY_ADDRESS") or _HERE
     if address == _HERE:
-        # Serve's proxies share a port with whoever else listens there (SO_REUSEPORT), another Likeness say.
+        # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
         with listening(host, port):
             pass
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -74,12 +75,25 @@ def _sigterm_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if callable(handler):  # without one, Ray's at least ends what it started
+        if callable(handler):  # without one, Ray's own at least ends what it started
             signal.signal(signal.SIGTERM, handler)
 
 
+def require_address(host: str, port: int) -> None:
+    """Raises ListenError where Serve ran already and listens elsewhere: it keeps the address that it was started on."""
+    client = _get_global_client()
+    assert client is not None  # Serve runs by now
+    options = client.http_config
+    if (options.host, options.port) != (host, port):
+        raise ListenError(
+            f"expected to listen on {host}:{port}, but a Ray Serve runs on this cluster already, on "
+            f"{options.host}:{options.port}: serve with --host {options.host} --port {options.port}, or end what it "
+            "serves with `serve shutdown` first"
+        )
+
+
 def require_room(settings: ServeSettings, *, joined: bool) -> None:
-    """Raises DeployError for replicas that Serve would wait for for ever; a cluster that was `joined` may grow."""
+    """Raises DeployError for replicas for which Serve would wait for ever; a cluster that was `joined` may grow."""
     live = live_manifest(Collection.open(settings.collection))
     if live is not None and (warning := empty_shards(settings, live)):
         logger.warning("%s", warning)
@@ -87,7 +101,8 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
     there = nodes()
     if joined and memory and 1 < settings.searchers.most > places(settings, there, max(memory)):
         logger.warning(
-            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along"
+            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along. "
+            "Deploy again once more nodes are there"
         )
     missing = shortage(settings, there, memory)
     if missing is None:
@@ -99,10 +114,10 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
 
 
 def failure() -> str | None:
-    """What the replica's constructor raised: the last line of the traceback that Serve keeps."""
+    """The exception of a replica's constructor: the last line of the traceback that Serve keeps."""
     application = serve.status().applications.get(APP_NAME)
     deployments = list(application.deployments.values()) if application else []
-    # Those that wait for the one that failed have something to say as well.
+    # Deployments that wait for the failed one have messages too.
     deployments.sort(key=lambda deployment: deployment.status not in _FAILED)
     messages = [deployment.message.strip() for deployment in deployments]
     return next((message.splitlines()[-1] for message in messages if message), None)

@@ -1,4 +1,4 @@
-"""The model in replicas of its own, and the Embedder that asks them. Uses Ray, as `api.deployment` does."""
+"""The model in replicas of its own, and the Embedder that calls them. Uses Ray, like `api.deployment`."""
 
 import asyncio
 import logging
@@ -18,7 +18,8 @@ from api.batching import QueryBatcher
 from api.compose import LoadModel
 from api.deployment_calls import answer, cancel
 from api.embedding_cache import ContentKey, EmbeddingCache
-from api.errors import ApiError, OtherModelError, Problem
+from api.engine import require_same_model
+from api.errors import ApiError, Problem
 from api.held import Held
 from api.logs import configure_logs
 from api.settings import ServeSettings
@@ -35,18 +36,18 @@ logger = logging.getLogger(__name__)
 Items = NDArray[np.uint8] | Sequence[str]
 """Crops, `(n, side, side, 3)`, or texts."""
 
-# So small that a crowd of queries spreads over the replicas, and so large that it does not pay a hop for each.
+# Small enough to spread concurrent queries over the replicas, and large enough not to pay a hop for each query.
 _ITEMS_A_CALL: Final = 8
 # A model may have to come from a hub first.
 _LOAD_TIMEOUT_S: Final = 900.0
 
 
 class EmbedderReplica:
-    """Embeds with the model that each call names, and loads it first where it does not hold it.
+    """Embeds with the model that each call names, and loads that model first if it does not hold it.
 
-    So a replica that is new, or that has missed a change of models, answers like the others. The model of the live
-    index is loaded at once, so that a replica is not there before it can embed. Where that fails an older version
-    may still be what is served: its model is loaded when it is asked for.
+    So a replica that is new, or that has missed a change of models, answers like the others. The live index's model is
+    loaded at the start, so that a replica is not ready before it can embed. If that fails, an older version may still
+    be served: its model is loaded by the first call that names it.
     """
 
     def __init__(self, settings: ServeSettings, load_model: LoadModel) -> None:
@@ -62,7 +63,7 @@ class EmbedderReplica:
             logger.warning("the model of the live index version cannot be loaded: %s", error)
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
-        """Hold the model; its identity, and how its pictures are cut. Raises ModelError, OtherModelError."""
+        """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
         embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded, record))
         return embedder.identity, embedder.crop
 
@@ -78,21 +79,15 @@ class EmbedderReplica:
 
     def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
         embedder = self._load_model(record)
-        found = embedder.identity
-        if found.fingerprint != record.fingerprint:
-            raise OtherModelError(
-                f"expected model {record.id!r} (fingerprint {record.fingerprint}), which made the vectors of the "
-                f"index, got {found.model_id!r} (fingerprint {found.fingerprint}): serve with the model of the "
-                "index, or embed the collection again with this one"
-            )
+        require_same_model(embedder.identity, record)
         return embedder, QueryBatcher(embedder, self._cache)
 
 
 class RemoteEmbedder:
     """A model that EmbedderReplicas hold, as an Embedder. Thread-safe; not for an event loop's thread.
 
-    What a replica that dies leaves undone another one is asked for. Raises the problem `embedder-unavailable` when
-    a batch is not answered within `timeout_s`, in however many calls.
+    If a replica dies, its calls are made again at another one. Raises the problem `embedder-unavailable` when a batch
+    is not answered within `timeout_s`, no matter in how many calls.
     """
 
     def __init__(
@@ -111,7 +106,7 @@ class RemoteEmbedder:
 
     @classmethod
     def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
-        """Once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
+        """Returns once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
         with _failures_told():
             # The first answer waits for a replica, where none is up yet.
             identity, crop = handle.describe.remote(record).result(timeout_s=_LOAD_TIMEOUT_S)
@@ -144,7 +139,7 @@ class RemoteEmbedder:
 
 @contextmanager
 def _failures_told() -> Iterator[None]:
-    """Raises what a replica raised as it was raised there, and a Problem where none answers."""
+    """Raises a replica's own exceptions, and a Problem if no replica answers."""
     try:
         yield
     except RayTaskError as error:

@@ -1,4 +1,4 @@
-"""What answers HTTP on Ray Serve: a replica that holds the app."""
+"""The replica that answers HTTP on Ray Serve: it holds the app."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class IngressReplica:
-    """Builds the app where it runs: a loaded model must not travel."""
+    """Builds the app in the replica: a loaded model cannot be sent there."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -46,7 +46,7 @@ class IngressReplica:
         if embedder is not None:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
         open_version = Searchers(searchers, settings.searcher_timeout_s).open if searchers else Searcher.open
-        # In a thread: handles wait for answers, which the event loop's own thread must not.
+        # In a thread: handles wait for answers, which the event loop's own thread must not do.
         with collecting_later():
             service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
         self._app = create_app(service, limits=settings.limits(), access=settings.access(), metrics=self._metrics)
@@ -56,7 +56,7 @@ class IngressReplica:
         return self._app
 
     async def metrics(self) -> tuple[str, list[Metric]]:
-        """This replica's name and what it has counted."""
+        """This replica's name and its metrics."""
         return serve.get_replica_context().replica_id.unique_id, self._metrics.collect()
 
     async def _gather(self) -> list[Metric]:
@@ -70,7 +70,7 @@ class IngressReplica:
 
 
 class _ProxyTellsRequestIds:
-    """Leaves the header to Serve's proxy, which gives each request an id, if it has none, and adds it to the answer."""
+    """Leaves the header to Serve's proxy, which gives each request an id if it has none, and adds it to the answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Vectors of pictures and texts that were asked for lately."""
+"""Caches the vectors of recent pictures and texts."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from api.lru import LruCache
 
 @dataclass(frozen=True)
 class ContentKey:
-    """What a vector was made of and by which model. A picture and a text never share a key."""
+    """The content and the model of a vector. A picture and a text never share a key."""
 
     kind: str
     digest: bytes
@@ -26,7 +26,7 @@ class ContentKey:
 
 
 class EmbeddingCache(LruCache[ContentKey, NDArray[np.float32]]):
-    """The vectors used last, read-only."""
+    """The most recently used vectors, read-only."""
 
     def __init__(self, max_bytes: int = 32 * 2**20) -> None:
         super().__init__(max_bytes)

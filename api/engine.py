@@ -33,14 +33,14 @@ class Engine:
     @classmethod
     def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache, on_batch: OnBatch = ()) -> Self:
         """OtherModelError when the searcher's vectors come from another model than `embedder`."""
-        _require_same_model(embedder.identity, searcher)
+        require_same_model(embedder.identity, searcher.model)
         batcher = QueryBatcher(embedder, cache, on_batch=on_batch)
         return cls(
             model=embedder.identity,
             crop=embedder.crop,
             batcher=batcher,
             searcher=searcher,
-            # Found out once: later on, a ModelError is a defect and not something to tell callers.
+            # Found out once: later on, a ModelError is a defect, not a message for callers.
             text_refusal=_text_refusal(batcher, embedder.identity),
         )
 
@@ -50,20 +50,20 @@ class Engine:
         return self.searcher.version
 
     def successor(self, searcher: Searcher, load_model: Callable[[ModelRecord], Embedder]) -> Self:
-        """The engine of another version: with the same model where that made its vectors, else with its own."""
+        """The engine of another version: with the same model if that made its vectors, else with the version's own."""
         if searcher.model.fingerprint == self.model.fingerprint:
             return replace(self, searcher=searcher)
         return self.of(load_model(searcher.model), searcher, self.batcher.cache, self.batcher.on_batch)
 
     def warm_up(self) -> None:
-        """Answer one query, so that the first caller does not wait for what is loaded late."""
+        """Answer one query, so that the first caller does not wait for lazy loading."""
         grey = np.full((self.crop.side, self.crop.side, 3), 127, np.uint8)
         vector = self.batcher.embed(_key_of_nothing(self.model), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
 
 
 def _key_of_nothing(model: ModelIdentity) -> ContentKey:
-    """A key like no other: what is in the cache says nothing of the model."""
+    """A key that is never in the cache: a cached vector would not show that the model works."""
     return ContentKey(kind="warm-up", digest=uuid4().bytes, fingerprint=model.fingerprint)
 
 
@@ -76,11 +76,11 @@ def _text_refusal(batcher: QueryBatcher, model: ModelIdentity) -> str | None:
     return None
 
 
-def _require_same_model(ours: ModelIdentity, searcher: Searcher) -> None:
-    theirs = searcher.model
+def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
+    """OtherModelError when the vectors of the index come from another model than ours."""
     if ours.fingerprint != theirs.fingerprint:
         raise OtherModelError(
-            f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of "
-            f"index version {searcher.version}, got {ours.model_id!r} (fingerprint {ours.fingerprint}): "
-            "serve with the model of the index, or embed the collection again with this one"
+            f"expected model {theirs.id!r} (fingerprint {theirs.fingerprint}), which made the vectors of the "
+            f"index, got {ours.model_id!r} (fingerprint {ours.fingerprint}): serve with the model of the index, or "
+            "embed the collection again with this one"
         )

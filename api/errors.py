@@ -3,13 +3,13 @@
 ApiError
 ├── StartError              the server cannot start; the message says what to change
 │   ├── OtherModelError     the index holds vectors of another model
-│   ├── ListenError         not an address to listen on: beyond loopback without keys or leave, or taken
+│   ├── ListenError         an address that may not be listened on (no keys, no `allow_remote`), or is taken
 │   ├── KeysError           the file of API keys is missing, broken or empty, or has no such key
 │   └── DeployError         Ray Serve gave up on the application
 ├── Problem                 one request cannot be answered; becomes an RFC 9457 problem document
 └── ClientError             LikenessClient has no answer to give
     ├── RequestRefused      the server answered with a problem document
-    │   └── TooBusy         with 429, as often as it was asked
+    │   └── TooBusy         with 429, after all retries
     └── ServerUnreachable   no connection, a broken one, or no answer in time
 """
 
@@ -38,7 +38,7 @@ class ListenError(StartError):
 
 
 class KeysError(StartError):
-    """The file of API keys is not there, not one, or does not have what was asked of it."""
+    """The file of API keys is missing or broken, or does not have the key."""
 
 
 class DeployError(StartError):
@@ -87,7 +87,7 @@ class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caugh
 
 
 class TooBusy(RequestRefused):
-    """The server has no room for this request, or this key has used up its share: ask again in `retry_after` s."""
+    """The server has no room for this request, or this key has used up its rate: try again in `retry_after` s."""
 
 
 class ServerUnreachable(ClientError):  # noqa: N818 (reads better where it is caught)
@@ -112,9 +112,9 @@ def _table(*rows: tuple[str, int, str, str]) -> dict[str, ProblemType]:
     return {slug: ProblemType(slug=slug, status=status, title=title, when=when) for slug, status, title, when in rows}
 
 
-# What the caller must not write is 400, what is well formed but cannot be used is 422. A host that says 404
-# of a picture is 422 as well: a 404 from us would say that *our* page is missing. A host that breaks is 502,
-# one that dawdles 504. Where we dawdle ourselves no gateway is to blame: 503.
+# A malformed request is 400; one that is well formed but cannot be used is 422. A host's 404 for a picture is 422 too:
+# a 404 from us would mean that *our* page is missing. A host that fails is 502, one that is too slow 504. If this
+# server itself is too slow, no gateway is to blame: 503.
 PROBLEMS: Final = _table(
     ("malformed-body", 400, "The body cannot be read", "not JSON, or broken multipart"),
     ("unknown-api-version", 400, "No such version of the API", "the header `API-Version` asks for another than 1"),
@@ -183,7 +183,7 @@ PROBLEMS: Final = _table(
     ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),
 )
 
-# Problems of a query picture by the reason of its rejection; the other reasons go by their stage.
+# Problems of a query picture by the reason of its rejection; other reasons are mapped by their stage.
 _BY_REASON: Final = {
     "bad_uri": "bad-url",
     "forbidden_userinfo": "bad-url",
@@ -239,6 +239,6 @@ def invalid_fields(errors: list[dict[str, str]]) -> Problem:
 
 
 def shortened(value: object, limit: int = 80) -> str:
-    """`repr(value)`, cut: what a caller sent is quoted to them, but not megabytes of it."""
+    """`repr(value)`, cut: messages quote what a caller sent, but not megabytes of it."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Where somebody is who explores a collection step by step: the query, the page, and the way back."""
+"""The state of an exploration of a collection: the query, the page, and the way back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Find: TypeAlias = Callable[[Search], Neighbours]
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """What is asked for: `query`, or a mix in which `other` has `share`, from 0 to 1."""
+    """One search: `query`, or a mix in which `other` has `share`, from 0 to 1."""
 
     query: Example
     other: Example | None = None
@@ -25,9 +25,9 @@ class _Step:
 
 
 class Exploration:
-    """Searches, one after another. Each method that raises what `Likeness.search` raises leaves all as it was.
+    """Searches, one after another. If a method's search raises, the state stays as it was.
 
-    `options` go with each search, `k` says how many matches a page has. `found` is what is there to see.
+    `options` go with each search, and `k` is the number of matches on a page. `found` is the current page.
     """
 
     def __init__(self, find: Find, query: Example, other: Example | None, options: Search) -> None:
@@ -39,17 +39,17 @@ class Exploration:
 
     @property
     def page(self) -> int:
-        """From 0."""
+        """Number of the current page, from 0."""
         return self._steps[-1].page
 
     @property
     def share(self) -> float:
-        """Of the second query in the mix."""
+        """Share of the second query in the mix."""
         return self._steps[-1].share
 
     @property
     def ends(self) -> list[str]:
-        """Names of the two queries that can be slid between; nothing where there is one."""
+        """Names of the two queries of the slider; empty if there is only one."""
         step = self._steps[-1]
         return [] if step.other is None else [_name(step.query), _name(step.other)]
 
@@ -84,7 +84,7 @@ class Exploration:
         self._steps.append(step)
 
     def _see(self, step: _Step) -> None:
-        """Search for one match more than a page has: whether there is a next page."""
+        """Search for one match more than a page has, which shows whether there is a next page."""
         parts: list[Example] = [{**step.query, "weight": round(1 - step.share, 2)}]
         if step.other is not None:
             parts.append({**step.other, "weight": round(step.share, 2)})

@@ -1,4 +1,4 @@
-"""A collection for people who look: opened in a notebook or a script, searched without a server."""
+"""A collection opened in a notebook or a script, and searched without a server."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Likeness:
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
         are those of `LikenessClient.search`. FetchError says what is wrong with a URL, ModelError why the model cannot
-        be loaded, Problem and QueryError what else is.
+        be loaded, Problem and QueryError everything else.
         """
         asked = [self._asked(example) for example in self._examples(query, search)]
         parts = tuple(each.part for each in asked)
@@ -123,7 +123,7 @@ class Likeness:
         )
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
-        """The vector of what `search` would look for, `(dim,)` float32, unit norm. Raises as it does."""
+        """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         parts = [self._asked(example).part for example in self._examples(query, search)]
         return mix(np.stack([self._vector(part) for part in parts]), [part.weight for part in parts])
 
@@ -132,7 +132,7 @@ class Likeness:
     ) -> ExploreWidget | Neighbours:
         """A grid to click in: a match becomes the query; with `toward`, a slider mixes the two; pages are of `k` (18).
 
-        `options` go with every search. Without anywidget (the extra `notebooks`) it is what `search` gives.
+        `options` go with every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
         """
         ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
         try:
@@ -162,7 +162,7 @@ class Likeness:
 
     @cached_property
     def _service(self) -> SearchService:
-        """With the model, for queries that need one."""
+        """The service with the model, for queries that need one."""
         try:
             return SearchService(
                 embedder=self._load_model(),
@@ -179,7 +179,7 @@ class Likeness:
             raise OtherModelError(f"{error}. Searches by id and by vector work without a model") from error
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
-        """The parts of what is asked for: exactly one thing has to be, or a mix."""
+        """The parts of a query: exactly one, or those of a mix."""
         given = [name for name in (*_WHAT, "queries") if search.get(name) is not None]
         if (query is not None) + len(given) != 1:
             raise TypeError(
@@ -213,7 +213,7 @@ class Likeness:
                 return Asked(part=Part(vector=np.asarray(value, np.float32), weight=weight), caption="a vector")
 
     def _vector(self, part: Part) -> Vector:
-        """Of an image of the index or of a vector without the model."""
+        """The vector of a part; for an image of the index, or a vector, without the model."""
         if part.data is not None or part.text is not None:
             return self._service.embed(part, self._service.engine)
         if part.image_id is not None:
@@ -226,7 +226,7 @@ class Likeness:
 
 
 def _options(search: Search) -> SearchOptions:
-    """The keywords of a search in the words of `Searcher.search`."""
+    """The keywords of a search as those of `Searcher.search`."""
     options = SearchOptions(offset=search.get("offset") or 0, min_score=search.get("min_score"))
     where: Mapping[str, Any] | None = search.get("filter")
     distinct = search.get("distinct")

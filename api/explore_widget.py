@@ -1,4 +1,4 @@
-"""The grid of a notebook that can be clicked. Apart from `api.explore`, because anywidget is an extra."""
+"""The clickable grid of a notebook. Not in `api.explore`, because anywidget is an extra."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class ExploreWidget(anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The static grid goes along, for pages where no widget lives: exports, nbviewer."""
+        """Includes the static grid, for pages without live widgets: exports, nbviewer."""
         data, metadata = super()._repr_mimebundle_(**options) or ({}, {})
         return {**data, "text/html": self.exploration.found._repr_html_()}, metadata
 
     def _on_message(self, _: object, message: dict[str, Any], buffers: object) -> None:
-        """What the page tells, one thing at a time."""
+        """Handle one message of the page."""
         try:
             match message:
                 case {"like": str(image_id)}:
@@ -65,7 +65,7 @@ class ExploreWidget(anywidget.AnyWidget):
                 case {"back": True}:
                     self.exploration.back()
         except (ApiError, EmbedderError, CollectionError, OSError) as error:
-            # An exception would end in a log that nobody sees; what is shown stays.
+            # An exception would end up in a log that nobody sees; so the current view stays.
             self.view = {**self.view, "error": str(error)}
         else:
             self.view = self._view()

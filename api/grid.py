@@ -55,7 +55,7 @@ def data_uri(jpeg: bytes) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
 
 
-# JupyterLab styles figures and images in its outputs: what it sets is set here as well.
+# JupyterLab styles figures and images in its outputs, so the properties that it sets are set here too.
 CSS = """
 .likeness { font: 13px/1.4 system-ui, sans-serif; max-width: 1100px; }
 .likeness .lk-caption, .likeness .lk-note { margin: 4px 0 10px; opacity: .75; overflow-wrap: anywhere; }
@@ -76,4 +76,4 @@ CSS = """
 .likeness .lk-detail { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
   overflow-wrap: anywhere; opacity: .75; }
 """.replace("\n", " ")
-"""How a grid looks, by class names that are its own."""
+"""The style sheet of a grid; its class names are used nowhere else."""

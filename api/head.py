@@ -1,11 +1,11 @@
-"""HEAD for every route that answers GET, as HTTP demands: its headers, without its body."""
+"""HEAD for every route that answers GET, as HTTP requires: the same headers without the body."""
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 def install_head(app: FastAPI) -> None:
-    """Let `app` answer HEAD. Added first, next to the routes: what goes around it sees which method was asked with."""
+    """Let `app` answer HEAD. Added first, next to the routes: middleware outside it still sees the original method."""
     app.add_middleware(_Head)
 
 

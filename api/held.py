@@ -1,4 +1,4 @@
-"""What a replica holds: the last two index versions, or models, that it was called for."""
+"""What a replica holds: the two index versions, or models, that were called last."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,22 +7,22 @@ from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
 
-# During a change queries come for the old one and for the new one.
+# During a change there are queries for both the old one and the new one.
 _MOST: Final = 2
-# Longer than others may take to make what this replica has made: until all have, nobody calls for it.
+# Longer than other replicas may take to make the same value: until all have made it, nobody calls it.
 _IDLE_S: Final = 900.0
 
 
 class Held(Generic[V]):
-    """At most two values by their keys: those called last, and none that was not called for 15 minutes.
+    """At most two values by key: those called last, without any that was not called for 15 minutes.
 
-    A value is made once, in a thread, for all who wait for it, and goes on being made when they have left: who asks
-    again finds it. Only that which was called counts as used, so what is made beforehand takes the place of what
-    nobody calls. For one event loop.
+    A value is made once, in a thread, for all callers that wait for it. If they leave, making it continues, and a later
+    call finds it. Only a called value counts as used, so a value made in advance replaces one that nobody calls. For
+    one event loop.
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, V] = {}  # the one called last at the end
+        self._held: dict[str, V] = {}  # most recently called last
         self._used: dict[str, float] = {}
         self._making: dict[str, asyncio.Task[V]] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -33,7 +33,7 @@ class Held(Generic[V]):
         self._used[key] = monotonic()
 
     async def make(self, key: str, make: Callable[[], V]) -> V:
-        """The value of `key`, made where it is not held. Raises what `make` raises; the next one tries again."""
+        """The value of `key`, made if it is not held. Raises what `make` raises; the next call tries again."""
         if key in self._held:
             return self._held[key]
         if key not in self._making:
@@ -41,7 +41,7 @@ class Held(Generic[V]):
         return await asyncio.shield(self._making[key])
 
     async def call(self, key: str, make: Callable[[], V]) -> V:
-        """The same, to be used now."""
+        """Like `make`, but the value counts as used now."""
         value = await self.make(key, make)
         now = monotonic()
         if key in self._held:
@@ -54,7 +54,7 @@ class Held(Generic[V]):
     async def _made(self, key: str, make: Callable[[], V]) -> V:
         try:
             async with self._one_at_a_time:
-                # Before the new one is made: there may not be memory for one more.
+                # Before the new one is made, since there may be no memory for a third.
                 while len(self._held) >= _MOST:
                     self._drop(next(iter(self._held)))
                 value = await asyncio.to_thread(make)

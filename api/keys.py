@@ -1,7 +1,7 @@
 """API keys: a small file of salted hashes, written by `likeness keys` and read again whenever it changes.
 
-A key is 256 random bits, so nobody guesses one from its hash, however fast that is: a slow password hash would only
-make each request slower. The file's salt keeps equal keys of two files from looking equal.
+A key is 256 random bits, so nobody can guess one from its hash, no matter how fast that is: a slow password hash would
+only make each request slower. With the file's salt, equal keys of two files have different hashes.
 """
 
 import fcntl
@@ -10,7 +10,6 @@ import hmac
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,25 +20,26 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from api.errors import KeysError
+from index.disk import write_atomic
 
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "lk_"
 
-# Names go into logs and messages.
+# Names appear in logs and messages.
 KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
 _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class KeyScope(StrEnum):
-    """What a key opens: searching and looking, or the index versions as well."""
+    """What a key allows: searching and viewing, or also changing index versions."""
 
     search = "search"
     admin = "admin"
 
 
 class StoredKey(BaseModel):
-    """What is kept of a key."""
+    """The stored record of a key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,17 +59,17 @@ class _Contents(BaseModel):
     def find(self, key: bytes) -> StoredKey | None:
         digest = _digest(key, self.salt)
         found = None
-        for stored in self.keys:  # all of them, so that the time says nothing of which
+        for stored in self.keys:  # all of them, so that the time does not show which one matches
             if hmac.compare_digest(digest, stored.hash):
                 found = stored
         return found
 
 
 class KeyRing:
-    """The keys of a file, read again when it has changed. A file that is gone opens nothing; one that cannot be read is
-    reported once, and the keys read before stay.
+    """The keys of a file, read again when it has changed. If the file is removed, no key is valid. If it cannot be
+    read, this is reported once, and the keys read before stay valid.
 
-    Raises KeysError when there is no such file, or no key in it, to begin with.
+    Raises KeysError when at first there is no such file, or no key in it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -80,7 +80,7 @@ class KeyRing:
             raise KeysError(f"{path} has no key in it, so nobody could ask for anything: {_how_to_add(path)}")
 
     def find(self, key: bytes) -> StoredKey | None:
-        """What is kept of `key`, or None."""
+        """The record of `key`, or None."""
         self._refresh()
         return self._contents.find(key)
 
@@ -98,12 +98,12 @@ class KeyRing:
 
 
 def list_keys(path: str | Path) -> tuple[StoredKey, ...]:
-    """What is kept of each key. Raises KeysError."""
+    """The record of each key. Raises KeysError."""
     return _read(Path(path)).keys
 
 
 def add_key(path: str | Path, name: str, scope: KeyScope) -> str:
-    """A new key, which is told this once; makes the file. Raises KeysError for a name that is taken or odd."""
+    """A new key, which is returned only this once; creates the file. Raises KeysError for a taken or invalid name."""
     path = Path(path)
     key = PREFIX + secrets.token_urlsafe(32)
     with _alone(path):
@@ -121,7 +121,7 @@ def add_key(path: str | Path, name: str, scope: KeyScope) -> str:
 
 
 def remove_key(path: str | Path, name: str) -> None:
-    """Servers refuse the key from their next request on. Raises KeysError when there is none of this name."""
+    """Remove a key: servers refuse it from their next request on. Raises KeysError when there is none of this name."""
     path = Path(path)
     with _alone(path):
         contents = _read(path)
@@ -161,8 +161,9 @@ def _how_to_add(path: str | Path) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Two who add a key at once would lose one: each waits for the other. The folder is what can be locked, for the
-    file is replaced."""
+    """A lock: without it, two keys added at the same time could become one. The folder is locked, because the file is
+    replaced.
+    """
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -175,15 +176,5 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, contents: _Contents) -> None:
-    """Whole or not at all, and readable by its owner alone."""
-    path = path.resolve()
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(contents.model_dump_json(indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write the file atomically, readable only by its owner."""
+    write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2)}\n".encode(), mode=0o600)

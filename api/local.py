@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -14,9 +15,12 @@ from api.compose import build_service, collecting_later
 from api.errors import ListenError, StartError
 from api.logs import configure_logs
 from api.service import SearchService
-from api.settings import ServeSettings
+from api.settings import ServeSettings, url_of
 
 Compose = Callable[[ServeSettings], SearchService]
+
+# An id of the longest kind, percent-encoded, takes 12 KiB; browsers send cookies on top.
+_MOST_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
@@ -60,7 +64,7 @@ def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens on the address while the block lasts. Raises ListenError where somebody else does."""
+    """A socket that listens on the address while the block lasts. Raises ListenError when another process does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,11 +78,19 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _server(app: FastAPI) -> uvicorn.Server:
-    # Its own log goes where ours goes; of requests `api.telemetry` writes the lines.
-    config = uvicorn.Config(app, log_config=None, access_log=False, log_level="warning", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        # httptools, which uvicorn takes where it is installed, keeps a request's head in memory however long it gets.
+        http="h11",
+        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        # Its own log goes where ours goes; of requests `api.telemetry` writes the lines.
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=5,
+    )
     return uvicorn.Server(config)
 
 
 def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_of(*listener.getsockname()[:2])

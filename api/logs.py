@@ -17,8 +17,8 @@ _AFTER_PATH: Final = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]+")
 
 
 def configure_logs(log_format: LogFormat) -> None:
-    """Send this process's log to stderr: requests and other news of the server, and everybody's warnings."""
-    # The file itself: in a replica Ray Serve has put a logger of its own in the place of sys.stderr.
+    """Send this process's log to stderr: the server's own messages, and warnings of all libraries."""
+    # The file itself: in a replica Ray Serve replaces sys.stderr by a logger of its own.
     handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     root = logging.getLogger()
@@ -26,7 +26,7 @@ def configure_logs(log_format: LogFormat) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     logging.getLogger("api").setLevel(logging.INFO)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings name what was asked for
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warnings name query URLs
 
 
 class JsonLines(logging.Formatter):
@@ -46,7 +46,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people; of an exception the traceback follows on lines of its own."""
+    """The same for people; the traceback of an exception follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_short(value)}" for name, value in _fields(record).items())
@@ -83,5 +83,5 @@ def _printable(text: str) -> str:
 
 
 def _redacted(text: str) -> str:
-    """`text` without what URLs hold of secrets: user and password, and signatures in the query."""
+    """`text` without the secrets of URLs: user and password, and signatures in the query."""
     return _AFTER_PATH.sub(r"\1?…", _USERINFO.sub("…@", text))

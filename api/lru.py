@@ -8,13 +8,13 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_ENTRY_BYTES: Final = 512  # of the key, the value's header and the dict's slot
+_ENTRY_BYTES: Final = 512  # for the key, the value's header and the dict's slot
 
 
 class LruCache(Generic[K, V]):
-    """The values used last, `max_bytes` of them at most; 0 keeps none. Thread-safe.
+    """The most recently used values, up to `max_bytes`; 0 keeps none. Thread-safe.
 
-    `hits` and `misses` count what `get` was asked for.
+    `hits` and `misses` count the calls of `get`.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -37,7 +37,7 @@ class LruCache(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of `size` bytes; what was used longest ago makes room."""
+        """Keep a value of `size` bytes; the least recently used values make room."""
         size += _ENTRY_BYTES
         with self._lock:
             self._bytes += size - self._entries.pop(key, (value, 0))[1]

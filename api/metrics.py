@@ -1,6 +1,5 @@
-"""What the server has done and is doing, for Prometheus."""
+"""The server's metrics for Prometheus."""
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from api.errors import PROBLEMS
 from api.notes import Notes
+from embedder.errors import folded
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -22,9 +22,9 @@ _QUERIES: Final = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What answers now, how often that has changed, what waits to be embedded, and the counts of the cache.
+    """The engine in use, how often it has changed, how many items wait to be embedded, and the counts of the cache.
 
-    `behind`: the live version cannot be served, and another answers.
+    `behind`: the live version cannot be served, and another one answers.
     """
 
     version: str
@@ -44,9 +44,9 @@ Gather = Callable[[], Awaitable[Sequence[Metric]]]
 
 
 class Metrics:
-    """The counters of one process, in a registry of its own. Thread-safe. One that nobody reads costs microseconds.
+    """The counters of one process, in a registry of its own. Thread-safe; costs microseconds if nobody reads it.
 
-    Where the process is one of several, `gather` brings the metrics of all of them.
+    If the process is one of several, `gather` gets the metrics of all of them.
     """
 
     def __init__(self, gather: Gather | None = None) -> None:
@@ -71,7 +71,7 @@ class Metrics:
             ("type",),
             registry=self._registry,
         )
-        # A series that begins with its first failure shows no increase by it.
+        # Series start at 0: one that began with its first failure would not show this as an increase.
         for slug in PROBLEMS:
             self._problems.labels(slug)
 
@@ -105,11 +105,11 @@ class Metrics:
         return self._in_flight.track_inprogress()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request to `route`, which is a template and not a path."""
+        """Count a request to `route`, which is a template and not a path."""
         self._requests.labels(method, route, status).observe(seconds)
 
     def noted(self, noted: Notes) -> None:
-        """What was noted of a request."""
+        """Count what was noted about a request."""
         for slug in noted.problems:
             self._problems.labels(slug).inc()
         for shard in noted.lost_shards:
@@ -118,24 +118,24 @@ class Metrics:
             self._stages.labels(stage).observe(seconds)
         for stage, outcome in noted.outcomes:
             if stage == "fetch":
-                self._fetches.labels(_folded(outcome)).inc()
+                self._fetches.labels(folded(outcome)).inc()
             elif outcome != "ok":
                 self._rejected.labels(outcome).inc()
 
     def batch(self, queries: int) -> None:
-        """So many queries were embedded together."""
+        """Count a batch of queries that were embedded together."""
         self._batches.observe(queries)
 
     def follow(self, serving: Callable[[], Serving]) -> None:
-        """Ask, whenever the metrics are read, what answers."""
+        """Call `serving` whenever the metrics are read."""
         self._registry.register(_Following(serving))
 
     def collect(self) -> list[Metric]:
-        """What this process has counted; pickles."""
+        """This process's metrics; can be pickled."""
         return list(self._registry.collect())
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The metrics of the server in the format that an Accept header asks for, and the media type of it."""
+        """The metrics of the server in the format of an Accept header, and its media type."""
         encode, media_type = choose_encoder(accept)
         if self._gather is None:
             return encode(self._registry), media_type
@@ -185,8 +185,3 @@ def _counted(name: str, documentation: str, **counts: int) -> Metric:
     for result, count in counts.items():
         family.add_metric((result,), count)
     return family
-
-
-def _folded(reason: str) -> str:
-    """`http_404` as `http_4xx`: a host may answer with any number, and each would be a series for good."""
-    return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)

@@ -19,9 +19,9 @@ Vector = NDArray[np.float32]
 
 
 def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
-    """The nearest to the mix of `vectors`, one of each part. Images of the index that are parts are left out.
+    """The nearest to the mix of `vectors`, one for each part. Images of the index that are parts are left out.
 
-    With the percentile where likeness to one picture is asked for. Problem names what is refused.
+    Matches have a percentile if the query is a single picture. Problem names the refused field.
     """
     check_fields(searcher, query.fields)
     ids = {part.image_id for part in query.parts if part.image_id is not None}
@@ -44,10 +44,10 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
 
 
 def nearest_of_what_answers(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> tuple[list[Match], int]:
-    """As `nearest`, and how many images were searched: fewer than all where the query allows it and shards are lost.
+    """Like `nearest`, with the number of images searched: fewer than all if the query allows it and shards are lost.
 
-    What a lost shard has said is forgotten: the answer is that of the others as if they were all. Problem
-    `shard-unavailable` where the query does not allow it, and where no shard answers.
+    Results of a lost shard are discarded: the answer is as if there were only the others. Problem `shard-unavailable`
+    when the query does not allow this, or when no shard answers.
     """
     while True:
         try:
@@ -59,7 +59,7 @@ def nearest_of_what_answers(searcher: Searcher, query: Query, vectors: Sequence[
 
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
-    """As `Searcher.row`. Problem `shard-unavailable` where it may be in a shard that does not answer."""
+    """Like `Searcher.row`. Problem `shard-unavailable` when the row may be in a shard that does not answer."""
     try:
         return searcher.row(image_id)
     except ShardsLostError as error:
@@ -67,9 +67,9 @@ def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
 
 
 def vector_of_image(searcher: Searcher, image_id: str, at: str) -> Vector:
-    """The vector of an image of the index. Problem when it holds none of that id; `at` is as in `Part`.
+    """The vector of an image of the index. Problem when there is no image of that id; `at` is as in `Part`.
 
-    Problem `shard-unavailable` where it may be in a shard that does not answer.
+    Problem `shard-unavailable` when it may be in a shard that does not answer.
     """
     try:
         return searcher.vector(image_id)
@@ -93,7 +93,7 @@ def _unavailable(error: ShardsLostError) -> Problem:
 
 
 def _refused(field: str, error: Exception, got: object) -> Problem:
-    """The problem of what `index` refuses: its message says what was expected."""
+    """The problem of a query that `index` refuses; its message says what was expected."""
     errors = [{"field": field, "expected": str(error), "got": shortened(got)}]
     return Problem("invalid-request", f"{field}: {error}", errors=errors)
 

@@ -1,4 +1,4 @@
-"""What a search in a notebook answers: a sequence of matches that shows itself as pictures."""
+"""The result of a search in a notebook: a sequence of matches that is displayed as pictures."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 60  # pictures of one grid: more would weigh megabytes in a notebook's file
 _SIDE = 160  # pixels of a thumbnail
-_AT_ONCE = 8  # pictures that are read at a time: they may be far away
+_AT_ONCE = 8  # pictures that are read in parallel: their hosts may be slow
 
-# However far away: the nearest are found unless one of these keeps them out.
+# There are always nearest neighbours, no matter how far away, unless one of these options excludes them.
 _WHY_NONE = "passes filter, min_score and offset"
 
 _COLUMNS: dict[str, pa.DataType] = {
@@ -40,20 +40,20 @@ Thumbnail = Callable[[str, int], bytes]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asked:
-    """One part of a query, and what to call it beside its picture."""
+    """One part of a query, and its caption."""
 
     part: Part
     caption: str
 
     @property
     def title(self) -> str:
-        """With its weight, where it has one to speak of."""
+        """The caption, with the weight if that is not 1."""
         return self.caption if self.part.weight == 1 else f"{self.part.weight:+g} × {self.caption}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Neighbours(Sequence[Match]):
-    """Matches, best first, and what they are like. A notebook shows them as a grid of pictures.
+    """Matches, best first, with their query. A notebook shows them as a grid of pictures.
 
     `first` is the rank of the first; `metadata` has the columns that the source carried, `version` names the index
     version and `ntotal` says how many images it has. A picture that cannot be read is a placeholder with the reason.
@@ -90,7 +90,7 @@ class Neighbours(Sequence[Match]):
 
     @property
     def caption(self) -> str:
-        """What was asked and how many answer, in a line."""
+        """The query and the number of matches, in a line."""
         like = f"like {', '.join(asked.title for asked in self.asked)}"
         return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_WHY_NONE}"
 
@@ -153,7 +153,7 @@ class Neighbours(Sequence[Match]):
 
 
 def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
-    """The card with its picture, or with why there is none."""
+    """The card with its picture, or with the reason why there is none."""
     try:
         return replace(card, jpeg=jpeg())
     except Problem as error:

@@ -1,4 +1,4 @@
-"""What is learned of a request on its way through the app, for its log line and the counters."""
+"""Facts about a request, collected on its way through the app for its log line and the metrics."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from embedder.errors import Rejected
 
 @dataclass(kw_only=True)
 class Notes:
-    """`stages` are names and seconds. `outcomes` are the stage of each picture fetched or decoded, and "ok" or why not.
+    """`stages` are names and seconds. `outcomes` are each fetched or decoded picture's stage, and "ok" or a reason.
 
     `problems` are slugs of api.errors.PROBLEMS, `lost_shards` the numbers of those that did not answer, `index` is the
     version that answers, `key` the API key's name.
@@ -31,15 +31,15 @@ _current: ContextVar[Notes | None] = ContextVar("likeness_notes", default=None)
 
 
 def notes() -> Notes:
-    """The notes of the request at hand; outside of any, new ones that nobody reads."""
+    """The notes of the current request; outside of any, new ones that nobody reads."""
     current = _current.get()
-    # A task that outlives the request it was begun in keeps that request's context.
+    # A task that outlives its request keeps that request's context.
     return Notes(request_id="") if current is None or current.closed else current
 
 
 @contextmanager
 def taking_notes(request_id: str) -> Iterator[Notes]:
-    """New notes for this task, and for the tasks and threads that it begins, while the block lasts."""
+    """New notes for this task, and for the tasks and threads that it starts, while the block lasts."""
     opened = Notes(request_id=request_id)
     token = _current.set(opened)
     try:
@@ -51,7 +51,7 @@ def taking_notes(request_id: str) -> Iterator[Notes]:
 
 @contextmanager
 def noting_outcome(stage: str) -> Iterator[None]:
-    """Notes whether a picture got through the block, or why not."""
+    """Notes whether a picture passed the block, or why not."""
     try:
         yield
     except Rejected as error:

@@ -1,4 +1,4 @@
-"""What FastAPI cannot know for the OpenAPI document: bodies that routes read by hand, with examples."""
+"""Parts of the OpenAPI document that FastAPI cannot know: bodies that routes read themselves, with examples."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -11,7 +11,7 @@ from api.schemas import ProblemOut
 from api.settings import RequestLimits
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
-# But for the URL and the id they can be tried as they are on every server.
+# Except for the URL and the id, the examples work as they are on every server.
 _SEARCHES: Final[dict[str, dict[str, Any]]] = {
     "by URL": {"url": "https://example.com/cat.jpg", "k": 5},
     "by a picture's bytes": {"image": _PICTURE},
@@ -95,12 +95,12 @@ SWITCHED_ANSWER: Final[dict[str, Any]] = {
 
 
 def answers_like(example: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route that answers like this."""
+    """`responses` of a route with this example of an answer."""
     return {200: {"content": {"application/json": {"example": example}}}}
 
 
 def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The request body that is this model as JSON."""
+    """The request body with this model as JSON."""
     shown = {name: {"value": value} for name, value in examples.items()}
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"required": True, "content": {"application/json": {"schema": schema, "examples": shown}}}
@@ -122,7 +122,7 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
     body = json_body(SearchRequest, _SEARCHES)
     fields = UploadFields.model_json_schema()["properties"]
     fields["k"] |= {"maximum": limits.max_k}
-    # A form has no null: what is not wanted is left out, or empty.
+    # A form has no null: an unused field is left out, or empty.
     fields["min_score"] |= fields["min_score"].pop("anyOf")[0]
     del fields["min_score"]["default"]
     for name in ("filter", "fields", "distinct"):
@@ -143,7 +143,7 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
 
 
 def add_schemas(app: FastAPI, limits: RequestLimits) -> None:
-    """Name in the OpenAPI document the models that no route mentions in its signature, and what this server allows."""
+    """Add to the OpenAPI document the models that no route has in its signature, and this server's limits."""
     generate: Callable[[], dict[str, Any]] = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -162,7 +162,7 @@ def add_schemas(app: FastAPI, limits: RequestLimits) -> None:
 
 
 def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Model, field, and what is the most that this server takes there."""
+    """Model, field, and this server's maximum there."""
     for model in ("SearchRequest", "Example"):
         yield model, "url", {"maxLength": limits.max_url_length}
         yield model, "text", {"maxLength": limits.max_text_length}
@@ -175,5 +175,5 @@ def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of what a field may hold other than null."""
+    """The schema of a field's values other than null."""
     return next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), schema)

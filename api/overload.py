@@ -1,4 +1,4 @@
-"""How much is worked on at once, and for how long."""
+"""Limits how much is worked on at once, and for how long."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,18 +11,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import Problem
 from api.problems import problem_response
 
-# Asked by machines that would take a busy server for a dead one.
-_STATES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-# What is sent here costs a forward pass.
+PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Requested every few seconds by machines that would take a busy server for a dead one."""
+
+# Requests to these cost a forward pass.
 _SEARCHING: Final = frozenset({"/search", "/search/batch", "/embed"})
-# What comes over a network that is worth the name is there by then.
+# A body that comes over a usable network has arrived by then.
 _KEPT_S: Final = 1.0
 
 _KEPT: Final = "likeness.kept"
 
 
 class Places:
-    """So many things may be done at once. Not thread-safe: for one event loop."""
+    """A limit on how many things are done at once. Not thread-safe: for one event loop."""
 
     def __init__(self, most: int, doing: str) -> None:
         self._most = most
@@ -30,9 +31,10 @@ class Places:
         self.taken = 0
 
     def require(self, count: int = 1) -> None:
-        """Raises Problem unless so many are free; half of all will do for more than that, who else never had a turn.
+        """Raises Problem unless `count` places are free.
 
-        Many are counted until the tasks that take them have begun, which the event loop's next round does.
+        A request for more than half of all places is admitted once half are free; otherwise large batches would never
+        get in. More than one place is held until the tasks that take them have begun, in the event loop's next round.
         """
         if self.taken + min(count, max(1, self._most // 2)) > self._most:
             raise _overloaded(self.taken, self._doing, count)
@@ -41,13 +43,13 @@ class Places:
             asyncio.get_running_loop().call_soon(self._give_back, count)
 
     def keep_one(self) -> "Kept":
-        """Takes one for a request whose body is on its way. Raises Problem when all are taken."""
+        """Takes a place for a request whose body is on its way. Raises Problem when all are taken."""
         self.require()
         return Kept(self)
 
     @contextmanager
     def taking(self, count: int = 1) -> Iterator[None]:
-        """Takes so many while the block lasts, be there as many or not: what was let in is not turned away later."""
+        """Holds `count` places even beyond the limit: an admitted request is never refused later."""
         self.taken += count
         try:
             yield
@@ -59,7 +61,7 @@ class Places:
 
 
 class Kept:
-    """A place that is kept for a while: who sends slowly, or never, keeps others from it no longer."""
+    """A place that is reserved for a while only: a body that comes slowly, or never, must not block other requests."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -68,7 +70,7 @@ class Kept:
         self._lapses = asyncio.get_running_loop().call_later(_KEPT_S, self.give_back)
 
     def give_back(self) -> bool:
-        """Whether it was held until now."""
+        """Gives the place back; returns whether it was held until now."""
         was_held, self._is_held = self._is_held, False
         if was_held:
             self._places.taken -= 1
@@ -77,10 +79,10 @@ class Kept:
 
 
 class Bound:
-    """Has so many requests at once and sends the others away at once, and searches as soon as `searching` is full.
+    """Refuses requests beyond `most` at once, and searches as soon as `searching` is full.
 
-    What takes too long is answered for, and works on unheard: a thread cannot be stopped, and until it ends the
-    request's place is not free.
+    A request that takes too long is answered with a timeout, and its work goes on unheard: a thread cannot be stopped,
+    and the request's place is not free until it ends.
     """
 
     def __init__(self, app: ASGIApp, most: int, timeout_s: float, searching: Places) -> None:
@@ -91,7 +93,7 @@ class Bound:
         self._ongoing: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (path := route_path(scope)) in _STATES:
+        if scope["type"] != "http" or (path := route_path(scope)) in PROBES:
             await self._app(scope, receive, send)
             return
         kept = None
@@ -130,15 +132,15 @@ class Bound:
             late = not task.done()
         if not late:
             task.result()
-        elif not started:  # else the server closes the connection on an answer that has no end
+        elif not started:  # otherwise the server closes the connection, since the answer is incomplete
             problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)
             await problem_response(problem)(scope, receive, send)
 
 
 def admit(request: Request, places: Places, count: int) -> None:
-    """Begin a request of so many searches, which has been read: they take places as they need them.
+    """Admit a request of `count` searches whose body has been read; each takes a place when it needs one.
 
-    Raises Problem when there are too few. The place that was kept for the body is enough for one.
+    Raises Problem when too few places are free. The place that was kept for the body is enough for one search.
     """
     kept = request.scope.get(_KEPT)
     was_kept = kept is not None and kept.give_back()

@@ -1,4 +1,4 @@
-"""Pictures on a plane: each image a point at its coordinates, and as many pictures as have room."""
+"""Images on a plane: each is a point at its coordinates, and as many as fit are shown as pictures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PictureMap:
     def _with_room(self, places: npt.NDArray[np.float64]) -> list[int]:
         """Numbers of images whose pictures do not cover each other."""
         kept: list[int] = []
-        # In no order of theirs: ids sort by folder, and the first folders would take all the room.
+        # In random order: ids sort by folder, and the first folders would take all the room.
         for number in np.random.default_rng(0).permutation(len(places)).tolist():
             if not kept or (np.abs(places[kept] - places[number]).max(axis=1) >= _PICTURE).all():
                 kept.append(number)

@@ -1,4 +1,4 @@
-"""Pictures that somebody has picked out, in their order."""
+"""A row of selected pictures, in the given order."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

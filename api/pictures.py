@@ -1,50 +1,36 @@
 """The pictures of the collection's own rows: files as they are, and thumbnails."""
 
-import hashlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from api.errors import Problem
 from api.lru import LruCache
+from api.tagged import Tagged
 from embedder.errors import FetchError, ImageError
 from embedder.fetch import Fetcher
 from embedder.formats import SUPPORTED, picture_format
 from embedder.images import thumbnail
 
-# Only these are named to a browser: whatever else a file may be, it is never a page.
-# (Pillow says "mpo" of the JPEGs with a second picture behind the first that many cameras write.)
+# A browser is told only these types: whatever else a file may be, it is never shown as a page.
+# (Many cameras write JPEGs with a second picture after the first, which Pillow calls "mpo".)
 _MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED} | {"mpo": "image/jpeg"}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """The bytes of a picture, ready to be sent. `etag` is quoted, and changes with the bytes."""
-
-    data: bytes
-    media_type: str
-    etag: str
-
-    @classmethod
-    def of(cls, data: bytes, media_type: str) -> "Picture":
-        return cls(data=data, media_type=media_type, etag=f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+_MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 
 
 class Pictures:
-    """Reads pictures by their rows, through a fetcher that may read what the operator chose. Thread-safe.
+    """Reads pictures by their rows, through a fetcher that may read the operator's sources. Thread-safe.
 
-    Thumbnails are cached. `decoding` bounds how many pictures are decoded at once.
+    Thumbnails are cached. `decoding` limits how many pictures are decoded at once.
     """
 
-    def __init__(
-        self, fetcher: Fetcher, decoding: threading.BoundedSemaphore, *, max_cache_bytes: int = 64 * 2**20
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, decoding: threading.BoundedSemaphore) -> None:
         self._fetcher = fetcher
         self._decoding = decoding
-        self._thumbnails: LruCache[tuple[Any, ...], Picture] = LruCache(max_cache_bytes)
+        self._thumbnails: LruCache[tuple[Any, ...], Tagged] = LruCache(_MOST_CACHED)
 
-    def read(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
+    def read(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
         Raises Problem: picture-not-found when the file is gone, else picture-unavailable.
@@ -52,7 +38,7 @@ class Pictures:
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
-            # The error's message may name the operator's paths and buckets: the reason is enough for a caller.
+            # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             raise Problem(
                 "picture-not-found" if gone else "picture-unavailable",
@@ -62,22 +48,22 @@ class Pictures:
                 retryable=error.retryable,
             ) from error
 
-    def _original(self, row: Mapping[str, Any]) -> Picture:
+    def _original(self, row: Mapping[str, Any]) -> Tagged:
         media_type = _MEDIA_TYPES.get(row["format"], "application/octet-stream")
         data = self._fetcher.fetch(row["uri"])
         if picture_format(data) is None:
-            # Its host may lead elsewhere by now, and what answers there is not for callers.
+            # The address may lead elsewhere by now, and such content is not for callers.
             raise ImageError("not_an_image", "expected the picture that was embedded, got something else")
-        return Picture.of(data, media_type)
+        return Tagged.of(data, media_type)
 
-    def _thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
-        # The row of a file that has changed differs in one of these, once it has been embedded again.
+    def _thumbnail(self, row: Mapping[str, Any], size: int) -> Tagged:
+        # If a file has changed, its row differs in one of these once it has been embedded again.
         key = (*(row[name] for name in ("uri", "content_hash", "modified", "etag", "size")), size)
         cached = self._thumbnails.get(key)
         if cached is not None:
             return cached
         data = self._fetcher.fetch(row["uri"])
         with self._decoding:
-            small = Picture.of(thumbnail(data, size), "image/jpeg")
+            small = Tagged.of(thumbnail(data, size), "image/jpeg")
         self._thumbnails.put(key, small, len(small.data))
         return small

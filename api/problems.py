@@ -77,7 +77,7 @@ def install_problems(app: FastAPI) -> None:
 
 
 def failed(error: Exception) -> Failed:
-    """The problem document of one of many that could not be answered; what nobody foresaw is logged."""
+    """The problem document of one failed item of a batch; unexpected errors are logged."""
     if isinstance(error, Problem):
         problem = error
     else:
@@ -114,7 +114,7 @@ def _document(slug: str, members: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_http_exception(request: Request, error: HTTPException) -> Response:
-    """What the framework itself refuses: unknown paths, methods, broken multipart."""
+    """Answers requests that the framework itself refuses: unknown paths, methods, broken multipart."""
     headers = Headers(error.headers)
     match error.status_code:
         case 404:
@@ -129,7 +129,7 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
 
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
-    """Parameters of the path and the query; bodies are checked in `api.body`."""
+    """Answers invalid parameters of the path and the query; bodies are checked in `api.body`."""
     errors = [
         {
             "field": str(detail["loc"][-1]),
@@ -142,7 +142,7 @@ def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Respons
 
 
 class _CatchAll:
-    """Answers 500 to whatever nobody caught, logs it, and tells the caller nothing of it."""
+    """Answers uncaught exceptions with 500 and logs them, without details for the caller."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What a query is, once its request has been read."""
+"""A query, once its request has been read."""
 
 import time
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from index.queries import SearchOptions
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """One thing to be like, or unlike where `weight` is negative: the first that is given of these.
+    """One thing to be like, or unlike if `weight` is negative: the first of these fields that is given.
 
-    `data` is a picture's file, `url` where it is to be fetched, `image_id` an image of the index, `vector` `(dim,)`
-    of any length but zero. `at` says in messages where in the request a field stood: "queries.2.{}", say.
+    `data` is a picture's file, `url` its address, `image_id` an image of the index, and `vector` `(dim,)` of any length
+    but zero. `at` tells messages the place of a field in the request, for example "queries.2.{}".
     """
 
     data: bytes | None = None
@@ -30,15 +30,15 @@ class Part:
 
     @property
     def is_picture(self) -> bool:
-        """Whether likeness to a picture is asked for, so that scores are those of pictures."""
+        """Whether the part is a picture, so that scores are on the scale of pictures."""
         return self.text is None and self.vector is None and self.weight > 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """The mix of `parts`, how many neighbours of it are wanted, and which. `fields` None: all metadata columns.
+    """The mix of `parts`, and how many and which neighbours of it to return. `fields` None: all metadata columns.
 
-    `allow_partial`: where a part of the index does not answer, the others do.
+    `allow_partial`: if a part of the index does not answer, answer from the others.
     """
 
     parts: tuple[Part, ...]
@@ -57,7 +57,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count what the block takes towards a stage."""
+        """Add the block's time to a stage."""
         started = time.perf_counter()
         try:
             yield
@@ -67,6 +67,6 @@ class Stopwatch:
             notes().stages.append((name, seconds))
 
     def milliseconds(self) -> dict[str, float]:
-        """By stage, those that there were, and `total` since the watch was made."""
+        """By stage, and `total` since the watch was made."""
         total = time.perf_counter() - self._started
         return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}

@@ -1,4 +1,4 @@
-"""How often each caller may ask."""
+"""Limits the rate of each caller's requests."""
 
 import time
 from collections import OrderedDict
@@ -8,7 +8,7 @@ from collections.abc import Callable
 class RateLimit:
     """A bucket of tokens per caller: a minute's worth may be used at once, and comes back evenly.
 
-    For one event loop. Remembers `max_callers`; who has not asked for longest is forgotten first, and starts afresh.
+    For one event loop. Remembers `max_callers`; the least recent one is forgotten first, and starts afresh.
     """
 
     def __init__(
@@ -17,12 +17,12 @@ class RateLimit:
         self._per_minute = per_minute
         self._clock = clock
         self._max_callers = max_callers
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when there were so many
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and the time of that count
 
     def wait_s(self, caller: str, cost: float = 1.0) -> float:
-        """0.0 when the caller may ask, and `cost` is taken; else the seconds until it may.
+        """0.0 if the request is admitted, and `cost` is taken; else the seconds until it can be.
 
-        One token lets in whatever it costs: the rest is a debt that later requests wait for.
+        One token admits a request of any cost: the rest is a debt for which later requests wait.
         """
         tokens = self._tokens(caller)
         needed = min(cost, 1.0)
@@ -32,7 +32,7 @@ class RateLimit:
         return 0.0
 
     def charge(self, caller: str, cost: float) -> None:
-        """Take `cost` more for a request that has been let in."""
+        """Take `cost` more for a request that has been admitted."""
         self._keep(caller, self._tokens(caller) - cost)
 
     def _tokens(self, caller: str) -> float:

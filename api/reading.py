@@ -1,4 +1,4 @@
-"""From documents that were sent to queries: pictures out of base64, and the limits that a schema cannot know."""
+"""Turns request documents into queries: decodes base64 pictures and checks the limits that a schema cannot know."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ from index.queries import MAX_K, SearchOptions
 
 
 def query_of(asked: SearchRequest, limits: RequestLimits) -> Query:
-    """The query of a search. Raises Problem where it is over a limit, or not base64."""
+    """The query of a search. Raises Problem when it exceeds a limit, or is not base64."""
     if asked.queries is None:
         return _query((_part(asked, "{}", limits),), asked, limits)
     if len(asked.queries) > limits.max_examples:
@@ -26,12 +26,12 @@ def query_of(asked: SearchRequest, limits: RequestLimits) -> Query:
 
 
 def query_of_upload(data: bytes, fields: UploadFields, limits: RequestLimits) -> Query:
-    """The query of an uploaded picture. Raises Problem where it is over a limit."""
+    """The query of an uploaded picture. Raises Problem when it exceeds a limit."""
     return _query((Part(data=data),), fields, limits)
 
 
 def parts_of(asked: EmbedRequest, limits: RequestLimits) -> "list[Part | Problem]":
-    """What is to be embedded, or why it cannot be, each by itself."""
+    """For each item to embed, its part, or the problem with it."""
     name, values = next((name, values) for name, values in asked if values is not None)
     check_count(name, len(values), limits)
     return [_part_or_problem(name, number, value, limits) for number, value in enumerate(values)]
@@ -96,7 +96,7 @@ def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
 
 
 def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:
-    """At unit length, taken in float64: the squares of what a float32 holds may not fit in one."""
+    """The vector at unit length, computed in float64: squares of float32 values may not fit in a float32."""
     vector = np.asarray(numbers, np.float64)
     largest = np.abs(vector).max(initial=0.0)
     if not largest:

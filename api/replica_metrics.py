@@ -7,9 +7,9 @@ from prometheus_client.core import GaugeMetricFamily
 
 
 def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
-    """Each replica's samples, told apart by a label `replica`: sums over it are right whichever replica answers.
+    """Each replica's samples, with a label `replica`, so that sums are right no matter which replica answers.
 
-    `likeness_scraped_replicas` is how many replicas these are.
+    `likeness_scraped_replicas` is the number of these replicas.
     """
     families: dict[str, Metric] = {}
     for replica, metrics in by_replica.items():

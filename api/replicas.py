@@ -1,4 +1,4 @@
-"""How many replicas of a deployment there are."""
+"""The number of replicas of a deployment."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -6,14 +6,14 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Replicas:
-    """`least` at all times, and up to `most` as the load asks for them. Written "2", or "1:4"."""
+    """`least` at all times, and up to `most` under load. Written "2", or "1:4"."""
 
     least: int
     most: int
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """ValueError for what is neither a number from 1 up nor two of them, LEAST:MOST."""
+        """Parse `2` or `1:4`. ValueError for anything but a number from 1, or two such numbers, LEAST:MOST."""
         least, colon, most = str(text).partition(":")
         try:
             replicas = cls(int(least), int(most if colon else least))

@@ -1,4 +1,4 @@
-"""What a search answers, to those who ask in this process and to those who ask over HTTP."""
+"""The result of a search, in this process and over HTTP."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from index.match import Match
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """Matches, best first, and what found them.
+    """Matches, best first, with the index version and model.
 
-    `searched` of the `ntotal` images were looked through: fewer than all where a part of the index did not answer and
-    the caller allowed that. `timing_ms`: fetch, decode and embed, those that it took, search and total.
+    `searched` of the `ntotal` images were searched: fewer than all if a part of the index did not answer and the caller
+    allowed that. `timing_ms`: fetch, decode and embed, if the query needed them, search and total.
     """
 
     matches: list[Match]

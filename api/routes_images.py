@@ -13,9 +13,8 @@ from api.schemas import ImageOut
 from api.service import SearchService
 from index.search import Searcher
 
-# What a picture's file holds was chosen by whoever made it: a browser must never take it for a page of ours.
+# The content of a picture's file is untrusted: a browser must never take it for a page of ours.
 _PICTURE_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cache-Control": "private, max-age=300",
 }
@@ -25,7 +24,7 @@ def image_routes(service: SearchService) -> APIRouter:
     """`GET /images/{id}` and its picture."""
     router = APIRouter(prefix="/images", tags=["images"])
 
-    # Above the row's route, whose path would match as well.
+    # Before the row's route, whose path would match too.
     @router.get(
         "/{image_id:path}/picture",
         summary="The picture of an image: its file, or a thumbnail",
@@ -52,10 +51,7 @@ def image_routes(service: SearchService) -> APIRouter:
             # An id may itself end in "/picture": then this is the address of its row.
             return await _row_response(searcher, f"{image_id}/picture", missing=image_id)
         found = await to_thread.run_sync(service.picture, row, size)
-        headers = {**_PICTURE_HEADERS, "ETag": found.etag}
-        if _has(request, found.etag):
-            return Response(status_code=304, headers=headers)
-        return Response(found.data, media_type=found.media_type, headers=headers)
+        return found.response(request, _PICTURE_HEADERS)
 
     @router.get(
         "/{image_id:path}",
@@ -74,9 +70,3 @@ async def _row_response(searcher: Searcher, image_id: str, *, missing: str) -> R
     if row is None:
         raise Problem("image-not-found", f"index version {searcher.version} has no image {missing!r}")
     return Response(ImageOut.of(row).model_dump_json(), media_type="application/json")
-
-
-def _has(request: Request, etag: str) -> bool:
-    """Whether the caller holds this very picture."""
-    given = request.headers.get("if-none-match", "")
-    return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in given.split(","))

@@ -40,7 +40,7 @@ _SEARCH_PROBLEMS: Final = (
 
 
 def search_routes(service: SearchService, limits: RequestLimits, searching: Places) -> APIRouter:
-    """`POST /search`, `/search/batch` and `/embed`; what each searches for and embeds takes places."""
+    """`POST /search`, `/search/batch` and `/embed`; each search and each embedding takes a place."""
     router = APIRouter(tags=["search"])
     answering = Answering(service, limits, searching)
 
@@ -114,5 +114,5 @@ def _query_or_problem(document: object, limits: RequestLimits) -> Query | Proble
 
 
 def _json(document: BaseModel) -> Response:
-    """The document as it is: FastAPI would check it against its own model once more."""
+    """The document without FastAPI's second validation against its own model."""
     return Response(document.model_dump_json(), media_type="application/json")

@@ -1,4 +1,4 @@
-"""Routes that say what this server is, and how it is."""
+"""Routes that describe this server and its state."""
 
 from fastapi import APIRouter
 

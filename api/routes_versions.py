@@ -1,4 +1,4 @@
-"""Routes of index versions: which there are, and which of them answers. Changing that takes the admin scope."""
+"""Routes of index versions: list them, and choose the live one, which requires the admin scope."""
 
 from typing import Final
 

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
 from api.errors import Problem, invalid, naming_field
-from api.nearest import Vector, check_fields, nearest_of_what_answers, row_of_image, vector_of_image
+from api.nearest import Vector, check_fields, nearest_of_what_answers, vector_of_image
 from api.notes import notes, noting_outcome
-from api.pictures import Picture, Pictures
+from api.pictures import Pictures
 from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
+from api.tagged import Tagged
 from embedder.fetch import Fetcher
 from embedder.images import ImageLimits, decode_image
-from embedder.protocol import Embedder, ModelIdentity
+from embedder.protocol import Embedder
 from index.queries import SearchOptions
-from index.records import VersionManifest
 from index.search import Searcher
 
 
@@ -32,9 +32,9 @@ class SearchService:
     """Everything that a query needs, loaded once. Thread-safe; every method blocks.
 
     `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `picture_fetcher`
-    reads the pictures of the collection's own rows, whose URIs the operator chose: local files among them.
-    With a `source` another index version, and its model, take over when CURRENT names it (`live.start()`).
-    `decoders` pictures are decoded at once, for each may take half a gigabyte; none: one for each core.
+    reads the pictures of the collection's own rows, whose URIs the operator chose and which may be local files.
+    With a `source` the service follows CURRENT to other index versions and their models (`live.start()`).
+    `decoders` pictures are decoded at once, since each may take half a gigabyte; None: one for each core.
 
     Raises OtherModelError when the searcher's vectors come from another model than `embedder`.
     """
@@ -61,35 +61,17 @@ class SearchService:
 
     @property
     def engine(self) -> Engine:
-        """What answers now. A request takes it once and finishes on it."""
+        """The current engine. A request takes it once and keeps it to its end."""
         return self.live.engine
 
     @property
     def ready(self) -> bool:
-        """Whether a query has been answered from what answers now, and its model is still there."""
+        """Whether the current engine has answered a query, and its model still answers."""
         return self.live.has_answered
 
     @property
     def version(self) -> str:
         return self.engine.version
-
-    @property
-    def ntotal(self) -> int:
-        return self.engine.searcher.ntotal
-
-    @property
-    def manifest(self) -> VersionManifest:
-        """What is recorded of the index version."""
-        return self.engine.searcher.manifest
-
-    @property
-    def filterable(self) -> dict[str, str]:
-        """Columns that a filter can name, with their Arrow types."""
-        return self.engine.searcher.filterable
-
-    @property
-    def model(self) -> ModelIdentity:
-        return self.engine.model
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
@@ -111,7 +93,7 @@ class SearchService:
         return self.search(Query(parts=(Part(text=text),), k=k, options=options))
 
     def search(self, query: Query, *, engine: Engine | None = None, watch: Stopwatch | None = None) -> SearchResult:
-        """The nearest to a mix. Images of the index that are parts of it are left out.
+        """The nearest to the query's mix. Images of the index that are parts of it are left out.
 
         Raises Problem, which names the field.
         """
@@ -130,7 +112,7 @@ class SearchService:
         )
 
     def fetch(self, part: Part) -> Part:
-        """The part with the bytes that its URL leads to, where it has one. Raises Problem."""
+        """The part with the bytes from its URL, if it has one. Raises Problem."""
         if part.url is None or part.data is not None:
             return part
         with naming_field(part.at.format("url")), noting_outcome("fetch"):
@@ -140,11 +122,7 @@ class SearchService:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
         return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def row(self, image_id: str) -> dict[str, Any] | None:
-        """The row of an image of the index, without its vector, or None. Raises Problem."""
-        return row_of_image(self.engine.searcher, image_id)
-
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
+    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
         return self._pictures.read(row, size)
 
@@ -153,7 +131,7 @@ class SearchService:
         if any(part.url is not None and part.data is None for part in parts):
             with watch.stage("fetch"):
                 parts = [self.fetch(part) for part in parts]
-        # All are handed on before the first is waited for: they are embedded together.
+        # All parts are submitted before waiting for the first, so that they are embedded together.
         begun = [self._begin(engine, part, watch) for part in parts]
         waiting = any(isinstance(each, Future) for each in begun)
         try:
@@ -165,7 +143,7 @@ class SearchService:
             raise
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
-        """The part's vector, or the future of it."""
+        """The part's vector, or a future of it."""
         if part.data is not None:
             data, key = part.data, ContentKey.of(part.data, engine.model.fingerprint)
             with naming_field(part.at.format("image" if part.url is None else "url")):

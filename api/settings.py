@@ -1,4 +1,4 @@
-"""How the server is set up: keyword arguments, or environment variables that begin with LIKENESS_."""
+"""The server's settings: keyword arguments, or environment variables that begin with LIKENESS_."""
 
 import ipaddress
 import os
@@ -16,13 +16,13 @@ from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16
-# Beside searches and fetches: pages, thumbnails, and bodies that are long in coming.
+# Besides searches and fetches: pages, thumbnails, and slow request bodies.
 _OTHER_REQUESTS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """What one request may ask for and send. Sizes in bytes."""
+    """Limits of a request. Sizes in bytes."""
 
     max_k: int = 1_000
     max_upload_bytes: int = 16 * 2**20
@@ -33,20 +33,20 @@ class RequestLimits:
     max_examples: int = 16  # in a mix
     max_batch: int = 64
     body_timeout_s: float = 30.0
-    # More are refused, so that those have an answer soon. Each URL holds a thread until its host has answered; a
-    # number of their own keeps slow hosts from holding up uploads and texts.
+    # More are refused, so that the admitted ones are answered soon. Each URL holds a thread until its host has
+    # answered; a separate limit keeps slow hosts from delaying uploads and texts.
     max_url_fetches: int = 32
     max_searches: int = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who may ask, how often, and how much at once.
+    """Who may send requests, how often, and how many at once.
 
-    Without `keys` everybody may search, and change index versions from this machine. `rate_limit_per_minute` is each
-    key's, or each address's without keys; 0 for none. `max_ongoing_requests` are worked on or wait their turn in this
-    process; what comes on top is sent away at once. `cors_origins`: the sites whose pages may ask, "*" for all.
-    `loopback_names_only`: only who calls this machine by a name of its own, so that no other site's name leads here.
+    Without `keys` everybody may search, and callers on this machine may change index versions. `rate_limit_per_minute`
+    is per key, or without keys per address; 0: no limit. At most `max_ongoing_requests` are in progress or queued in
+    this process; more are refused at once. `cors_origins`: the sites whose pages may send requests, "*" for all.
+    `loopback_names_only`: only callers that address this machine by its own name, so that no other site's name works.
     """
 
     keys: KeyRing | None = None
@@ -58,7 +58,7 @@ class Access:
 
 
 class ServeSettings(BaseSettings):
-    """One server: which collection it answers from, with which model, where it listens, what it refuses."""
+    """One server: its collection, its model, its address and its limits."""
 
     model_config = SettingsConfigDict(env_prefix="LIKENESS_", frozen=True, extra="forbid")
 
@@ -110,7 +110,7 @@ class ServeSettings(BaseSettings):
         default=None, description="as `replicas`, of the model alone; none: each of `replicas` holds the model as well"
     )
     target_ongoing_embeddings: float = Field(
-        # One of `replicas` has 4 at most: 32 queries in calls of 8. So it keeps 4 embedders busy, and no more.
+        # One of `replicas` makes at most 4 calls at once (32 queries in calls of 8), for up to 4 embedders.
         default=1,
         gt=0,
         description="where `embedders` follow the load: calls at once that one should have",
@@ -148,7 +148,7 @@ class ServeSettings(BaseSettings):
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """An environment variable holds names apart by commas."""
+        """Split an environment variable's value at commas."""
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @field_validator("replicas", "embedders", "searchers", mode="before")
@@ -157,27 +157,27 @@ class ServeSettings(BaseSettings):
         return Replicas.parse(value) if isinstance(value, str | int) else value
 
     def cores(self, replicas: Replicas) -> int:
-        """How many cores each of `replicas` may take: all when it is alone, else those that Ray reserves for it."""
+        """How many cores each of `replicas` may use: all if there is only one, else those that Ray reserves for it."""
         return (os.cpu_count() or 1) if replicas.most == 1 else max(1, int(self.num_cpus))
 
     def limits(self) -> RequestLimits:
-        # Base64 makes a third more of a picture.
+        # Base64 makes a picture a third larger.
         return RequestLimits(
             max_k=self.max_k,
             max_upload_bytes=self.max_upload_bytes,
             max_json_bytes=2 * self.max_upload_bytes,
-            # Who is let in last waits for all before him: more places make answers later, not more of them.
+            # The last one admitted waits for all before it: more places make answers later, not more numerous.
             max_searches=self.max_searches or _SEARCHES_PER_CORE * self.cores(self.replicas),
             max_url_fetches=self.max_url_fetches,
         )
 
     def ongoing_requests(self) -> int:
-        """How many requests of all kinds are worked on at once: by default searches and fetches never fill it up."""
+        """How many requests of all kinds are worked on at once: by default more than searches and fetches can fill."""
         limits = self.limits()
         return self.max_ongoing_requests or limits.max_searches + limits.max_url_fetches + _OTHER_REQUESTS
 
     def access(self) -> Access:
-        """Who may ask. Raises KeysError for a file of keys that is missing, broken or empty."""
+        """The access rules. Raises KeysError for a file of keys that is missing, broken or empty."""
         alone = self.keys_file is None and is_loopback(self.host)
         by_default = 0 if alone else _REQUESTS_PER_MINUTE
         return Access(
@@ -200,8 +200,13 @@ class ServeSettings(BaseSettings):
         return self.host, self.port
 
 
+def url_of(host: str, port: int) -> str:
+    """The URL of a server that listens there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own, by what it says alone."""
+    """Whether a host's name or address is a loopback one, without resolving it."""
     if host == "localhost":
         return True
     try:

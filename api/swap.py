@@ -22,17 +22,17 @@ from index.versions import OpenVersion
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 60.0
-# A thread that loads a model computes in Python for a tenth of a second, and each time that a search needs the
-# interpreter it waits so long for it: a dozen times by default 5 ms.
+# A thread that loads a model computes in Python for a tenth of a second. Meanwhile a search waits this long each time
+# it needs the interpreter, a dozen times; the default is 5 ms.
 _SWITCH_S: Final = 0.0005
 _EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSource:
-    """Where index versions come from, and the models that made their vectors. CURRENT is read every `interval_s`.
+    """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`.
 
-    `open_version` opens the named one.
+    `open_version` opens the version that CURRENT names.
     """
 
     collection: Collection
@@ -42,13 +42,12 @@ class IndexSource:
 
 
 class LiveEngine:
-    """`engine` is what answers now. Read it once for a request, and finish the request on it.
+    """Holds the current `engine`. Read it once for a request, and keep it to the request's end.
 
-    With a source the engine follows CURRENT. A version that cannot be opened is reported once and the engine stays;
-    it is tried again after a minute, and at once when CURRENT names another. An engine that was followed by
-    another goes with the last request that holds it. `failure` is why CURRENT is not what answers. `has_answered`:
-    the engine was asked a query and answered, and has not been `lost` since. One that failed to is asked again whenever
-    CURRENT is read.
+    With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
+    it is tried again after a minute, and at once if CURRENT names another version. A replaced engine is freed with the
+    last request that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has
+    answered a query, and has not been `lost` since. If it has not, it is sent a query whenever CURRENT is read.
     """
 
     def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
@@ -64,7 +63,7 @@ class LiveEngine:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Follow CURRENT from a thread, where there is a source."""
+        """Follow CURRENT from a thread, if there is a source."""
         if self.source is not None and self._thread is None:
             self._stop.clear()
             follow = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap", daemon=True)
@@ -72,25 +71,25 @@ class LiveEngine:
             self._thread.start()
 
     def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following CURRENT."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
             self._thread = None
 
     def warm_up(self) -> None:
-        """Let the engine answer one query. Raises what it raises."""
+        """Send the engine one query. Raises what that raises."""
         self.engine.warm_up()
         self.has_answered = True
 
     def lost(self, engine: Engine) -> None:
-        """The model of `engine` answers no longer."""
+        """Record that the model of `engine` does not answer any more."""
         if self.has_answered and engine.batcher is self.engine.batcher:
             self.has_answered = False
             logger.warning("the model of index version %s does not answer: not ready until it does", engine.version)
 
     def look(self, *, now: bool = True) -> None:
-        """Serve what CURRENT names. Without `now` a version that failed within the last minute is left alone."""
+        """Serve the version that CURRENT names. Without `now`, skip one that failed within the last minute."""
         if self.source is None:
             return
         with self._looking:
@@ -147,7 +146,7 @@ class LiveEngine:
 
 @contextmanager
 def _letting_others_run() -> Iterator[None]:
-    """Searches get the interpreter from this thread soon, wherever they need it."""
+    """Lets searches take the interpreter from this thread sooner."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:

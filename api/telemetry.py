@@ -1,4 +1,4 @@
-"""Sees every request from outside: its id, its time, its counters and its line in the log."""
+"""The outermost middleware: each request's id, its time, its counters and its line in the log."""
 
 import logging
 import re
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics, Serving
 from api.notes import Notes, taking_notes
+from api.overload import PROBES
 from api.service import SearchService
 
 logger = logging.getLogger("api.requests")
@@ -22,16 +23,14 @@ REQUEST_ID: Final = "X-Request-ID"
 _SANE_ID: Final = re.compile(r"[!-~]{1,128}")
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Asked every few seconds by machines: their successes would bury everything else.
-_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-# nginx's status for a caller who left before the answer.
+# nginx's status for a caller that left before the answer.
 _LEFT: Final = 499
 
 
 def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
     """Count, time and log every request, give it an id, and answer GET /metrics.
 
-    The last middleware to be added, which is the first to see a request: what others refuse counts too.
+    Added last, so that it sees a request first: requests that others refuse are counted too.
     """
     app.add_middleware(_Telemetry, metrics=metrics)
 
@@ -48,7 +47,7 @@ def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
 
 
 def follow(service: SearchService, metrics: Metrics) -> None:
-    """Let `metrics` say what `service` answers from, and how its queries are embedded."""
+    """Let `metrics` report the engine of `service`, and how its queries are embedded."""
     service.on_batch.append(metrics.batch)
     metrics.follow(lambda: _serving(service))
 
@@ -101,7 +100,7 @@ class _Telemetry:
         method = method if method in _METHODS else "other"
         self._metrics.answered(method, route or "none", status, seconds)
         self._metrics.noted(noted)
-        quiet = route in _PROBES and status == 200
+        quiet = route in PROBES and status == 200  # whose successes would bury everything else
         logger.log(
             logging.DEBUG if quiet else logging.INFO,
             "answered",
@@ -121,13 +120,13 @@ class _Telemetry:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's, where it is fit for a header and a log line, else a new one."""
+    """The caller's request id, if it is fit for a header and a log line, else a new one."""
     given = Headers(scope=scope).get(REQUEST_ID, "")
     return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _route(scope: Scope, outside: str) -> str | None:
-    """The template that the path matched. Paths hold ids: as labels they would be series without end."""
+    """The route template that the path matched. Paths contain ids: as labels they would make endless series."""
     if (template := getattr(scope.get("route"), "path_format", None)) is not None:
         return str(template)
     if (mounted := scope.get("root_path", "").removeprefix(outside)) != "":
@@ -145,7 +144,7 @@ def _would_be_route(scope: Scope) -> str | None:
 
 
 def _milliseconds(stages: list[tuple[str, float]]) -> dict[str, float]:
-    """By name, the searches of a batch added up."""
+    """Milliseconds by stage, summed over the searches of a batch."""
     added: dict[str, float] = {}
     for name, seconds in stages:
         added[name] = added.get(name, 0.0) + seconds * 1e3

@@ -3,8 +3,6 @@
 Their files are in `web/`, but for those of Swagger UI. They need nothing but the HTTP interface.
 """
 
-import hashlib
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -13,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from api.errors import Problem, shortened
+from api.tagged import Tagged
 
 FOLDER: Final = Path(__file__).with_name("web")
 _SWAGGER_UI: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
@@ -29,30 +28,9 @@ _MEDIA_TYPES: Final = {
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    # Asked for anew each time, and mostly answered with 304: the page and its server are of one release.
+    # Revalidated each time, mostly with a 304, since the page and its server must be of one release.
     "Cache-Control": "no-cache",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    data: bytes
-    media_type: str
-    etag: str
-
-    @classmethod
-    def of(cls, name: str, data: bytes) -> "_File":
-        etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-        return cls(data=data, media_type=_MEDIA_TYPES[Path(name).suffix], etag=etag)
-
-    def response(self, request: Request) -> Response:
-        headers = {**_HEADERS, "ETag": self.etag}
-        known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-        if self.etag in known:
-            return Response(status_code=304, headers=headers)
-        return Response(self.data, media_type=self.media_type, headers=headers)
 
 
 def install_web(app: FastAPI) -> None:
@@ -60,23 +38,23 @@ def install_web(app: FastAPI) -> None:
     served = _read_files()
 
     async def page(request: Request) -> Response:
-        return served["index.html"].response(request)
+        return served["index.html"].response(request, _HEADERS)
 
     async def docs(request: Request) -> Response:
-        return served["docs.html"].response(request)
+        return served["docs.html"].response(request, _HEADERS)
 
     async def file(request: Request, name: str) -> Response:
         if name not in served:
             raise Problem("not-found", f"no file {shortened(name)} below /web")
-        return served[name].response(request)
+        return served[name].response(request, _HEADERS)
 
     for path, endpoint in (("/", page), ("/docs", docs), ("/web/{name}", file)):
         app.add_api_route(path, endpoint, include_in_schema=False)
 
 
-def _read_files() -> dict[str, _File]:
+def _read_files() -> dict[str, Tagged]:
     data = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
     # FastAPI's own page would load these from a CDN, which needs a network and trust in it.
     swagger_ui = files("fastapi_offline") / "static"
     data |= {name: (swagger_ui / name).read_bytes() for name in _SWAGGER_UI}
-    return {name: _File.of(name, content) for name, content in data.items()}
+    return {name: Tagged.of(content, _MEDIA_TYPES[Path(name).suffix]) for name, content in data.items()}

@@ -9,9 +9,6 @@ from benchmarks.scale_examples import IDS_STEP, READ_AT_ONCE, Assumed, requests_
 from benchmarks.scale_index import FAST
 from benchmarks.scale_text import amount
 
-_MOST_TEXT = 2**31 - 2  # bytes of a string array, and so of a set of them or of what `take` returns (pyarrow 26)
-_HASH_BYTES = 64
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
@@ -39,15 +36,6 @@ def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
             images=assumed.memory_bytes / listing.listing_bytes,
             why=f"{listing.listing_bytes:,.0f} bytes a file: each is an object of Python before it is a row",
             remedy="a list in Parquet, a source for each prefix",
-        ),
-        *(
-            Limit(
-                what=f"{name} of all live rows in one array: `embed` and `reembed` fail",
-                images=_MOST_TEXT / size,
-                why=f"`Table.take`, `is_in` and `index_in` refuse more than 2 GiB of text, here {size:.0f} bytes each",
-                remedy="several collections, searched one by one: within one there is no way round it yet",
-            )
-            for name, size in (("hashes", _HASH_BYTES), ("ids", listing.id_bytes))
         ),
         *(
             Limit(

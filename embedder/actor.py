@@ -17,7 +17,7 @@ from embedder.protocol import Embedder, ModelIdentity
 class EmbedImages:
     """A `map_batches` actor class (batch format "pyarrow"): replaces the column `pixels` by `embedding`.
 
-    `load` is called once, in the actor's own process: it, and not a loaded model, travels to the worker.
+    `load` is called once, in the actor's own process, so that no loaded model is sent to the worker.
     """
 
     def __init__(self, load: Callable[[], Embedder]) -> None:

@@ -26,7 +26,7 @@ class _Loaded:
 
 
 class Cells:
-    """Reads cells. Thread-safe; keeps the row groups that were read last, for rows are asked for in turn."""
+    """Reads cells. Thread-safe; keeps the last row groups, since rows are usually read in order."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -36,7 +36,7 @@ class Cells:
     def read(self, uri: str, cell: Cell) -> bytes:
         """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets."""
         with self._stores.open(uri) as file:
-            # The size stands for the content: a file written anew is not answered from memory.
+            # The key has the file's size, so that a rewritten file is not answered from memory.
             key = (uri, int(file.size()))
             found = self._find(key, cell)
             if found is None:

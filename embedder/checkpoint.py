@@ -1,4 +1,4 @@
-"""A checkpoint folder in the Hugging Face layout: where it is, what its files say, and its fingerprint."""
+"""A checkpoint folder in the Hugging Face layout: its place, its configuration and its fingerprint."""
 
 import hashlib
 import json
@@ -18,8 +18,8 @@ from embedder.vision_config import vision_config
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# What changes the vector of a picture and does not show in the weights' names and shapes. A list of what
-# counts, and not of what does not: configurations get new keys with every release of transformers.
+# Settings that change a picture's vector and do not show in the weights' names and shapes. This lists the relevant
+# keys, not the irrelevant ones, because configurations get new keys with every release of transformers.
 _ARITHMETIC = (
     "model_type",
     "hidden_act",
@@ -78,12 +78,12 @@ class Checkpoint:
         )
 
     def fingerprint(self, vision: dict[str, Any] | None = None) -> str:
-        """SHA-256 of all that decides a picture's vector: weights, arithmetic and preprocessing.
+        """SHA-256 of everything that decides a picture's vector: weights, arithmetic and preprocessing.
 
-        `vision` is the vision model's configuration as transformers reads it, defaults filled in; without it
-        config.json is read here, with no need of torch: equal to that of a model that is known, it is that model.
-        Equal for every copy of a checkpoint, wherever it lies and however its safetensors are split. The
-        tokenizer is left out: the vectors in an index do not depend on it.
+        `vision` is the vision model's configuration as transformers reads it, with defaults. Without it config.json is
+        read here, without torch; if the result equals a known model's fingerprint, it is that model. The fingerprint
+        is the same for every copy of a checkpoint, no matter how its safetensors are split. It leaves out the
+        tokenizer: the vectors in an index do not depend on it.
         """
         digest = hashlib.sha256()
         if vision is None:
@@ -125,7 +125,7 @@ class _Part:
 
 
 def _tensors(path: Path) -> Iterator[_Part]:
-    """Where each tensor of a safetensors file lies: 8 bytes of length, a JSON header that long, the data."""
+    """The place of each tensor in a safetensors file: 8 bytes of length, a JSON header of that length, the data."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -162,7 +162,7 @@ def _unsupported(model_id: str, model_type: object) -> str:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files of weights, safetensors where there are any; shards as their index names them."""
+    """The files of weights: safetensors if there are any, and shards as their index names them."""
     for name in _WEIGHTS:
         if (folder / name).is_file():
             return [folder / name]
@@ -206,7 +206,7 @@ def _read_preprocessing(folder: Path) -> Preprocessing:
 
 
 def _crop(settings: dict[str, Any]) -> CropSpec:
-    """The crop. Older files say less: a bare number is the shortest edge, or the square's side."""
+    """The crop. In older files a bare number is the shortest edge, or the square's side."""
     if not settings.get("do_resize", True):
         raise ValueError("pictures that are not resized do not fit in one batch")
     resample = Image.Resampling(settings.get("resample", Image.Resampling.BICUBIC))

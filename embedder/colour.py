@@ -1,7 +1,7 @@
-"""Every pixel mode that files come in, made fit for resizing and then RGB.
+"""Converts every pixel mode of files for resizing, and then to RGB.
 
-Resizing is done in between, in a mode in which mixing neighbours is right, so that only the small result
-needs the costly part of the conversion.
+Resizing happens in between, in a mode in which mixing neighbours is right, so that only the small result needs the
+costly part of the conversion.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from PIL import Image
 
 
 def linear(image: Image.Image) -> tuple[Image.Image, Callable[[Image.Image], Image.Image]]:
-    """The picture in a mode that resizes linearly, and how a resized one becomes RGB."""
+    """The picture in a mode that resizes linearly, and a function that turns the resized one into RGB."""
     if image.mode.startswith("I;16"):
         return image.convert("I"), lambda small: _to_grey(small, 0, 65535)
     if image.mode in ("I", "F"):
@@ -31,9 +31,9 @@ def _over_white(premultiplied: Image.Image) -> Image.Image:
 
 
 def _grey_range(image: Image.Image) -> tuple[float, float]:
-    """The values that mean black and white in 32-bit grey: the narrowest usual range that fits.
+    """The values of black and white in 32-bit grey: the narrowest usual range that fits.
 
-    Files do not say. With values below 0 or above all usual ranges, the picture is stretched over its own.
+    Files do not have this range. With values below 0 or above all usual ranges, the picture's own range is used.
     """
     low, high = (float(value) for value in image.getextrema())  # type: ignore[arg-type]
     if not np.isfinite((low, high)).all():

@@ -51,7 +51,7 @@ class PinnedPools(urllib3.PoolManager):
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        # Made when it is needed: to read the system's certificates takes longer than a fetch.
+        # Made when it is needed: reading the system's certificates takes longer than a fetch.
         context = ssl.create_default_context()
         if self._ca_file is not None:
             context.load_verify_locations(self._ca_file)
@@ -81,8 +81,8 @@ class _SecureConnection(_Connection, HTTPSConnection):
 
 
 class _BoundedResponse(http.client.HTTPResponse):
-    # The socket's time-out on creation is what is left of the whole transfer. A plain socket would count it
-    # anew for each read, and a server that drips a byte a second would never run into it.
+    # The socket's time-out on creation is the rest of the whole transfer's. A plain socket would restart it for each
+    # read, and a server that drips a byte a second would never exceed it.
     def __init__(self, sock: socket.socket, *args: Any, wire_limit: int, **options: Any) -> None:
         super().__init__(sock, *args, **options)
         deadline = time.monotonic() + (sock.gettimeout() or 0.0)

@@ -8,6 +8,7 @@ EmbedderError
     └── ModelNotFoundError  no such folder, no such hub id, or no network to get it
 """
 
+import re
 from typing import Any, ClassVar
 
 
@@ -42,9 +43,14 @@ class ImageError(Rejected):
 
 
 class FetchError(Rejected):
-    """The bytes of a picture could not be had."""
+    """The bytes of a picture could not be fetched."""
 
     stage = "fetch"
+
+
+def folded(reason: str) -> str:
+    """`http_404` as `http_4xx`, to be counted: hosts answer with any number, and each would be a series for good."""
+    return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
 
 
 class ModelError(EmbedderError):

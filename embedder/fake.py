@@ -10,7 +10,7 @@ from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
 
-# Pictures are summed up by the mean colours of this many cells along each edge.
+# Pictures are reduced to the mean colours of this many cells along each edge.
 _CELLS = 4
 
 
@@ -38,8 +38,8 @@ class FakeEmbedder:
         count = len(pixels)
         cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4))
         cells = cells.reshape(count, _CELLS * _CELLS * 3)
-        # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may
-        # add in another order when the batch has another size, and a fake's vectors should not vary so.
+        # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may add in
+        # another order for another batch size, and a fake's vectors should not vary with that.
         features = np.concatenate([cells / 127.5 - 1, np.ones((count, 1))], axis=1).astype(np.float32)
         return _unit(np.einsum("nf,fd->nd", features, self._projection))
 

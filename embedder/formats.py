@@ -1,10 +1,10 @@
-"""What bytes are, by their first ones: a picture format, another kind of file, or nothing known.
+"""Recognises bytes by their first ones: a picture format, another kind of file, or nothing known.
 
-Used to say why a file was rejected; Pillow decides by itself what it opens.
+Used to explain why a file was rejected; Pillow decides by itself what it opens.
 """
 
 SUPPORTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-"""What is opened, in Pillow's names. EPS and PDF would run other programs; the rest is rare on the web."""
+"""The formats that are opened, by Pillow's names. EPS and PDF would run other programs; others are rare on the web."""
 
 _PICTURES = {
     b"\xff\xd8\xff": "JPEG",
@@ -60,7 +60,7 @@ def picture_format(data: bytes) -> str | None:
 
 
 def describe(data: bytes) -> str:
-    """What bytes that are no picture look like, to end the sentence "this looks like …"."""
+    """The kind of bytes that are no picture, to end the sentence "this looks like …"."""
     for magic, name in _OTHER_FILES.items():
         if data.startswith(magic):
             return name
@@ -91,10 +91,10 @@ def _describe_text(head: bytes) -> str | None:
 
 
 def ends_early(data: bytes, name: str) -> bool | None:
-    """Whether the file breaks off, going by its own structure; None where that cannot tell.
+    """Whether the file breaks off, judged by its own structure; None if that does not show it.
 
-    The end marker, or the length in the header, is a better witness than a decoder's message: a flipped bit
-    in a length field makes a decoder run out of bytes too.
+    The end marker, or the length in the header, is more reliable than a decoder's message: a flipped bit in a length
+    field makes a decoder run out of bytes too.
     """
     match name:
         case "JPEG":  # 0xFFD9 ends the picture and cannot occur within its scans
@@ -120,7 +120,7 @@ def _shorter(data: bytes, needed: int) -> bool | None:
 
 
 def _boxes_end_early(data: bytes) -> bool:
-    """Whether the chain of ISO base media boxes, each of which begins with its size, leads past the end."""
+    """Whether the chain of ISO base media boxes leads past the end. Each box begins with its size."""
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")

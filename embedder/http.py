@@ -19,18 +19,18 @@ from embedder.errors import FetchError
 from embedder.policy import FetchPolicy
 from embedder.uris import shown
 
-# "identity": what is not compressed cannot explode, and pictures do not shrink anyway.
+# "identity": an uncompressed body cannot explode, and pictures do not shrink anyway.
 _HEADERS = {"Accept": "image/*, */*;q=0.5", "Accept-Encoding": "identity", "User-Agent": "likeness"}
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BUSY = frozenset({408, 425, 429})
-# Many object stores serve pictures under these; the decoder has the last word.
+# Many object stores serve pictures with these types; the decoder decides.
 _UNTYPED = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 _CHUNK = 1 << 16
 _FRAMING = 1 << 20
 
 
 class _BusyError(FetchError):
-    """A refusal that may pass, with the seconds that the server asks to wait."""
+    """A temporary refusal, with the seconds that the server asks to wait."""
 
     retry_after_s = 0.0
 
@@ -87,7 +87,7 @@ class HttpClient:
             except (urllib3.exceptions.HTTPError, WireLimitError) as error:
                 raise self._failure(name, error) from error
             finally:
-                # Goes back to its pool where the body was read to its end, and is closed otherwise.
+                # The connection returns to its pool if the body was read to its end, and is closed otherwise.
                 response.close()
         raise FetchError(
             "too_many_redirects",
@@ -115,7 +115,7 @@ class HttpClient:
             raise self._failure(name, error) from error
 
     def _target(self, url: str, name: str) -> tuple[Url, str, int]:
-        # The one place that takes a URL apart: what is checked here is what is connected to.
+        # The only place that parses a URL, so that the checked host is the one that is connected to.
         try:
             target = parse_url(url)
         except (urllib3.exceptions.LocationValueError, ValueError) as error:
@@ -168,7 +168,7 @@ class HttpClient:
         return self._inflate(name, bytes(body), encoding)
 
     def _inflate(self, name: str, body: bytes, encoding: str) -> bytes:
-        # Not asked for, but some servers compress all the same.
+        # Some servers compress although the request says not to.
         inflater = zlib.decompressobj(wbits=47)  # 32 + 15: a gzip or a zlib header
         try:
             if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -193,7 +193,7 @@ class HttpClient:
     def _failure(self, name: str, error: Exception) -> FetchError:
         match error:
             case ForbiddenAddressError():
-                # The address stays unsaid: strangers are not to learn what names mean inside.
+                # The message leaves out the address: strangers should not learn how names resolve inside.
                 return FetchError(
                     "forbidden_address",
                     f"{name}: the host is not on the public internet, nor one of the allowed hosts",
@@ -203,7 +203,7 @@ class HttpClient:
             case urllib3.exceptions.NameResolutionError():
                 again = getattr(error.__cause__, "errno", None) == socket.EAI_AGAIN
                 return FetchError("unknown_host", f"{name}: the host's name has no address", retryable=again)
-            case urllib3.exceptions.NewConnectionError():  # by descent a time-out, but it is not one
+            case urllib3.exceptions.NewConnectionError():  # a subclass of a time-out error, but not a time-out
                 return FetchError("connection_failed", f"{name}: {error.__cause__}", retryable=True)
             case urllib3.exceptions.TimeoutError() | TimeoutError():
                 limits = f"{self._policy.connect_timeout_s:g} s to connect, {self._policy.timeout_s:g} s in all"

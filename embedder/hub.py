@@ -35,7 +35,7 @@ def fetch_checkpoint(model_id: str, revision: str | None) -> Path:
 
 
 def _download(model_id: str, revision: str | None) -> Path:
-    # Asked for first, with a short time-out: snapshot_download has no setting for how long it waits here.
+    # Requested first, with a short time-out: snapshot_download has no setting for how long it waits here.
     info = HfApi().model_info(model_id, revision=revision, timeout=_LOOKUP_TIMEOUT_S)
     names = [sibling.rfilename for sibling in info.siblings or ()]
     # Many repositories hold the same weights in several formats: one is enough.
@@ -45,7 +45,7 @@ def _download(model_id: str, revision: str | None) -> Path:
 
 
 def _explain(model_id: str, revision: str | None, error: Exception) -> str:
-    """What was looked for, why it was not there, and what to do."""
+    """The message: which checkpoint was wanted, why it was not found, and what to do."""
     if isinstance(error, HFValidationError):
         return f"model '{model_id}' is neither a folder on this machine nor a hub id such as owner/name"
     if isinstance(error, GatedRepoError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# Imported to be registered: Image.open would import every plugin instead, in whichever thread comes first.
+# Imported to be registered: Image.open would import every plugin instead, in an arbitrary thread.
 from PIL import (
     AvifImagePlugin,  # noqa: F401
     BmpImagePlugin,  # noqa: F401
@@ -88,7 +88,7 @@ class CropSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLimits:
-    """What is refused before it is decoded. Pillow refuses over 179 million pixels, whatever is set here."""
+    """Limits that are checked before decoding. Pillow itself always refuses more than 179 million pixels."""
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 150_000_000
@@ -99,7 +99,7 @@ DEFAULT_LIMITS = ImageLimits()
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedImage:
-    """The crop, `(side, side, 3)` RGB, and what the file held: size as displayed, format such as "jpeg"."""
+    """The crop, `(side, side, 3)` RGB, and the file's picture: size as displayed, format such as "jpeg"."""
 
     pixels: npt.NDArray[np.uint8]
     width: int
@@ -166,7 +166,7 @@ def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
 
 
 def _rejection(data: bytes, error: Exception) -> ImageError:
-    """The reason why Pillow failed with `error`, found in the bytes where its own message is vague."""
+    """The reason why Pillow failed with `error`, found in the bytes if its own message is vague."""
     name = picture_format(data)
     if isinstance(error, Image.DecompressionBombError):
         size_and_limit = str(error).partition(",")[0]
@@ -179,7 +179,7 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
         return ImageError(
             "unsupported_format", f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
         )
-    # Pillow's message for a file of which no plugin makes anything names the buffer and its address.
+    # Pillow's message for a file that no plugin recognises names the buffer and its address.
     what = "unreadable header" if isinstance(error, UnidentifiedImageError) else str(error) or repr(error)
     early = ends_early(data, name)
     if early or (early is None and (isinstance(error, EOFError) or "truncated" in what.lower())):
@@ -195,9 +195,9 @@ def _render(
     *,
     draft: bool,
 ) -> tuple[Image.Image, Size]:
-    """The RGB picture that `fit` asks for, and the size of the whole as displayed.
+    """The RGB picture with the size and box of `fit`, and the size of the whole as displayed.
 
-    The crop is taken lying as stored and turned upright when it is small.
+    The crop is taken in the stored orientation and turned upright afterwards, when it is small.
     """
     width, height = image.size
     scale = _draft(image, *fit(width, height)) if draft else 1
@@ -230,6 +230,6 @@ def _draft(image: Image.Image, size: Size, box: Box) -> float:
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # a picture is not lost for broken metadata
+    except Exception:  # broken metadata must not cost the picture
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1

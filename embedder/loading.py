@@ -1,4 +1,4 @@
-"""From a checkpoint's files to a model on a device, and to the tokens of its texts."""
+"""Loads a checkpoint's model onto a device, and its tokenizer."""
 
 import ctypes
 import logging
@@ -51,10 +51,10 @@ def load_weights(checkpoint: Checkpoint) -> PreTrainedModel:
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep up to 1 GiB of what a forward pass frees, for the next one; other C libraries stay as they are.
+    """Makes glibc keep up to 1 GiB of freed memory of a forward pass for the next one; no effect on other C libraries.
 
-    Left alone it may give every large block back to the system, which zeroes the pages again for the next pass: 6,000
-    page faults a picture of ViT-B/32 in batches of 32, a tenth of its time. See mallopt(3).
+    By default it may return every large block to the system, which zeroes the pages again for the next pass: 6,000 page
+    faults a picture of ViT-B/32 in batches of 32, a tenth of its time. See mallopt(3).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -65,7 +65,7 @@ def keep_freed_memory() -> None:
 
 
 def pick_device(name: str | None) -> torch.device:
-    """The device asked for, else the best there is: cuda, mps, cpu. Raises ModelError."""
+    """The requested device, else the best available one: cuda, mps, cpu. Raises ModelError."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -80,7 +80,7 @@ def pick_device(name: str | None) -> torch.device:
 
 
 def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """The dtype asked for, else bfloat16 on CUDA devices that have it, float16 on others, else float32."""
+    """The requested dtype, else bfloat16 on CUDA devices that have it, float16 on others, else float32."""
     if name is None:
         if device.type != "cuda":
             return torch.float32  # measured: bfloat16 is far slower on CPUs without AMX
@@ -93,7 +93,7 @@ def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
 
 def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[str]], Tokens]:
     """A thread-safe function from texts to the text model's input; raises ModelError."""
-    # Without any of its files transformers makes an empty tokenizer, to which all words are alike.
+    # Without any of its files transformers makes an empty tokenizer, which treats all words alike.
     if not any((checkpoint.folder / name).is_file() for name in _VOCABULARIES):
         raise ModelError(
             f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for there is no tokenizer: "
@@ -133,7 +133,7 @@ def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[st
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Keeps transformers from logging and drawing bars: what matters comes as an exception."""
+    """Keeps transformers from logging and drawing bars: everything important is an exception."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.CRITICAL)

@@ -73,8 +73,8 @@ class ClipEmbedder:
             torch.set_num_threads(threads)
         if where.type == "cpu":
             keep_freed_memory()
-        # In a thread that ends, for libgomp keeps a team of threads for each thread that has computed, and with more of
-        # them than cores they sleep between any two loops: 500 times a pass of ViT-B/32, which takes a sixth longer.
+        # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
+        # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
             return thread.submit(cls._load, Checkpoint.find(model, revision), where, precision, batch_size).result()
 
@@ -104,7 +104,7 @@ class ClipEmbedder:
             raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
 
         def forward(start: int, stop: int) -> torch.Tensor:
-            # Copied, for torch warns of arrays that are read-only, and those that come out of Arrow are.
+            # Copied, because torch warns of read-only arrays, such as those from Arrow.
             crops = torch.from_numpy(pixels[start:stop].copy()).to(self._device)
             crops = crops.permute(0, 3, 1, 2) * self._scale - self._shift
             return _image_features(self.model, crops.to(self._dtype))
@@ -112,7 +112,7 @@ class ClipEmbedder:
         return self._embed(len(pixels), forward)
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm; what is over the model's limit of tokens is cut off.
+        """`(n, dim)` float32, unit norm; texts are cut at the model's limit of tokens.
 
         Raises ModelError if the model or its checkpoint has no text side.
         """
@@ -127,7 +127,7 @@ class ClipEmbedder:
 
     @torch.inference_mode()
     def _embed(self, count: int, forward: Callable[[int, int], torch.Tensor]) -> NDArray[np.float32]:
-        """Run `forward(start, stop)` over `count` rows in batches, and normalise what comes out."""
+        """Run `forward(start, stop)` over `count` rows in batches, and normalise the results."""
         vectors = np.empty((count, self.identity.dim), np.float32)
         start = 0
         while start < count:
@@ -170,7 +170,7 @@ def _image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tenso
 
 @torch.inference_mode()
 def _identify(checkpoint: Checkpoint, model: PreTrainedModel) -> ModelIdentity:
-    """The identity, with dim taken from one forward pass: that the model takes such crops shows at once."""
+    """The identity, with dim from one forward pass, which also shows at once that the model takes such crops."""
     side = checkpoint.preprocessing.crop.side
     parameter = next(model.parameters())
     blank = torch.zeros(1, 3, side, side, device=parameter.device, dtype=parameter.dtype)

@@ -1,4 +1,4 @@
-"""What may be fetched, and at what cost."""
+"""Limits of fetching: allowed addresses, sizes and times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ _SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az"})
 class FetchPolicy:
     """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
 
-    `timeout_s` is the deadline of one http(s) fetch from the look-up of its name to the last byte, redirects,
-    retries and the waits between them included; an object store gets it for each of its requests. `retries` are those
-    of http(s); S3, where the first ones follow at once, gets three times as many.
+    `timeout_s` is the deadline of one http(s) fetch from the look-up of its name to the last byte, including redirects,
+    retries and the waits between them; an object store gets it for each of its requests. `retries` are for http(s); S3,
+    where the first retries follow at once, gets three times as many.
     `allowed_hosts` holds "host" (any port) or "host:port"; neither their address nor their port is checked.
     `ports` None allows all. `ca_file` names a PEM file of certificates to trust besides the system's.
     """
@@ -42,7 +42,7 @@ class FetchPolicy:
 
     @classmethod
     def for_untrusted_urls(cls, allowed_hosts: Iterable[str] = ()) -> "FetchPolicy":
-        """For URLs that strangers send: public web servers only, small and soon."""
+        """For URLs from untrusted callers: only public web servers, with low limits on size and time."""
         return cls(
             max_bytes=16 * _MIB,
             timeout_s=10.0,
@@ -68,5 +68,5 @@ class FetchPolicy:
         return self.ports is None or port in self.ports or self.allows_host(host, port)
 
     def allows_any_address(self, host: str, port: int) -> bool:
-        """Whether to connect to this host wherever it is."""
+        """Whether to connect to this host even at a private address."""
         return not self.public_addresses_only or self.allows_host(host, port)

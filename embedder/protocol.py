@@ -1,6 +1,6 @@
-"""What the rest of the project knows of a model: its identity, and what it turns into vectors.
+"""The project's interface of a model: its identity, and its embeddings of images and texts.
 
-Apart from `embedder.model`, so that a process that only needs these words does not pay for importing torch.
+Not in `embedder.model`, so that a process that needs only these types does not import torch.
 """
 
 from collections.abc import Sequence

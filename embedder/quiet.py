@@ -1,4 +1,4 @@
-"""Pillow's warnings, kept from leaking out of a decoder that reports by exceptions."""
+"""Mutes Pillow's warnings: the decoder reports by exceptions."""
 
 import threading
 import warnings
@@ -7,8 +7,8 @@ import warnings
 class QuietPillow:
     """Ignores Pillow's warnings while any thread decodes.
 
-    `warnings.catch_warnings` is not for threads: one that leaves would restore the filters under another.
-    This adds a filter with the first that enters and removes it with the last that leaves.
+    `warnings.catch_warnings` is not thread-safe: a thread that leaves would restore the filters while another decodes.
+    This adds a filter with the first thread that enters and removes it with the last one that leaves.
     """
 
     def __init__(self) -> None:

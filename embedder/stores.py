@@ -45,7 +45,7 @@ class Stores:
 
     @contextmanager
     def open(self, uri: str) -> Iterator[pa.NativeFile]:
-        """The file, open to be read at any place; errors of reading inside the block are translated too."""
+        """The file, open for random access; read errors inside the block become FetchError too."""
         with _translated(uri):
             file = self._open_local(uri) if scheme_of(uri) == "file" else self._open_object(uri)
             with file:
@@ -55,7 +55,7 @@ class Stores:
         path = local_path(uri)
         if not path:
             raise FetchError("bad_uri", "expected the path of a file, got an empty one")
-        # Asked before opening: to open a FIFO waits for a writer, and to open a device can do anything.
+        # Checked before opening: opening a FIFO waits for a writer, and opening a device can do anything.
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise FetchError("not_a_file", f"{shown(uri)}: expected a file, found a folder, a device or the like")
         return pa.OSFile(os.fsencode(path), "r")  # type: ignore[arg-type]  # bytes: any name
@@ -95,7 +95,7 @@ class Stores:
         parts = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
         connection = {name: value for name, _, value in (part.partition("=") for part in parts)}
         scheme, _, host = connection.get("BlobEndpoint", "").rstrip("/").partition("://")
-        # Beside a shared access signature nothing but the server's name has it, or an emulator's path.
+        # Beside a shared access signature, only the server's name has the account, or the path of an emulator.
         named = connection.get("AccountName") or host.partition("/")[2] or host.partition(".")[0]
         account = user or os.environ.get("AZURE_STORAGE_ACCOUNT") or named
         if not account:
@@ -105,7 +105,7 @@ class Stores:
             )
         signature = os.environ.get("AZURE_STORAGE_SAS_TOKEN") or connection.get("SharedAccessSignature")
         key = None if signature else os.environ.get("AZURE_STORAGE_KEY") or connection.get("AccountKey")
-        # pyarrow adds the account itself, in front of a host that begins with a dot, else (an emulator's) behind.
+        # pyarrow adds the account itself: before a host that begins with a dot, else (for an emulator) behind it.
         host = host.removesuffix(f"/{account}")
         host = f".{host.removeprefix(f'{account}.')}" if host.startswith(f"{account}.") else host
         server: dict[str, Any] = {}
@@ -143,7 +143,7 @@ def _translated(uri: str) -> Iterator[None]:
 
 def _fetch_error(uri: str, error: OSError | ValueError) -> FetchError:
     text = str(error)
-    # Names of files come before this part, and may say anything.
+    # File names come before this part of the text, and may contain anything.
     report = found[0] if (found := _REPORT.search(text)) else text
     if isinstance(error, FileNotFoundError | NotADirectoryError) or _MISSING.search(report):
         return FetchError("not_found", f"{shown(uri)}: there is no such file; has it been moved or deleted?")

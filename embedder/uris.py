@@ -32,13 +32,13 @@ class Cell:
 
 
 def scheme_of(uri: str) -> str:
-    """In lower case; "file" for a plain path."""
+    """The scheme of a URI, in lower case; "file" for a plain path."""
     found = _SCHEME.match(uri)
     return found[1].lower() if found else "file"
 
 
 def split_fragment(uri: str) -> tuple[str, ByteRange | Cell | None]:
-    """The file's URI and the part of it that is meant. Any other "#" belongs to the name."""
+    """The file's URI, and the part of the file that the fragment names. Any other "#" belongs to the file's name."""
     found = _FRAGMENT.fullmatch(uri)
     if found is None:
         return uri, None

@@ -1,9 +1,9 @@
-"""What config.json says of the vision model, read without transformers, whose import takes torch along."""
+"""The vision model's part of config.json, read without transformers, which would import torch."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-# What transformers fills in where a configuration is silent, as many on the hub are.
+# The defaults of transformers for missing keys; many configurations on the hub lack some.
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "clip": {
         "model_type": "clip_vision_model",
@@ -43,7 +43,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 def vision_config(model_type: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The vision model's part of a configuration with defaults, for a type that `Checkpoint` supports.
 
-    Where transformers reads an odd file otherwise, the fingerprint made from this is of no model that is known.
+    If transformers reads an odd file differently, the fingerprint made from this is not that of any known model.
     """
     own = config.get("vision_config") if model_type in ("clip", "siglip") else config
     return {**_DEFAULTS[model_type], **(own or {})}

@@ -1,4 +1,4 @@
-"""What neighbourhoods say of a whole collection: what stands alone, and whose label its neighbours do not share."""
+"""Analyses a whole collection by its neighbourhoods: outliers, and images whose neighbours have other labels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Neighbourhoods:
 
 
 def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
-    """Look every image up. Holds all vectors in memory: for collections that fit there.
+    """Look up every image. Holds all vectors in memory, so the collection has to fit there.
 
     QueryError when `k` is below 1.
     """
@@ -49,7 +49,7 @@ def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
     segments = searcher.segments
     blocks = list(segments.live_blocks(_ROWS))
     places = np.concatenate([np.zeros(0, np.int64), *(positions for positions, _ in blocks)])
-    order = np.full(segments.ntotal + 1, -1, np.int64)  # the last is for "none", which is -1
+    order = np.full(segments.ntotal + 1, -1, np.int64)  # the last one is for "no neighbour", which is -1
     order[places] = np.arange(len(places))
     scores, neighbours = [np.zeros((0, k), np.float32)], [np.zeros((0, k), np.int64)]
     for positions, vectors in blocks:
@@ -65,7 +65,7 @@ def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
 
 
 def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
-    """Whether neighbours share an image's label: a row for each, the least agreed with first.
+    """Whether neighbours share an image's label: one row for each image, lowest agreement first.
 
     `labels` go with `found.ids`; None counts as no vote. Columns: image_id, label, agreement (the share of the votes of
     its neighbours that are for its own label), suggestion (the label with most votes) and support (its share). A wrong
@@ -77,7 +77,7 @@ def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table
     names = sorted({label for label in labels if label is not None}) or [""]
     code = {name: number for number, name in enumerate(names)}
     codes = np.array([*(-1 if label is None else code[label] for label in labels), -1])  # the last: no neighbour
-    votes = np.zeros((len(found.ids), len(names) + 1), np.int64)  # in the last column: what has no label
+    votes = np.zeros((len(found.ids), len(names) + 1), np.int64)  # the last column: neighbours without a label
     np.add.at(votes, (np.arange(len(found.ids))[:, np.newaxis], codes[found.neighbours]), 1)
     votes = votes[:, :-1]
     total = votes.sum(axis=1)
@@ -98,15 +98,15 @@ def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table
 
 
 def principal_plane(vectors: Floats) -> tuple[Floats, float]:
-    """Coordinates on the first two principal components, `(n, 2)`, and the share of the variance that they show.
+    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance.
 
-    QueryError for fewer than three vectors: these have no plane of their own.
+    QueryError for fewer than three vectors, which do not define a plane.
     """
     if len(vectors) < 3:
         raise QueryError(f"got {len(vectors)} vectors: expected three at least")
     centred = vectors - vectors.mean(axis=0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
     plane = axes[:, :-3:-1]
-    # Which way an axis points is arbitrary: the same for the same vectors, whatever the machine.
+    # The sign of an axis is arbitrary: make it the same for the same vectors on every machine.
     plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
     return (centred @ plane).astype(np.float32), float(variances[-2:].sum() / max(variances.sum(), 1e-30))

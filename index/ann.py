@@ -12,7 +12,7 @@ import numpy as np
 from index.errors import FactoryError
 from index.exact import Vectors
 
-_ROWS_PER_LIST = 32  # to train on; more costs time and gains next to nothing
+_ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
 _ROWS_PER_CODE = 128
 _ITERATIONS = 4
 _FLOAT, _ID = 4, 8  # bytes
@@ -23,7 +23,7 @@ _PCA_SAMPLE = 5_000
 
 def new_index(factory: str, dim: int) -> faiss.Index:
     """An empty index for inner products. FactoryError when faiss has none for this factory string."""
-    if re.search(r"(?<!\d)0+(?!\d)|HNSW1(?!\d)", factory):  # faiss would end the process once vectors are added
+    if re.search(r"(?<!\d)0+(?!\d)|HNSW1(?!\d)", factory):  # faiss would abort the process when vectors are added
         raise FactoryError(f"{factory!r} for {dim} dimensions: expected sizes above 0, and 2 or more for HNSW")
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
@@ -32,7 +32,7 @@ def new_index(factory: str, dim: int) -> faiss.Index:
     outermost = faiss.downcast_index(index)
     if isinstance(outermost, faiss.IndexRefine):
         ranked_by = faiss.downcast_index(outermost.refine_index)
-        if not isinstance(ranked_by, faiss.IndexFlatCodes):  # faiss would end the process here too
+        if not isinstance(ranked_by, faiss.IndexFlatCodes):  # faiss would abort the process here too
             raise FactoryError(f"{factory!r}: expected Flat, SQ or PQ in Refine(…), got {type(ranked_by).__name__}")
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise FactoryError(f"{factory!r} for {dim} dimensions: faiss has it for Euclidean distances alone")
@@ -40,14 +40,14 @@ def new_index(factory: str, dim: int) -> faiss.Index:
 
 
 def training_rows(index: faiss.Index) -> int:
-    """How many vectors to train on; the more inverted lists the more."""
+    """How many vectors to train on: more for more inverted lists."""
     ivf = faiss.try_extract_index_ivf(index)
     return max(_MIN_SAMPLE, _ROWS_PER_LIST * ivf.nlist if ivf else 0)
 
 
 def row_bytes(index: faiss.Index) -> int:
     """Bytes of memory for each vector: its codes, its id, its links in a graph. Lists and codebooks come on top."""
-    part = faiss.downcast_index(index)  # does not keep what it is a view of
+    part = faiss.downcast_index(index)  # a view that does not keep `index` alive
     if isinstance(part, faiss.IndexRefine):
         return row_bytes(part.base_index) + row_bytes(part.refine_index)
     if isinstance(part, faiss.IndexPreTransform):
@@ -55,7 +55,7 @@ def row_bytes(index: faiss.Index) -> int:
     if isinstance(part, faiss.IndexHNSW):
         # Beside the lowest level, offsets and levels, and of every level above a share that shrinks with the links.
         return row_bytes(part.storage) + 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
-    code_size = getattr(part, "code_size", _FLOAT * part.d)  # those without codes are refused later
+    code_size = getattr(part, "code_size", _FLOAT * part.d)  # an index without codes is refused later
     return int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
 
 
@@ -82,9 +82,9 @@ def train(index: faiss.Index, sample: Vectors) -> None:
 
 
 def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
-    """Add vectors block by block. FactoryError when the index cannot take them, or cannot pass over rows in a search.
+    """Add vectors block by block. FactoryError when the index cannot take them, or cannot skip rows in a search.
 
-    It has to, for filters and for rows that are deleted later.
+    Skipping rows is needed for filters, and for rows that are deleted later.
     """
     try:
         for block in blocks:
@@ -100,13 +100,13 @@ def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
 
 
 def principal_dims(sample: Vectors, share: float) -> int:
-    """Over how many dimensions `share` of the variance of `(n, dim)` vectors is spread, the widest ones first."""
+    """How many principal dimensions, widest first, hold `share` of the variance of `(n, dim)` vectors."""
     variances = np.linalg.eigvalsh(np.cov(_thinned(sample), rowvar=False).reshape(sample.shape[1], -1))[::-1]
     return int(np.searchsorted(np.cumsum(variances), share * variances.sum()) + 1)
 
 
 def parameters(index: faiss.Index) -> dict[str, float]:
-    """What a search depends on, by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
+    """The search parameters by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
     found: dict[str, float] = {}
     for part in _parts(index):
         # Rounded, because faiss's k_factor is of single precision.
@@ -115,7 +115,7 @@ def parameters(index: faiss.Index) -> dict[str, float]:
 
 
 def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
-    """Set what `parameters` returned; others are left alone."""
+    """Set the parameters that `parameters` returned; others are left unchanged."""
     for part in _parts(index):
         for name in _settable(part):
             if name in values:
@@ -123,7 +123,7 @@ def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
 
 
 def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, breadth: float) -> faiss.SearchParameters:
-    """faiss's parameters for a search among the selected, probing `breadth` times as far as the index is set to."""
+    """faiss's parameters for a search among the selected rows, `breadth` times as wide as the index is set to."""
     index = faiss.downcast_index(index)
     common: dict[str, Any] = {} if selector is None else {"sel": selector}
     if isinstance(index, faiss.IndexRefine):
@@ -162,12 +162,12 @@ def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> 
 
 
 def _thinned(sample: Vectors) -> Vectors:
-    """Enough for a covariance; the sample is in the order of the rows, so from all over it."""
+    """Enough vectors for a covariance, taken from all over the sample, which is in the order of the rows."""
     return sample[:: max(1, len(sample) // _PCA_SAMPLE)]
 
 
 def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
-    """Train on vectors as they are: inner products of centred ones, which faiss would take, rank differently."""
+    """Train on uncentred vectors: faiss would centre them, and inner products of centred ones rank differently."""
     variances, components = np.linalg.eigh(sample.T @ sample / len(sample))
     faiss.copy_array_to_vector(np.ascontiguousarray(components[:, ::-1].T).ravel(), transform.PCAMat)
     faiss.copy_array_to_vector(variances[::-1].copy(), transform.eigenvalues)
@@ -183,7 +183,7 @@ def _unwrapped(index: faiss.Index) -> faiss.Index:
 
 
 def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
-    """An index and those that it wraps, outermost first."""
+    """An index and the indexes that it wraps, outermost first."""
     index = faiss.downcast_index(index)
     yield index
     if isinstance(index, faiss.IndexRefine):

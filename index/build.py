@@ -1,4 +1,4 @@
-"""Builds index versions, from all live rows or from the live version and what changed since; publishes what passes."""
+"""Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def build_index(
 ) -> VersionManifest:
     """Index the live embedded rows as a new version, measure it, and make it the live one.
 
-    The live version is updated by what has changed since; when that is nothing, and every file is whole (in a bucket:
-    of its size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and
-    when an update's recall is below the target. What is there already, and not live, is not built twice. `settings`
-    None: those of the live version.
+    The live version is updated by the changes since. If there are none, and every file is whole (in a bucket: has its
+    size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an
+    update's recall is below the target. A version that is complete but not live is not built twice. `settings` None:
+    those of the live version.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
@@ -58,7 +58,7 @@ def build_index(
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
     manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
-    if manifest.recall["10"] < manifest.settings.target_recall:
+    if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
     if promote:
         _promote(collection, manifest, before)
@@ -68,8 +68,8 @@ def build_index(
 def _made_already(
     collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, live: str | None
 ) -> VersionManifest | None:
-    """The newest version if it is of these very runs and settings: below its target, or left by a job that was stopped
-    before it went live. None for one that is damaged or was rolled back.
+    """The newest version if it is of exactly these runs and settings: it is below its target, or its job was stopped
+    before it went live. None if it is damaged or was rolled back.
     """
     newest = max(collection.versions(), default="")
     if newest <= (live or ""):
@@ -99,13 +99,13 @@ def _promote(collection: Collection, manifest: VersionManifest, before: str | No
 
 
 def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
-    """None when only a new build from all rows can be good enough."""
+    """The updated version; None when only a new build from all rows can be good enough."""
     try:
         manifest = build.update(base)
     except (DamagedVersionError, FactoryError) as error:
         logger.warning("%s: building from all rows", error)
         return None
-    if manifest.recall["10"] < manifest.settings.target_recall:
+    if manifest.below_target:
         logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
         build.discard()
         return None
@@ -113,7 +113,7 @@ def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | No
 
 
 def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
-    """Whether a version covers the first of these runs, and the others are of its model: then it can be updated."""
+    """Whether a version can be updated: it covers the first of these runs, and the other runs are of its model."""
     count = len(version.runs)
     return version.runs == [run.run_id for run in runs[:count]] and all(
         run.model.agrees_with(version.model) for run in runs[count:]
@@ -122,7 +122,7 @@ def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool
 
 def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
     try:
-        # Of a bucket sizes alone: each night without changes would download the whole index.
+        # In a bucket only sizes are compared: otherwise each night without changes would download the whole index.
         check_version(collection, manifest, verify=collection.storage.is_local)
     except DamagedVersionError as error:
         logger.warning("%s", error)

@@ -1,4 +1,4 @@
-"""Chooses the kind of index from the number of vectors and what is asked of it."""
+"""Chooses the kind of index from the number of vectors and the settings."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from index.errors import FactoryError
 from index.records import FLAT, IndexSettings, Option
 
 SCAN_BYTES_PER_SECOND = 10e9
-"""What an exact scan of one query reads; two cores of a common server reach it."""
+"""Memory bandwidth of an exact scan for one query; two cores of a common server reach it."""
 
 FEWEST = 256
 """Rows to train a quantizer on."""
 
 _FLOAT, _ID = 4, 8  # bytes
 _LISTS = 1_000
-_SCANNED_TOGETHER = 32  # codes; a list is a multiple of them long
-_CODES = 64  # up to so many dimensions have a code of 4 bits each, more share one by twos
+_SCANNED_TOGETHER = 32  # codes; the length of a list is a multiple of this
+_CODES = 64  # up to so many dimensions have a 4-bit code each; beyond, two dimensions share one
 _USUAL_SPREAD = 64  # in dimensions, until a sample tells
 _PCA_STEP, _MOST_PCA = 16, 256
-_PCA_SHARE = 0.9  # of the variance that is quantized; the rest counts again when candidates are ranked
+_PCA_SHARE = 0.9  # of the variance is quantized; the rest counts when candidates are re-ranked
 
 
 def exact_rows(settings: IndexSettings, dim: int) -> int:
-    """How many vectors an exact scan reads within the latency that is aimed for; too few to train on at the least."""
+    """How many vectors an exact scan reads within the target latency; at least `FEWEST`: fewer cannot be trained on."""
     return max(FEWEST, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))
 
 
 def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
     """The kinds of index for `ntotal` vectors, best first, exactly one of them chosen.
 
-    Exact search wins while it is fast enough and fits. Beyond that vectors are found by 4-bit product quantizers
-    in inverted lists ("fast scan", André et al., VLDB 2015), ranked anew by 8-bit scalar quantizers where memory allows
-    them, and scored by the exact vectors, which stay mapped from disk. What is named is a whole segment's index, for
-    vectors that spread over few dimensions: over how many they do, only a sample tells. FactoryError when nothing fits
-    `max_memory`, and for a factory string that faiss does not know.
+    Exact search is chosen while it is fast enough and fits. Beyond that, vectors are found by 4-bit product quantizers
+    in inverted lists ("fast scan", André et al., VLDB 2015), re-ranked by 8-bit scalar quantizers if memory allows, and
+    scored by the exact vectors, which stay mapped from disk. The factory named is that of a full segment whose vectors
+    spread over few dimensions; only a sample shows over how many they do. FactoryError when nothing fits `max_memory`,
+    and for a factory string that faiss does not know.
     """
     if settings.factory:
         return [_asked_for(settings.factory, ntotal, dim, settings.max_memory)]
@@ -72,7 +72,7 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
 
 
 def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:
-    memory = ntotal * row_bytes(new_index(factory, dim))  # and a mistake is told before all rows are read
+    memory = ntotal * row_bytes(new_index(factory, dim))  # also finds a mistake in the string before all rows are read
     if limit is not None and memory > limit:
         raise FactoryError(
             f"{factory!r} takes {memory:,} bytes for {ntotal:,} vectors of {dim} dimensions, over --max-memory "
@@ -84,9 +84,9 @@ def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option
 def factory_of(
     options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings, *, most_exact: int
 ) -> str:
-    """The factory of a segment of `rows` in a version that took these options: `most_exact` rows are searched exactly.
+    """The factory of a segment of `rows` in a version with these options. Up to `most_exact` rows are searched exactly.
 
-    `sample` of the vectors, `(n, dim)`, says over how many dimensions they spread.
+    `sample` of the vectors, `(n, dim)`, shows over how many dimensions they spread.
     """
     chosen = next(option.name for option in options if option.chosen)
     if chosen == FLAT or rows <= most_exact:
@@ -99,8 +99,9 @@ def factory_of(
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
     """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
 
-    Lists number twice the square root of the rows, so that a query compares with about as many centroids as codes; but
-    a thousand do until the root itself is more, because every row is compared with every centroid when it is added.
+    The number of lists is twice the square root of the rows, so that a query is compared with about as many centroids
+    as codes. But it stays at a thousand until the root itself is more, because every row is compared with every
+    centroid when it is added.
     """
     reduced = _reduced(dim, spread)
     pca = f"PCA{reduced}," if reduced < dim else ""
@@ -122,7 +123,7 @@ def _codes(reduced: int) -> int:
 
 
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
-    """About the most that it can take, however the vectors spread."""
+    """Upper estimate of its bytes of memory, however the vectors spread."""
     reduced = _reduced(dim, dim)
     code_size = _codes(reduced) // 2
     fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT

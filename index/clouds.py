@@ -15,14 +15,14 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 
 CONNECT_S: Final = 5.0
-"""A machine that does not answer by then is not there; the next attempt may find another."""
+"""A server that does not answer by then is taken for absent; the next attempt may reach another one."""
 
 REQUEST_S: Final = 30.0
-"""A store that sends nothing for so long has lost the request: they answer within a second, or with an error."""
+"""A store that sends nothing for so long has lost the request: stores answer, or report an error, within a second."""
 
 ATTEMPTS: Final = 9
-"""The pauses between them double from 50 ms and come to 13 s: stores that ask to slow down mean seconds, and whoever
-mistyped an address should not wait for minutes.
+"""The pauses between attempts double from 50 ms and add up to 13 s: stores that ask to slow down mean seconds, and a
+mistyped address should not cost minutes.
 """
 
 _SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
@@ -35,7 +35,7 @@ _ANONYMOUS: Final = "anonymous"
 class Bucket:
     """A bucket, or a container of an Azure account, and how it is reached.
 
-    `user` and `secret` are what the address says: an access key, or Azure's account and its shared access signature.
+    `user` and `secret` are from the address: an access key, or Azure's account and its shared access signature.
     `endpoint` is a URL; empty for the cloud's own.
     """
 
@@ -48,9 +48,9 @@ class Bucket:
 
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
-        """The bucket of an s3:// gs:// az:// (or abfs://) address, and the prefix in it. Nobody is asked.
+        """The bucket of an s3:// gs:// az:// (or abfs://) address, and the prefix in it. Sends no request.
 
-        CollectionError for what is no such address.
+        CollectionError for anything else.
         """
         parts = urlsplit(address)
         scheme = _SCHEMES[parts.scheme]
@@ -98,7 +98,7 @@ class Bucket:
 
     @property
     def anonymous(self) -> bool:
-        """Whether no credentials are looked for; so it is with s3://anonymous@bucket/…, and with Google's emulator."""
+        """Whether to use no credentials: for s3://anonymous@bucket/… and Google's emulator."""
         return self.user == _ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
 
     def filesystem(self) -> pafs.FileSystem:
@@ -113,7 +113,7 @@ class Bucket:
         key, signature = self.azure_secrets()
         server = {}
         if host:
-            # pyarrow adds the account itself, in front of a host that begins with a dot, else (an emulator's) behind.
+            # pyarrow adds the account itself: before a host that begins with a dot, else (for an emulator) behind it.
             host = host.removesuffix(f"/{self.user}")
             host = f".{host.removeprefix(f'{self.user}.')}" if host.startswith(f"{self.user}.") else host
             server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
@@ -136,15 +136,16 @@ class Bucket:
         )
 
     def region_found(self) -> str | None:
-        """Of S3: the address's, the environment's, or what Amazon says; None: the profile's, at another's server.
+        """S3 region from the address, else AWS_REGION or AWS_DEFAULT_REGION, else looked up at Amazon.
 
-        Amazon says it to everybody; whoever cannot ask there, in a closed network say, has set it. OSError else.
+        None with a custom endpoint: the AWS profile decides. The lookup needs no credentials; OSError where Amazon
+        cannot be reached, as in a closed network, so that the region has to be set there.
         """
         named = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         return named or (None if self.endpoint else _amazons_region(self.name))
 
     def azure_secrets(self) -> tuple[str | None, str | None]:
-        """Account key and shared access signature; neither: Azure's own tools know who this is."""
+        """Account key and shared access signature. If neither is set, Azure's own credential chain decides."""
         connection = _azure_connection()
         signature = self.secret or os.environ.get("AZURE_STORAGE_SAS_TOKEN") or connection.get("SharedAccessSignature")
         if signature:
@@ -153,7 +154,7 @@ class Bucket:
 
 
 def _azure_account(connection: dict[str, str]) -> str:
-    """Beside a shared access signature nothing but the server's name has it, or an emulator's path."""
+    """The account. Beside a shared access signature only the server's name has it, or the path of an emulator."""
     host, _, path = connection.get("BlobEndpoint", "").rpartition("://")[2].rstrip("/").partition("/")
     return connection.get("AccountName", "") or path or host.partition(".")[0]
 
@@ -164,9 +165,9 @@ def is_bucket(address: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text that has one, without its credentials, for whatever people or other machines read.
+    """An address, or a text that contains one, without its credentials, for output that people or machines read.
 
-    A secret with a slash should be written with %2F; one that is not, and that nothing can open, is left out too.
+    A secret with a slash should be written with %2F. One with a plain slash opens nothing, but is removed too.
     """
     text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
@@ -174,7 +175,7 @@ def without_secrets(text: str) -> str:
 
 @cache
 def _amazons_region(bucket: str) -> str:
-    """Asked once in a process, for two clients."""
+    """Looked up once in a process, for both clients."""
     return pafs.resolve_s3_region(bucket)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ from index.errors import DamagedRunError, DamagedVersionError, NotACollectionErr
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.row_files import at_once
-from index.rows import EMBEDDING, check_rows
+from index.rows import EMBEDDING, check_rows, conform
 from index.storage import Storage
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 R = TypeVar("R", RunStart, RunManifest)
 
 HISTORY = "history"
-"""Where jobs write down what became of them."""
+"""Where jobs record their outcomes."""
 
 _MEMBERS = {"runs", "index", "CURRENT"}
+_IDS = pa.schema([("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
@@ -50,7 +51,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Collection:
-    """Runs of rows and versions of an index below one location. Without a lease stateless: cheap to pickle."""
+    """Runs of rows and index versions below one location. Stateless without a lease, so it is cheap to pickle."""
 
     storage: Storage
     lease: Lease | None = field(default=None, compare=False)
@@ -65,7 +66,7 @@ class Collection:
 
     @classmethod
     def planned(cls, location: str) -> Collection:
-        """What `create_or_open` returns, with nothing made: where there is no collection, one without runs."""
+        """Like `create_or_open`, but creates nothing: if there is no collection, it has no runs."""
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
@@ -96,19 +97,19 @@ class Collection:
         return self.storage.location
 
     def check_lease(self) -> None:
-        """LeaseLostError when the lease that is held has gone to another job."""
+        """LeaseLostError when another job has taken the lease."""
         if self.lease:
             self.lease.check()
 
     def check_lease_lately(self) -> None:
-        """`check_lease` between commits, as often as one likes: it seldom asks the storage."""
+        """`check_lease` for between commits: cheap, because it seldom asks the storage."""
         if self.lease:
             self.lease.check_lately()
 
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        """Committed runs, oldest first. DamagedRunError names a manifest that cannot be believed."""
+        """Committed runs, oldest first. DamagedRunError names a damaged manifest."""
         paths = [f"{folder}/manifest.json" for folder in self._run_folders()]
         return [self._read_run(path, RunManifest) for path in paths if self.storage.is_file(path)]
 
@@ -133,7 +134,7 @@ class Collection:
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
-        """Write rows as `runs/<run_id>/rows/<name>.parquet`, whole or not at all, over one of that name.
+        """Write rows as `runs/<run_id>/rows/<name>.parquet`, atomically, replacing a file of that name.
 
         Missing fixed columns become null. CollectionError when a column is twice there or of another type,
         an id is null or the embedding has no fixed length.
@@ -141,9 +142,9 @@ class Collection:
         path = f"runs/{run_id}/rows/{name.removesuffix('.parquet')}.parquet"
         return self._write_table(path, check_rows(table))
 
-    def write_deletes(self, run_id: str, image_ids: pa.Array[Any] | Sequence[str]) -> RowFile:
+    def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
-        table = pa.table({"image_id": pa.array(image_ids, pa.string())})
+        table = conform(pa.table({"image_id": image_ids}), _IDS)
         return self._write_table(f"runs/{run_id}/deletes-{secrets.token_hex(4)}.parquet", table)
 
     def row_files(self, run_id: str) -> list[str]:
@@ -152,12 +153,12 @@ class Collection:
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
-        """What a manifest says of a row file that is there already."""
+        """The manifest's entry for an existing row file."""
         with self.storage.open_input(path) as file:
             return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=file.size())
 
     def commit_run(self, manifest: RunManifest) -> None:
-        """Make a run's rows count. DamagedRunError when a file that it names is missing or has changed."""
+        """Make a run's rows live. DamagedRunError when a file that it names is missing or has changed."""
 
         def require_whole(file: RowFile) -> None:
             with suppress(FileNotFoundError):
@@ -187,13 +188,6 @@ class Collection:
         live = LiveRows.of_runs(self.storage, self.runs())
         rows = live.read([name for name in live.schema.names if name != EMBEDDING])
         return rows.filter(pc.is_valid(rows.column("error_reason"))).sort_by("image_id")
-
-    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
-        """Live rows that have an embedding, in batches, in the order in which they were written.
-
-        ModelMismatchError when a live embedding is not of the newest run's model.
-        """
-        yield from LiveRows.of_runs(self.storage, self.runs()).embedded(batch_rows)
 
     def summary(self) -> Summary:
         """Counts of everything, for `likeness info`."""
@@ -253,7 +247,7 @@ class Collection:
         update_file(self.storage, "CURRENT", replace)
 
     def superseded(self, version: str) -> tuple[str, datetime] | None:
-        """Which version was made live in place of this one the last time, and when; None where none was."""
+        """Which version last took the place of this one, and when; None if none did."""
         path = f"index/{version}/superseded"
         try:
             return self.storage.read(path).decode().strip(), self.storage.modified(path)
@@ -275,7 +269,7 @@ class Collection:
             ) from error
 
     def other_versions(self, version: str = "") -> str:
-        """The complete versions apart from one, for a message."""
+        """The complete versions except one, for a message."""
         return ", ".join(name for name in self.versions() if name != version) or "none"
 
     def _run_folders(self) -> list[str]:
@@ -295,8 +289,8 @@ class Collection:
             sink,
             compression="zstd",
             write_page_checksum=True,
-            # A dictionary of vectors, no two of which are alike, makes a file half as large again; their bytes apart by
-            # significance a tenth smaller, and both are read and written faster.
+            # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
+            # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
             use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
             use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
         )

@@ -1,4 +1,4 @@
-"""What is different between two index versions: which images, and whether they have the same neighbours."""
+"""Compares two index versions: which images differ, and whether images have the same neighbours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Changes:
 
 
 def changes(before: Searcher, after: Searcher) -> Changes:
-    """What happened between two versions of a collection, by content hash; rows without one count as unedited."""
+    """The changes between two versions of a collection, by content hash; rows without one count as unedited."""
     old, new = _hashes(before), _hashes(after)
     return Changes(
         added=tuple(sorted(new.keys() - old.keys())),
@@ -31,9 +31,10 @@ def changes(before: Searcher, after: Searcher) -> Changes:
 
 
 def shared_neighbours(one: Searcher, other: Searcher, image_ids: Sequence[str], k: int = 10) -> npt.NDArray[np.float64]:
-    """Of the k nearest to each image the share that both versions name, `(n,)`.
+    """For each image, the share of its k nearest that both versions have in common, `(n,)`.
 
-    Each version is asked with its own vectors: they may be of different models. QueryError names an id that one lacks.
+    Each version is searched with its own vectors, which may be of different models. QueryError names an id that
+    one of them lacks.
     """
     shares = []
     for image_id in image_ids:

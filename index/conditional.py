@@ -1,4 +1,4 @@
-"""Changes one small file of a collection so that of two who do it at once neither undoes the other's.
+"""Changes one small file of a collection so that two concurrent changes do not undo each other.
 
 In a folder a hidden file beside it is locked meanwhile. `index.conditional_bucket` is about object stores.
 """
@@ -19,10 +19,10 @@ Change = Callable[[bytes], bytes]
 
 
 def update_file(storage: Storage, path: str, change: Change) -> None:
-    """Replace a file's content by `change(content)`; of a missing file the content is empty.
+    """Replace a file's content by `change(content)`; the content of a missing file is empty.
 
-    Nobody else's `update_file` of it comes in between. What `change` raises is passed on, with the file as it was; it
-    may be called several times. CollectionError where the storage refuses.
+    No other `update_file` of this file comes in between. If `change` raises, the file stays as it was and the exception
+    is passed on. `change` may be called several times. CollectionError when the storage refuses.
     """
     if storage.bucket is None:
         _update_local(Path(storage.absolute(path)), change)

@@ -1,4 +1,4 @@
-"""Changes a small object of a bucket on condition that nobody else has."""
+"""Changes a small object of a bucket on condition that nobody else has changed it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
 _TRIES: Final = 3
-"""obstore repeats a write on a condition, but not one that heard nothing in time: it may have been carried out."""
+"""obstore retries a conditional write, except after a time-out, since the write may have been carried out."""
 
 
 def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) -> None:
-    """`index.conditional.update_file`, of an object store.
+    """`index.conditional.update_file` for an object store.
 
-    Where the answer to a write was lost, `change` is given what is there then, which may be its own result.
+    If the answer to a write was lost, `change` gets the content after it, which may be its own result.
     """
     try:
         _update(object_store(bucket), key, change)
@@ -43,7 +43,7 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
         try:
             obstore.put(store, key, changed, mode=mode)
         except (AlreadyExistsError, PreconditionError):
-            continue  # another's update came in between, or one of this one's own whose answer was lost
+            continue  # another update came in between, or an own one whose answer was lost
         except GenericError:
             failed += 1
             if failed == _TRIES:
@@ -53,7 +53,7 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
 
 
 def _read(store: Store, key: str) -> tuple[bytes, PutMode]:
-    """What is there, and the condition that it still is."""
+    """The content, and the condition that it is still unchanged."""
     try:
         content, meta = get(store, key)
     except FileNotFoundError:

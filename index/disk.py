@@ -1,4 +1,4 @@
-"""Puts files on this machine's disk so that they are there whole, or not at all."""
+"""Puts files on this machine's disk, complete or not at all."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says where a file has no room: on the disk, in a quota, or in the largest that it may be."""
+"""The system's errors for a file without room: the disk is full, a quota, or the maximum file size."""
 
 
-def write_atomic(target: Path, data: bytes) -> None:
-    """Put `data` under a name, complete or not at all, over whatever was there."""
+def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write `data` to a file, complete or not at all, replacing any file of that name. `mode` is as for `os.open`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         with full_disk_named(target):
+            partial.touch(mode, exist_ok=False)
             partial.write_bytes(data)
             publish(partial, target)
     finally:
@@ -34,7 +35,7 @@ def publish(partial: Path, target: Path) -> None:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Errors of a full disk name no file by themselves: they come when it is open already."""
+    """Adds the file's name to errors of a full disk, which have none once the file is open."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Groups of images over a whole collection that are all but the same."""
+"""Finds groups of near-duplicates in a whole collection."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from index.ranking import rounded
 from index.search import Searcher
 from index.segments import Segments
 
-_ROWS = 1_024  # asked for at a time
-_DEPTHS = (16, 128, 1_024)  # neighbours that are looked at, while all of them are alike
-_SAME = 1e-6  # between the values of two vectors: the same but for rounding
+_ROWS = 1_024  # looked up at a time
+_DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
+_SAME = 1e-6  # largest difference between values of two vectors that are equal but for rounding
 
 Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
@@ -34,9 +34,10 @@ def near_duplicates(
 ) -> list[DuplicateGroup]:
     """Groups of images that are linked by pairs with a cosine of `min_score` or more, largest first.
 
-    Each image is looked up in the index, so an approximate one may miss a pair, though it gets two chances. Where many
-    are alike all of them are found, exactly. Takes some 20 bytes for each image, beside what it finds. `progress` is
-    told how many images have been looked up, and of how many. QueryError when `min_score` is not a cosine.
+    Each image is looked up in the index, so an approximate index may miss a pair, though it gets two chances. If many
+    images are alike, all of them are found by exact search. Takes some 20 bytes of memory for each image, besides the
+    results. `progress` gets the number of images looked up so far, and of all. QueryError when `min_score` is not a
+    cosine.
     """
     bar = checked_cosine("min_score", min_score)
     segments = searcher.segments
@@ -57,7 +58,7 @@ def near_duplicates(
 
 
 class _Groups:
-    """Positions joined by pairs (a union-find with path halving); `settled` are those that need no looking up."""
+    """Positions joined by pairs (a union-find with path halving); `settled` ones need no lookup."""
 
     def __init__(self, count: int) -> None:
         self.nearest = np.full(count, -np.inf, np.float32)
@@ -69,7 +70,7 @@ class _Groups:
         np.maximum.at(self.nearest, other, scores)
         for start in range(0, len(one), _ROWS):
             a, b = one[start : start + _ROWS], other[start : start + _ROWS]
-            apart = self._parents[a] != self._parents[b]  # spares the loop most pairs of a large group
+            apart = self._parents[a] != self._parents[b]  # skips most pairs of a large group
             for pair in zip(a[apart].tolist(), b[apart].tolist(), strict=True):
                 low, high = sorted(map(self._root, pair))
                 self._parents[high] = low
@@ -97,7 +98,7 @@ def _pairs(
     bar: float,
     settled: npt.NDArray[np.bool_],
 ) -> Iterator[Pairs]:
-    """The pairs of these rows with any other. A row is looked up again, deeper, while all that was found is alike."""
+    """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
     for depth in _DEPTHS:
         open_ends = ~settled[positions]
         positions, vectors = positions[open_ends], vectors[open_ends]

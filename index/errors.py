@@ -12,6 +12,7 @@ CollectionError
 ├── LeaseError               another job writes to the collection
 │   ├── LeaseHeldError       it was there first: nothing was done
 │   └── LeaseLostError       it has taken over: nothing more is committed
+├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 ├── ShardsLostError          searchers that hold a part of the index do not answer
 └── QueryError               a query that cannot be answered: its shape, its values or its k
@@ -60,11 +61,11 @@ class DamagedVersionError(_DamagedFileError):
 
 
 class RecallTooLowError(CollectionError):
-    """A version answers worse than was asked for: it is complete, and not live."""
+    """A version's recall is below its target: it is complete, but not live."""
 
 
 class RolledBackError(CollectionError):
-    """A version that was rolled back: it is complete, and nothing goes back to it unless it is promoted again."""
+    """A version was rolled back: it is complete, but does not go live unless it is promoted again."""
 
 
 class OvertakenError(CollectionError):
@@ -72,15 +73,19 @@ class OvertakenError(CollectionError):
 
 
 class LeaseError(CollectionError):
-    """Another job writes to the collection: to be tried again later."""
+    """Another job is writing to the collection: try again later."""
 
 
 class LeaseHeldError(LeaseError):
-    """Another job was there first: nothing was done."""
+    """Another job holds the lease: nothing was done."""
 
 
 class LeaseLostError(LeaseError):
-    """Another job has taken over, since this one was silent for too long: nothing more is committed."""
+    """Another job has taken the lease, since this one was silent for too long: nothing more is committed."""
+
+
+class UnreachableError(CollectionError, OSError):
+    """A bucket did not answer, or refused: what is in it is as it was. Whoever reads files expects an OSError."""
 
 
 class FactoryError(CollectionError):

@@ -1,4 +1,4 @@
-"""Files of index versions that lie in buckets, kept on this machine's disk under the SHA-256 of their content."""
+"""Keeps index files of buckets on this machine's disk, under the SHA-256 of their content."""
 
 from __future__ import annotations
 
@@ -30,17 +30,15 @@ _CHUNK: Final = 8 << 20
 _TRIES: Final = 3
 _PARTIAL: Final = ".part"
 _ABANDONED_S: Final = 86_400
-_OURS: Final = re.compile(
-    rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?"
-)  # whatever else is in the folder is not the cache's
+_OURS: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # any other file in the folder is not the cache's
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCache:
-    """Processes of one machine may share a `folder`: each file is downloaded once.
+    """A cache in `folder`, which processes of one machine may share: each file is downloaded once.
 
-    Beyond `max_bytes` the files that were used longest ago lose their names; whoever has one open reads on. Those that
-    a version needs that is being opened stay, even where they are more than that.
+    Beyond `max_bytes` the least recently used files are removed; a process that has one open can still read it. The
+    files of a version that is being opened stay, even if they exceed `max_bytes`.
     """
 
     folder: Path
@@ -58,7 +56,7 @@ class FileCache:
         return cls(folder=folder, max_bytes=int(text) if text else shutil.disk_usage(folder).total // 2)
 
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
-        """Put a file of a bucket at `target`, from the cache if it is there; `verify`: and is what it should be.
+        """Put a file of a bucket at `target`, from the cache if it is there and, with `verify`, has the right digest.
 
         FileNotFoundError when the bucket has no such file, CollectionError when it is not what `record` says, or the
         disk is full.
@@ -79,14 +77,14 @@ class FileCache:
         raise too_small(self.folder)
 
     def make_room(self, needed: dict[str, FileRecord]) -> None:
-        """Remove what was used longest ago, so that there is room for some files; those of them that are there stay."""
+        """Remove the least recently used files to make room for the `needed` ones; needed files already there stay."""
         digests = {record.sha256: record.size for record in needed.values()}
         others = sorted(self._others(digests), key=lambda found: found[1].st_mtime)
         room = self.max_bytes - sum(digests.values()) - sum(status.st_size for _, status in others)
         for path, status in others:
             if room >= 0:
                 break
-            with suppress(PermissionError):  # another user's, who makes room for himself
+            with suppress(PermissionError):  # another user's file; that user makes room for their own
                 path.unlink(missing_ok=True)
                 room += status.st_size
 
@@ -98,23 +96,23 @@ class FileCache:
                 status = path.lstat()
                 if not stat.S_ISREG(status.st_mode):
                     continue
-                # What is being downloaded is another process's, unless it was killed.
+                # A file in the making is being downloaded by another process, unless that was killed.
                 if path.suffix != _PARTIAL or status.st_mtime < time.time() - _ABANDONED_S:
                     yield path, status
 
     @contextmanager
     def _locked(self, digest: str) -> Iterator[BinaryIO]:
-        """The file to download into, which no other thread or process has at the same time."""
+        """The file to download into, held by no other thread or process at the same time."""
         path = self.folder / f"{digest}{_PARTIAL}"
         while True:
             with path.open("ab") as partial:
                 fcntl.flock(partial, fcntl.LOCK_EX)  # the system takes it back when a process dies
                 if not _has_name(partial, path):
-                    continue  # whoever had it has put it in place, or away
+                    continue  # the process that had it has put it in place, or removed it
                 try:
                     yield partial
                 finally:
-                    if _has_name(partial, path):  # else it is in place, and the next one's has the name
+                    if _has_name(partial, path):  # otherwise it is in place, and the name is the next process's
                         path.unlink(missing_ok=True)
                 return
 
@@ -148,7 +146,7 @@ class FileCache:
 
 
 def too_small(folder: Path) -> CollectionError:
-    """What to raise where others remove files from a cache as fast as they are put there."""
+    """The error for a cache from which others remove files as fast as they are put there."""
     return CollectionError(f"{folder} is too small: set {FOLDER} to a larger disk, or {BYTES} to more")
 
 
@@ -191,7 +189,7 @@ def _has_name(file: BinaryIO, path: Path) -> bool:
 
 def _link(cached: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # a name that leads to what has been removed to make room, perhaps
+    target.unlink(missing_ok=True)  # it may be a link to a file that was removed to make room
     try:
         os.link(cached, target)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The files of an index version: where they lie, and whether they are still what its manifest says."""
+"""The files of an index version: their paths, and whether they still agree with the manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def file_record(path: Path) -> FileRecord:
 
 
 def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
-    """What the manifest says of each file of a version, by its path below the collection; the manifest itself apart."""
+    """The manifest's record of each file of a version, by path below the collection; without the manifest itself."""
     own = {f"index/{manifest.version}/{name}": record for name, record in manifest.files.items()}
     shared = {
         f"{SEGMENTS}/{segment.name}/{name}": record
@@ -32,12 +32,12 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
 
 
 def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
-    """Path and problem of the first file that is not as recorded, or None. `verify` false: sizes alone are compared.
+    """Path and problem of the first file that is not as recorded, or None. `verify` false: compare only sizes.
 
-    Sizes come first, which costs nothing; then every byte is read, a thread for each core.
+    Sizes are compared first, which costs nothing; then every byte is read, with a thread for each core.
     """
     checks = [_size_problem, _content_problem] if verify else [_size_problem]
-    # hashlib lets other threads run; for an object store it is the waiting that is shared.
+    # hashlib lets other threads run; with an object store the threads wait in parallel.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for check in checks:
             problems: Iterator[str | None] = pool.map(check, [storage] * len(files), files, files.values())

@@ -1,4 +1,4 @@
-"""Remembers which rows pass a filter, so that one that is asked again costs nothing."""
+"""Caches which rows pass a filter, so that a repeated filter costs nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _OVERHEAD = 500  # bytes of Python objects for each entry
 
 
 class FilterCache(Generic[S]):
-    """The rows of some segments that pass a filter, for the filters used last. Thread-safe.
+    """The rows of some segments that pass a filter, for the most recently used filters. Thread-safe.
 
-    `schema` has the columns that can be filtered; `max_bytes` bounds what is remembered: a bit for each row and filter.
+    `schema` has the columns that can be filtered; `max_bytes` limits the cache, which takes a bit per row and filter.
     """
 
     def __init__(self, segments: Searchable[S], schema: pa.Schema, max_bytes: int = 64 << 20) -> None:
@@ -36,7 +36,7 @@ class FilterCache(Generic[S]):
             if wanted.key in self._found:
                 self._found.move_to_end(wanted.key)
                 return self._found[wanted.key]
-        # Outside the lock: others search on, and two threads that ask the same at once find the same.
+        # Outside the lock, so that others can search; two threads with the same filter compute the same result.
         eligible = self._segments.eligible(wanted)
         with self._lock:
             if wanted.key not in self._found:

@@ -1,4 +1,4 @@
-"""Columns as filters see them: what a value in a filter may be for a type, and how Arrow compares with it."""
+"""Columns in filters: which values a filter may have for a column's type, and how Arrow compares with them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class ColumnError(FilterError):
-    """What is wrong with a column, or with what is asked of it. `Filter.parse` adds the columns that there are."""
+    """A column, or a condition on it, is wrong. `Filter.parse` adds the existing columns to the message."""
 
 
 class _Kind(NamedTuple):
-    """What the elements of a column are compared with."""
+    """How the elements of a column are compared."""
 
     holds: Callable[[pa.DataType], bool]
     expected: str
@@ -92,7 +92,7 @@ class Column:
                 return mask_of(test(array.cast(compared)))
             offsets = array.offsets.to_numpy()
             elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-            # Hits before each element: a list has one where their number rises from its start to its end.
+            # The number of hits before each element: a list has a hit if it rises from its start to its end.
             hits = np.concatenate([[0], np.cumsum(mask_of(test(elements.cast(compared))))])[offsets - offsets[0]]
             matches: Mask = (hits[1:] > hits[:-1]) & mask_of(array.is_valid())  # a null list may still hold elements
             return matches
@@ -147,7 +147,7 @@ def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
 
 
 def _scalar(operand: object, _: pa.DataType) -> str | None:
-    """Any text: nothing but nulls is compared with it."""
+    """Any text: it is compared with nulls only."""
     return "" if isinstance(operand, str | int | float) else None
 
 
@@ -187,7 +187,7 @@ def _unwrapped(kind: pa.DataType) -> pa.DataType:
 
 
 def compared_as(kind: pa.DataType) -> pa.DataType:
-    """The type to which elements are cast before they are compared: one for which Arrow has all kernels."""
+    """The type to which elements are cast for a comparison: one for which Arrow has all kernels."""
     if pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_date32(kind):

@@ -1,8 +1,8 @@
-"""Filters: conditions on the columns of rows, written as in Mongo, evaluated by Arrow over whole batches.
+"""Filters: conditions on the columns of rows, written as in MongoDB, evaluated by Arrow over whole batches.
 
     {"label": "cat", "width": {"$gte": 640}, "$or": [{"tags": {"$in": ["red", "blue"]}}, {"year": None}]}
 
-Parsing checks everything against a schema and leaves a tree of functions from a batch to a mask.
+Parsing checks everything against a schema and returns a tree of functions from a batch to a mask.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Filter:
         except ColumnError as error:
             known = listed(columns.values())
             raise FilterError(f"{error}; columns that can be filtered: {known}") from error
-        # Only now: what was parsed is neither too deep to be written nor cyclic.
+        # Only now, because a parsed expression is neither cyclic nor too deep to be written.
         return cls(json.dumps(expression, sort_keys=True, default=dict), test)
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
@@ -61,7 +61,7 @@ class Filter:
 
 
 def _check_length(expression: object) -> None:
-    """Each condition reads a column of every row."""
+    """FilterError for too many conditions: each reads a column of every row."""
     conditions = values = 0
     rest = [expression]
     while rest and conditions <= _MOST_CONDITIONS and values <= _MOST_VALUES:
@@ -100,7 +100,7 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
 
 
 def _conditions(column: Column, operand: object, depth: int) -> Test:
-    """What follows a column's name: a value, or operators that must all hold."""
+    """The operand of a column: a value, or operators that must all hold."""
     if not isinstance(operand, Mapping):
         return _condition(column, "$eq", operand)
     tests = []

@@ -1,4 +1,4 @@
-"""Queries held out from a collection with their exact neighbours: what recall is measured against."""
+"""Held-out queries of a collection with their exact neighbours, against which recall is measured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from index.segments import Segments
 
 QUERY_COUNT = 1_000
 DEEPEST = 100  # recall is measured at 1, 10 and 100
-_DEPTH = 130  # so many neighbours are kept, so that deleting some does not call for another pass over all rows
-_EQUAL = 1e-6  # one sum in another order
+_DEPTH = 130  # neighbours are kept, so that deleting some does not require another pass over all rows
+_EQUAL = 1e-6  # rounding difference of a sum in another order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class HeldOut:
 
     @classmethod
     def sample(cls, segments: Segments, count: int = QUERY_COUNT) -> HeldOut:
-        """Take every so many of the live rows, and find their neighbours in one pass over all."""
+        """Take `count` evenly spaced live rows, and find their neighbours in one pass over all rows."""
         total = segments.live_count
         numbers = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
         positions = segments.live_positions(numbers)
@@ -52,7 +52,7 @@ class HeldOut:
         return queries.exact(segments)
 
     def fits(self, rows: int) -> bool:
-        """Whether the queries still stand for the live rows: they are not twice as many, nor half, as when sampled."""
+        """Whether the queries still represent the live rows: their number has neither doubled nor halved since."""
         return self.sampled_from <= 2 * rows and rows <= 2 * self.sampled_from
 
     def exact(self, segments: Segments) -> HeldOut:
@@ -69,16 +69,16 @@ class HeldOut:
         return replace(self, neighbours=neighbours, scores=scores)
 
     def updated(self, touched: pa.Array[Any], segments: Segments) -> HeldOut:
-        """The same queries over what there is after the rows of `touched` ids have been replaced or deleted.
+        """The same queries with their neighbours after the rows of `touched` ids have been replaced or deleted.
 
-        Costs what the change costs: all rows are read only where too few neighbours would be left.
+        Costs what the change costs: all rows are read only if too few neighbours would be left.
         """
-        gone = pc.is_in(pa.array(self.neighbours.ravel(), pa.string()), value_set=touched)
+        gone = pc.is_in(pa.array(self.neighbours.ravel(), touched.type), value_set=touched)
         old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
         new = self._among(segments, _blocks_of(segments, touched))
         scores = np.concatenate([old, new.scores], axis=1)
         neighbours = np.concatenate([self.neighbours, new.neighbours], axis=1)
-        # Beyond the end of a list lie rows that nobody looked at: what scores below it need not be the next.
+        # Rows beyond the end of a list were never compared: a new row that scores below it need not be the next one.
         scores[scores < np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)] = -np.inf
         others = segments.live_count - (segments.positions(self.ids) >= 0)
         needed = np.minimum(DEEPEST, others)
@@ -126,7 +126,7 @@ class HeldOut:
 
 
 def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scores, Positions]:
-    """One column fewer: each query's own position, `(n,)`, is left out, or the last where it is not there."""
+    """Drop each query's own position, `(n,)`, or the last column if it was not found: one column fewer."""
     drop = positions == own[:, np.newaxis]
     drop[~drop.any(axis=1), -1] = True
     kept = np.argsort(drop, axis=1, kind="stable")[:, :-1]
@@ -134,9 +134,9 @@ def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scor
 
 
 def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
-    """For each query the share of its k nearest that were found, `(n,)`.
+    """For each query, the share of its k nearest that were found, `(n,)`.
 
-    Another row at the same distance is as good, as ann-benchmarks counts.
+    Another row at the same distance counts too, as in ann-benchmarks.
     Scores are `(n, k or more)`, best first, -inf where there are fewer.
     """
     k = min(k, exact.shape[1])

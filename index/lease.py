@@ -1,4 +1,4 @@
-"""One writer at a time: a lease on a collection, which ends by itself when its owner does."""
+"""One writer at a time: a lease on a collection, which expires when its owner ends."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from index.records import Record
 from index.storage import Storage
 
 LEASE = ".lease"
-"""Hidden, because readers have nothing to do with it. Empty when nobody writes."""
+"""Hidden, because readers do not need it. Empty when there is no writer."""
 
 TTL = timedelta(minutes=2)
-"""How long a lease lasts after its last renewal: what the job after a crash of a machine has to wait."""
+"""How long a lease lasts after its last renewal. After a machine has crashed, the next job waits so long."""
 
 logger = logging.getLogger(__name__)
 
 
 class LeaseRecord(Record):
-    """Who writes. `process` tells a process from a later one with its number; "" where the system does not say.
+    """The writer. `process` tells a process from a later one with the same number; "" if the system cannot say.
 
     `token` is drawn at random for each lease.
     """
@@ -67,7 +67,7 @@ class Lease:
 
     @classmethod
     def acquire(cls, storage: Storage, command: str, ttl: timedelta = TTL) -> Lease:
-        """Take the lease if nobody has it, or its owner has not renewed it or has died.
+        """Take the lease if nobody has it, if it has expired, or if its owner has died.
 
         LeaseHeldError says who holds it.
         """
@@ -75,7 +75,7 @@ class Lease:
 
         def take(content: bytes) -> bytes:
             held = _read(content)
-            # It is this one's own where the answer to an earlier try was lost on its way.
+            # It is our own if the answer to an earlier attempt was lost.
             if held and held.token != wanted.token and held.expires_at > datetime.now(UTC) and not _has_died(held):
                 raise LeaseHeldError(
                     f"{storage.location} is being written by {held}; nothing was changed. "
@@ -91,9 +91,9 @@ class Lease:
         return lease
 
     def check(self) -> None:
-        """Renew the lease, which has to be done before each commit. LeaseLostError when another has taken it.
+        """Renew the lease, as is required before each commit. LeaseLostError when another job has taken it.
 
-        One that has expired and that nobody has taken, because this machine slept, is renewed as well.
+        A lease that has expired (this machine may have slept) is renewed too, if no other job has taken it.
         """
 
         asked = datetime.now(UTC)
@@ -113,14 +113,14 @@ class Lease:
         self._renewed = asked
 
     def check_lately(self) -> None:
-        """`check` for every block: the storage is asked only if the last renewal is older than it is kept to be.
+        """`check` for every block: asks the storage only if the regular renewal is overdue.
 
-        So a process that was frozen for long enough to lose its lease asks, and one that works does not: a renewal
-        is two requests, one after the other, and stores take about one write a second of an object.
+        So a process that was frozen long enough to lose its lease asks, and a working one does not. A renewal is two
+        requests, one after the other, and stores take about one write a second of an object.
         """
         if self._lost:
             raise self._lost
-        # The clock may have been set back meanwhile.
+        # The clock may have been set back.
         if not timedelta(0) <= datetime.now(UTC) - self._renewed <= self.ttl / 4:
             self.check()
 
@@ -151,10 +151,10 @@ class Lease:
 
 @contextmanager
 def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
-    """The collection for the one who may write: its commits fail with LeaseLostError once the lease is another's.
+    """The collection for writing: its commits fail with LeaseLostError once another job has the lease.
 
-    `command` is shown to whoever comes meanwhile. LeaseHeldError when another holds the lease. A collection that has
-    its lease keeps it.
+    `command` is shown to other jobs that want to write. LeaseHeldError when another job holds the lease. A collection
+    that already has its lease keeps it.
     """
     if collection.lease:
         yield collection
@@ -167,7 +167,7 @@ def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Itera
 
 
 def holder(storage: Storage) -> LeaseRecord | None:
-    """Who writes at the moment, for people. None when nobody does."""
+    """The current writer, for display. None when there is none."""
     try:
         held = _read(storage.read(LEASE))
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def holder(storage: Storage) -> LeaseRecord | None:
 
 
 def _read(content: bytes) -> LeaseRecord | None:
-    """None where nobody holds it. Half a record is what a process that died while writing it has left."""
+    """None if nobody holds the lease. Half a record is left by a process that died while writing it."""
     try:
         return LeaseRecord.from_bytes(content)
     except ValueError:
@@ -202,7 +202,7 @@ def _record_of_this_process(command: str, ttl: timedelta) -> LeaseRecord:
 
 
 def _has_died(owner: LeaseRecord) -> bool:
-    """Whether the owner was a process that this one could see and that has ended. False when in doubt."""
+    """Whether the owner was a process visible from here that has ended. False when in doubt."""
     here = _process(os.getpid())
     if not here or owner.host != socket.gethostname() or owner.process.split("/")[:2] != here.split("/")[:2]:
         return False

@@ -14,7 +14,7 @@ import pyarrow as pa
 from index.errors import CollectionError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
 from index.row_files import at_once, fetch, open_rows, read_ids, read_schema
-from index.rows import EMBEDDING, conform, metadata_columns, newest, row_schema, unify
+from index.rows import EMBEDDING, conform, in_memory, metadata_columns, newest, row_schema, unify
 from index.storage import Storage, place
 
 _AHEAD = 64 << 20  # bytes of row files that are fetched side by side before the first is looked at
@@ -174,7 +174,7 @@ class LiveRows:
     def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         """Of what `read` returns."""
         if columns is None:
-            return self.schema
+            return in_memory(self.schema)
         if EMBEDDING in columns:
             schema = self.schema
         else:  # without the embedding rows of two models fit one table
@@ -186,14 +186,14 @@ class LiveRows:
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
             raise CollectionError(f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}")
-        return pa.schema([schema.field(name) for name in columns])
+        return in_memory(pa.schema([schema.field(name) for name in columns]))
 
     def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:
         with open_rows(self._storage, part.file) as file:
             names = [name for name in schema.names if name in file.schema_arrow.names]
             # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
-            table = file.read(columns=[*names, "image_id"]).select(names)
-        return conform(table if part.positions is None else table.take(part.positions), schema)
+            table = conform(file.read(columns=[*names, "image_id"]).select(names), schema)
+        return table if part.positions is None else table.take(part.positions)
 
     def _batches(self, part: _Part, data: bytes | None, batch_rows: int) -> Iterator[pa.Table]:
         with open_rows(self._storage, part.file, data) as file:

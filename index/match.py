@@ -1,4 +1,4 @@
-"""What a search finds. Apart from `index.search`, so that a client of the server need not import faiss."""
+"""The result of a search. Not in `index.search`, so that a client of the server need not import faiss."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 class Match:
     """An image near the query. `score` is the cosine; `metadata` are the columns of the source.
 
-    `duplicates` are ids of images that were left out because they are all but the same as this one, best first.
-    `percentile` is `Searcher.percentile` of the score, where the query was an image and somebody asked for it.
+    `duplicates` are ids of images that were left out as near-duplicates of this one, best first. `percentile` is
+    `Searcher.percentile` of the score, if the query was an image and the caller asked for it.
     """
 
     image_id: str

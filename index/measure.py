@@ -12,7 +12,7 @@ from index.ground_truth import HeldOut, drop_own, recall
 from index.records import ScoreDistribution
 from index.segments import Segments
 
-_FEWER = 100  # queries asked one by one, and for recall@100, which looks at ten times as many neighbours of each
+_FEWER = 100  # queries sent one by one, and for recall@100, which needs ten times as many neighbours of each
 _PAIRS_ROWS = 4_000
 _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0]
 
@@ -28,10 +28,10 @@ class Measured:
 
 
 def measure(segments: Segments, held_out: HeldOut, *, step: int = 1) -> Measured:
-    """Ask every so many of the held-out queries, in a batch and some of them one by one."""
+    """Search every `step`-th held-out query, in a batch, and some of them one by one."""
     every = slice(None, None, step)
     few = slice(None, None, max(1, len(held_out.ids) // _FEWER))
-    segments.search(held_out.vectors[few], 10)  # what is mapped has to be read once
+    segments.search(held_out.vectors[few], 10)  # reads the mapped pages once
     started = time.perf_counter()
     found = _found(segments, held_out, every, 10)
     seconds = time.perf_counter() - started
@@ -55,7 +55,7 @@ def measure(segments: Segments, held_out: HeldOut, *, step: int = 1) -> Measured
 
 
 def _found(segments: Segments, held_out: HeldOut, rows: slice, k: int) -> Scores:
-    """What the index finds for some of the queries, themselves left out: scores `(n, k)`."""
+    """The index's results for some of the queries, without the queries themselves: scores `(n, k)`."""
     scores, positions = segments.search(held_out.vectors[rows], k + 1)
     return drop_own(scores, positions, segments.positions(held_out.ids[rows]))[0]
 

@@ -15,21 +15,21 @@ _MOST_DEAD = 1 / 3  # share of a segment's rows under tombstones
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Rows of a segment, and those of them that count."""
+    """All rows of a segment, and how many of them are live."""
 
     ntotal: int
     live: int
 
 
 def to_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int], bool]:
-    """Which of the segments to replace by one, and whether `new` rows go into it too; else they become another.
+    """Which segments to merge into one, and whether the `new` rows go into it too; otherwise they become another.
 
-    The logarithmic merge of log-structured indexes (Lucene's LogMergePolicy): once `MERGE_FACTOR` segments are of one
-    level, a power of that factor apart in size, they become one of the next. A segment that is mostly tombstones
-    is written anew. The one that replaces them has at most `limit` rows: of more the smallest are taken, and those of
-    more than half of it are full.
+    The logarithmic merge of log-structured indexes (Lucene's LogMergePolicy): levels are a power of `MERGE_FACTOR`
+    apart in size, and once `MERGE_FACTOR` segments are of one level, they become one segment of the next. A segment
+    with many tombstones is rewritten. If the candidates exceed `limit`, only the smallest are merged; a segment with
+    more than `limit / 2` live rows is never merged for its size.
     """
-    # What is new counts as one more segment, and comes along wherever it fits.
+    # The new rows count as one more segment, and join the merge if they fit.
     every = [*sizes, Size(ntotal=new, live=new)] if new else sizes
     chosen = _chosen(every, limit)
     merged = [number for number in chosen if number < len(sizes)]

@@ -1,7 +1,7 @@
-"""Reads a bucket and writes to it, all or nothing, through obstore.
+"""Reads and atomically writes objects of a bucket, through obstore.
 
-pyarrow completes an upload of which the half was written when something was raised, does not repeat every read that
-failed, and has no conditional writes.
+pyarrow completes a half-written upload when an exception is raised, does not retry every failed read, and has no
+conditional writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from obstore.exceptions import BaseError, GenericError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from index.clouds import ATTEMPTS, CONNECT_S, REQUEST_S, Bucket
-from index.errors import CollectionError
+from index.errors import CollectionError, UnreachableError
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -33,22 +33,22 @@ T = TypeVar("T")
 Store = S3Store | GCSStore | AzureStore
 
 _PART: Final = 8 << 20
-_PARTS: Final = 3  # of an upload at once: at a megabyte a second they take most of the time that there is for each
+_PARTS: Final = 3  # parts of an upload at once: at a megabyte a second they take most of each part's time limit
 _LEAST: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
 
 
 def _options() -> Any:
-    """Time-outs and repetitions, which are the same for every store."""
+    """Time-outs and retries, the same for every store."""
     client: ClientConfig = {
         "allow_http": True,
         "connect_timeout": timedelta(seconds=CONNECT_S),
         "read_timeout": timedelta(seconds=REQUEST_S),
-        "timeout": timedelta(seconds=2 * REQUEST_S),  # what is read of a body by then is not read again
+        "timeout": timedelta(seconds=2 * REQUEST_S),  # the part of a body read by then is not read again
     }
     retry: RetryConfig = {
         "max_retries": ATTEMPTS - 1,
-        "retry_timeout": timedelta(seconds=6 * REQUEST_S),  # nothing is repeated after that, so it has to be longer
+        "retry_timeout": timedelta(seconds=6 * REQUEST_S),  # there are no retries after that, so it has to be longer
         "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
     }
     return {"client_options": client, "retry_config": retry}
@@ -56,11 +56,11 @@ def _options() -> Any:
 
 @cache
 def object_store(bucket: Bucket) -> Store:
-    """One client for each bucket in this process, so that connections are kept."""
+    """The client of a bucket, one per process, so that connections are reused."""
     if bucket.scheme == "gs":
         google: Any = {"skip_signature": True} if bucket.anonymous else {}
         if bucket.endpoint:
-            # An emulator's: with a base URL alone obstore asks the machine for a token before it writes.
+            # For an emulator: with only a base URL obstore asks the machine for a token before it writes.
             account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
             google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
         return GCSStore(bucket.name, config=google, **_options())
@@ -80,14 +80,14 @@ def _s3(bucket: Bucket) -> S3Store:
         config["skip_signature"] = True
         return S3Store(bucket.name, config=config, **_options())
     if bucket.secret:
-        # Handed over whole: beside keys in its configuration obstore sends the environment's session token along.
+        # Passed as one provider: with keys in its configuration obstore also sends the environment's session token.
         own: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
         return S3Store(bucket.name, config=config, **_options(), credential_provider=lambda: own)
-    # obstore by itself does not read the profiles of ~/.aws, which all else here does.
+    # obstore does not read the profiles of ~/.aws, unlike everything else here.
     from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
-        # A role's are renewed by boto3 ten minutes before their end, so that they are good for so long.
+        # boto3 renews a role's credentials ten minutes before they expire, so they are valid for that long.
         provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
     except ValueError as error:
         raise CollectionError(
@@ -98,7 +98,7 @@ def _s3(bucket: Bucket) -> S3Store:
 
 
 def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
-    """Put an object under its name, complete or not at all, over whatever was there. CollectionError when refused."""
+    """Write an object, complete or not at all, replacing any of that name. CollectionError when refused."""
     try:
         store = object_store(bucket)
         repeated(lambda: obstore.put(store, key, content, chunk_size=_PART, max_concurrency=_PARTS))
@@ -110,7 +110,7 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
 
 
 def get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
-    """A whole object as it was at one moment, and what the store says of it. FileNotFoundError when it is missing."""
+    """A whole object as it was at one moment, and its metadata. FileNotFoundError when it is missing."""
 
     def once() -> tuple[bytes, ObjectMeta]:
         found = obstore.get(store, key)
@@ -120,15 +120,15 @@ def get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
 
 
 def read(bucket: Bucket, key: str) -> bytes:
-    """`get`, for who does not know the store. FileNotFoundError when it is missing, OSError when it cannot be read."""
+    """`get`, for who does not know the store. FileNotFoundError when it is missing, UnreachableError else."""
     with _as_os_error(bucket, key):
         return get(object_store(bucket), key)[0]
 
 
 def open_reader(bucket: Bucket, key: str) -> pa.NativeFile:
-    """A seekable object to read. FileNotFoundError when it is missing, OSError when it cannot be read.
+    """A seekable object to read. FileNotFoundError when it is missing, UnreachableError else.
 
-    pyarrow's own gives up at an error of the store that is longer than what is to be read, such as a footer of 8 bytes.
+    pyarrow's own reader fails on a store's error message that is longer than the read, such as a footer of 8 bytes.
     """
     store = object_store(bucket)
     with _as_os_error(bucket, key):
@@ -162,7 +162,7 @@ class _Reader(io.RawIOBase):
         store = object_store(self._bucket)
         with _as_os_error(self._bucket, self._key):
             found = repeated(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
-        buffer[: len(found)] = memoryview(found)  # fewer where a shorter object has taken its name
+        buffer[: len(found)] = memoryview(found)  # fewer bytes if a shorter object has replaced it
         self._at += len(found)
         return len(found)
 
@@ -174,11 +174,14 @@ def _as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
     except BaseError as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise OSError(f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)})") from error
+        raise UnreachableError(
+            f"{bucket.scheme}://{bucket.name}/{key} cannot be read ({first_line(error)}): check the network and the "
+            "credentials, and try again"
+        ) from error
 
 
 def repeated(operation: Callable[[], T]) -> T:
-    """`operation`, up to `ATTEMPTS` times: obstore repeats requests by itself, but not where an answer breaks off."""
+    """Try `operation` up to `ATTEMPTS` times: obstore retries requests itself, but not when an answer breaks off."""
     for attempt in range(1, ATTEMPTS):
         try:
             return operation()
@@ -190,5 +193,5 @@ def repeated(operation: Callable[[], T]) -> T:
 
 
 def first_line(error: Exception) -> str:
-    """What obstore says of an error, without its source code's view of it."""
+    """obstore's message for an error, without the source-level details after it."""
     return str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Removes index versions that are not wanted any more, the segments that only they had, and runs left unfinished."""
+"""Removes old index versions, the segments that only they had, and runs left unfinished."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from index.records import VersionManifest
 from index.versions import NOT_GOOD, require_good
 
 ABANDONED = timedelta(days=1)
-"""Once nothing of an unfinished build has changed for so long, its files are taken for remains.
+"""Once nothing of an unfinished build has changed for so long, its files count as remains.
 
-An hour would not do: to fill one large graph index may take longer, and writes nothing meanwhile. Remains cost space; a
-segment that is pulled away costs the build.
+An hour would be too short: filling one large graph index may take longer, and writes nothing meanwhile. Remains cost
+only space; removing a segment of a running build costs the whole build.
 """
 
 GRACE = timedelta(hours=1)
-"""A version stays for so long after another took its place: whoever looked it up may be opening it still, and a server
-that has it open over NFS loses what is deleted. Elsewhere mapped files and copies outlive their names.
+"""How long a version stays after another took its place: a server that looked it up may still be opening it, and one
+that has it open over NFS loses deleted files. Elsewhere mapped files and copies stay readable after their deletion.
 """
 
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
-"""A version's folder or a segment's, and the version in whose making it came to be."""
+"""A version's or segment's folder, and the version whose build made it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Pruned:
     """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path, and
     unfinished `runs` by id.
 
-    `left` says why a version, or a folder by its path, was left that looks as if it could go.
+    `left` says why a version, or a folder (by its path), that looks removable was left.
     """
 
     versions: list[str]
@@ -51,21 +51,26 @@ class Pruned:
 
 @dataclass
 class _Folder:
-    """A version's or a segment's folder: which version's making it came from, and the bytes in it."""
+    """A version's or a segment's folder: the version whose build made it, and its size in bytes."""
 
     maker: str
     size: int = 0
-    changed: bool = False  # of late
+    changed: bool = False  # within `ABANDONED`
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, and then the segments that no other names. Committed runs, from which all is made, stay.
+    """Remove old versions, then the segments that no other version names. Committed runs are never removed.
 
-    What stays: the live version and those newer than it, of those below their target the newest alone; of those before
-    it the newest, until `keep` good ones are there, the live one counted; what was superseded within `GRACE`; a version
-    whose manifest cannot be read, and every segment that it may name, which are all made by it or before. Good is what
-    one could go back to (`index.versions.rollback`), its files checked by their sizes. What no version names is removed
-    once its build has been idle for `ABANDONED`, and so are unfinished runs (`index.prune_runs`).
+    These versions are kept:
+    - the live version;
+    - newer versions, but of those below their target recall only the newest;
+    - older versions, newest first, until there are `keep` good ones, the live one included;
+    - versions superseded within `GRACE`;
+    - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
+
+    A version is good if one could go back to it (`index.versions.rollback`); its files are checked by their sizes.
+    Files that no version names are removed once their build has been idle for `ABANDONED`; unfinished runs are removed
+    as `index.prune_runs` says.
 
     CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
     job writes.
@@ -88,7 +93,7 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
 
 
 def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
-    """What would be removed, and the paths of it in order."""
+    """What would be removed, and its paths in the order of removal."""
     manifests, unreadable = _manifests(collection)
     versions = _outdated(collection, manifests, keep)
     recent = _recently_superseded(collection, versions)
@@ -122,7 +127,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
-    """Manifests by version, and why the others cannot be read."""
+    """Manifests by version; and, for each version whose manifest cannot be read, why."""
     read: dict[str, VersionManifest] = {}
     unreadable: dict[str, str] = {}
     for name in collection.versions():
@@ -134,8 +139,8 @@ def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict
 
 
 def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], keep: int) -> list[str]:
-    """Versions before the live one that are not among the newest `keep` good ones, and those after it that are below
-    their target, the newest apart; oldest first.
+    """Versions to remove, oldest first: older than the live one and its `keep` good ones, or newer but below their
+    target, except for the newest of these.
     """
     live = collection.current()
     if live is None:
@@ -151,16 +156,12 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
             good += 1
         except NOT_GOOD:
             continue  # nothing that one could go back to
-    failed = [name for name, made in manifests.items() if name > live and _below_target(made)]
+    failed = [name for name, made in manifests.items() if name > live and made.below_target]
     return sorted([*outdated, *sorted(failed)[:-1]])
 
 
-def _below_target(manifest: VersionManifest) -> bool:
-    return manifest.recall["10"] < manifest.settings.target_recall
-
-
 def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:
-    """Those versions that another took the place of within `GRACE`, with the reason to leave them."""
+    """The versions that were superseded within `GRACE`, with the reason to leave them."""
     recent = {}
     for name in versions:
         found = collection.superseded(name)
@@ -175,7 +176,7 @@ def _named(manifests: Iterable[VersionManifest]) -> set[str]:
 
 
 def _folders(collection: Collection) -> dict[str, _Folder]:
-    """Every version's and segment's folder, by path. Hidden files count: they are of a build that is under way."""
+    """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
     storage = collection.storage
     root = storage.absolute("")
     selector = pafs.FileSelector(storage.absolute("index"), allow_not_found=True, recursive=True)
@@ -190,7 +191,8 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
 
 
 def _delete(collection: Collection, path: str) -> None:
-    # First, so that what is half removed does not look complete. Segments come last: no manifest names them now.
+    # The manifest goes first, so that a half-removed version does not look complete. Segments go last: by then no
+    # manifest names them.
     collection.storage.delete(f"{path}/manifest.json")
     # A run's `started.json` goes last: without it nobody would find the rest.
     collection.storage.delete(f"{path}/rows")

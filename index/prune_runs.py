@@ -1,4 +1,4 @@
-"""Finds the runs that were begun and that nobody goes on with: `index.prune` removes them."""
+"""Finds unfinished runs that no job will resume; `index.prune` removes them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from index.collection import Collection
 from index.records import RunManifest, RunStart
 
 FORGOTTEN = timedelta(days=30)
-"""Once nothing was written to an unfinished run for so long, nobody will go on with it.
+"""An unfinished run to which nothing was written for so long will not be resumed.
 
-A change of models may take weeks, with pauses. What it has embedded is what it has cost.
+A change of models may take weeks, with pauses, and removing its run would lose all that it has embedded.
 """
 
 
 def abandoned_runs(collection: Collection, idle: timedelta) -> dict[str, int]:
-    """Unfinished runs by id that the next job has no use for, with the bytes in each.
+    """Unfinished runs that the next job will not use: the bytes in each, by id.
 
-    These are runs to which nothing was written within `idle`, if a later run of the same source and model was
-    committed, which took over what was wanted of them; else within `FORGOTTEN`.
+    These are runs to which nothing was written within `idle`, if a later run of the same source and model was committed
+    (it took over what it needed of them), else within `FORGOTTEN`.
     """
     committed = collection.runs()
     found = {}

@@ -1,4 +1,4 @@
-"""What is asked of an index: how many neighbours, which of them count, and vectors mixed from examples."""
+"""Queries to an index: how many neighbours, which of them count, and vectors mixed from examples."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from index.errors import QueryError
 
 MAX_K = 10_000
-"""The most that `k + offset` can be."""
+"""Maximum of `k + offset`."""
 
 Vectors = npt.NDArray[np.float32]
 
-_CANCELLED = 1e-4  # of the weights; a shorter sum is mostly the rounding of its float32 terms
+_CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding of its float32 terms
 
 
 class SearchOptions(TypedDict, total=False):
@@ -47,7 +47,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which of a query's neighbours are wanted: `k` after the first `offset`, of those that count."""
+    """Which of a query's neighbours to return: `k` after the first `offset`, of those that meet the conditions."""
 
     k: int
     offset: int
@@ -65,7 +65,7 @@ class Wanted:
         distinct: float | None,
         exclude: Collection[str],
     ) -> Wanted:
-        """QueryError names the first that makes no sense."""
+        """The checked options. QueryError names the first one that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
@@ -80,12 +80,12 @@ class Wanted:
 
     @property
     def depth(self) -> int:
-        """How many neighbours that count have to be found."""
+        """How many neighbours that meet the conditions have to be found."""
         return self.k + self.offset
 
 
 def checked_cosine(name: str, value: object) -> float:
-    """QueryError when it is not a number from -1 to 1."""
+    """`value` as a float. QueryError when it is not a number from -1 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not -1 <= value <= 1:
         raise QueryError(f"{name} is {value!r}: expected a cosine, from -1 to 1")
     return float(value)
@@ -107,8 +107,8 @@ def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
 def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
     """The direction of the weighted sum of `(n, dim)` vectors, each taken at unit length; `(dim,)` float32, unit norm.
 
-    What the result is to be unlike has a negative weight. QueryError when there is nothing to mix, or when it
-    cancels out: then no direction is left to search in.
+    A vector that the result should be unlike has a negative weight. QueryError when there is nothing to mix, or when
+    the vectors cancel out, since no direction is left to search in.
     """
     given = np.asarray(vectors, np.float64)
     if given.ndim != 2 or len(given) != len(weights) or not len(weights):
@@ -121,7 +121,7 @@ def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
     total = factors @ unit_vectors(given, given.shape[1]).astype(np.float64)
     norm = np.linalg.norm(total)
     if norm <= _CANCELLED * np.abs(factors).sum():
-        raise QueryError("the examples cancel each other out: leave one away, or change a weight")
+        raise QueryError("the examples cancel each other out: leave one out, or change a weight")
     direction: Vectors = (total / norm).astype(np.float32)
     return direction
 

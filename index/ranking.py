@@ -1,4 +1,4 @@
-"""Ranks what an index finds: ties by their ids, near-duplicates folded, searched as deep as that takes."""
+"""Ranks an index's results: ties by id, near-duplicates folded, searched as deep as this needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from index.queries import MAX_K, Vectors, Wanted
 from index.searchable import Ids, S, Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
-_DEEPER = 4  # times as deep, where what was found does not do
-_TIES = 1_000  # images that score the same at the cut; beyond, which of them come first is left to the index
-_BLOCK = 256  # candidates compared with what is kept in one matrix product
+_DEEPER = 4  # times as deep, if the results found are not enough
+_TIES = 1_000  # images with the same score at the cut; with more, the index decides which come first
+_BLOCK = 256  # candidates compared with the kept ones in one matrix product
 
 
 @dataclass(slots=True)
@@ -31,14 +31,14 @@ class Hit:
 def rank(
     segments: Searchable[S], queries: Vectors, wanted: Wanted, eligible: Sequence[S] | None = None
 ) -> list[list[Hit]]:
-    """What is wanted of each query's neighbours, by score and then by image_id.
+    """The wanted neighbours of each query, by score and then by image_id.
 
-    Near-duplicates of a better one are folded into it up to where the first follows that is not wanted any more. The
-    search goes deeper until enough is found, all rows have been seen, or it is MAX_K deep.
+    Near-duplicates of a better hit are folded into it, up to the first hit after the last wanted one. The search goes
+    deeper until enough hits are found, all rows have been seen, or it is MAX_K deep.
     """
     found: list[list[Hit]] = [[] for _ in queries]
     available = segments.count(eligible)
-    # One more tells whether the last is one of several that score the same; and some will be folded.
+    # One more shows whether several have the same score as the last; and some will be folded.
     depth = (wanted.depth + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
     deepest = min(available, max(depth, _TIES if wanted.distinct is None else MAX_K))
     pending = np.arange(len(queries))
@@ -63,7 +63,7 @@ def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], ids: Ids) -> list[list[Hit]]:
-    """What a search found, each `(n, k)`: the hits of each query, by score and then by image_id."""
+    """The hits of each query, by score and then by image_id, from a search's `(n, k)` results."""
     there = positions >= 0
     columns = rounded(scores[there]).tolist(), ids[there], positions[there].tolist()
     hits = map(Hit, *columns)
@@ -72,12 +72,12 @@ def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], i
 
 
 def _choose(segments: Searchable[S], hits: list[Hit], wanted: Wanted, *, complete: bool) -> list[Hit] | None:
-    """What is wanted of the best hits, or None when it takes more of them to tell.
+    """The wanted ones of the best hits, or None if more hits are needed to decide.
 
-    `complete`: there are no more.
+    `complete`: there are no more hits.
     """
     if not complete:
-        # Others that score the same as the last may come before it.
+        # Others with the same score as the last may come before it.
         last = hits[-1].score
         complete = last < wanted.min_score
         hits = [hit for hit in hits if hit.score > last]
@@ -91,9 +91,9 @@ def _choose(segments: Searchable[S], hits: list[Hit], wanted: Wanted, *, complet
 
 
 def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
-    """The first `count` hits that are unlike every one before, others folded into these; whether one more follows."""
+    """The first `count` distinct hits, with near-duplicates folded into them; and whether one more follows."""
     kept: list[Hit] = []
-    before = [segments.vectors(np.empty(0, np.int64))]  # of what is kept
+    before = [segments.vectors(np.empty(0, np.int64))]  # vectors of the kept hits
     for start in range(0, len(hits), _BLOCK):
         block = hits[start : start + _BLOCK]
         vectors = segments.vectors(np.array([hit.position for hit in block]))

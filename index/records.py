@@ -1,4 +1,4 @@
-"""The JSON files of a collection: what a run wrote, what an index version holds.
+"""The JSON files of a collection: manifests of runs and index versions.
 
 Each file carries a checksum of its own content, so that an altered one is refused rather than believed.
 """
@@ -17,7 +17,7 @@ FLAT = "Flat"
 class Record(BaseModel):
     """A frozen record that travels as one JSON file."""
 
-    # Fields that a later release adds must not stop this one from reading.
+    # Fields added by a later release must not prevent this one from reading.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def to_bytes(self) -> bytes:
@@ -35,7 +35,7 @@ class Record(BaseModel):
 
 
 class ModelRecord(Record):
-    """The model whose vectors these are. `fingerprint` covers weights, configuration and preprocessing."""
+    """The model of some vectors. `fingerprint` covers weights, configuration and preprocessing."""
 
     id: str
     revision: str | None
@@ -43,7 +43,7 @@ class ModelRecord(Record):
     dim: int
 
     def agrees_with(self, other: "ModelRecord") -> bool:
-        """Whether vectors of both can be compared, wherever the copies of the model lie."""
+        """Whether vectors of both can be compared, no matter where the copies of the model are."""
         return self.fingerprint == other.fingerprint
 
     def __str__(self) -> str:
@@ -78,7 +78,8 @@ class RunStart(Record):
 class RunManifest(Record):
     """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
 
-    `deletes` names a Parquet file with a column `image_id`: images that have left the source.
+    `deletes` names a Parquet file with a column `image_id`: images that have left the source. `finished_at` and
+    `counts` are for people who open the file.
     """
 
     format: Literal[1] = 1
@@ -93,11 +94,11 @@ class RunManifest(Record):
 
 
 class IndexSettings(Record):
-    """What is wanted of an index. An update of a version keeps to the settings of that version.
+    """The settings of an index. An update of a version keeps that version's settings.
 
-    `target_recall` is of recall@10, below which no version goes live; `latency_ms` what an exact scan may take where it
-    is preferred; `max_memory` bytes for all segments, None: no limit; `factory` overrides the choice with any
-    faiss factory string; a segment holds at most `segment_rows`.
+    Below a recall@10 of `target_recall` no version goes live. An exact scan is preferred if it takes at most
+    `latency_ms`. `max_memory` is in bytes for all segments, None: no limit. `factory` overrides the choice with any
+    faiss factory string. A segment holds at most `segment_rows`.
     """
 
     target_recall: float = Field(0.99, gt=0, le=1)
@@ -108,7 +109,7 @@ class IndexSettings(Record):
 
 
 class Option(Record):
-    """A kind of index that was considered. `memory` in bytes, about, of all segments; `why` it was chosen or not."""
+    """A kind of index that was considered: estimated bytes of all segments, and `why` it was chosen or not."""
 
     name: str
     memory: int
@@ -119,9 +120,9 @@ class Option(Record):
 class SegmentRecord(Record):
     """An immutable segment in `index/segments/<name>/`. `files` are named within that folder.
 
-    `live` counts the rows that no tombstone hides; `factory` is "Flat" or a faiss factory string, `parameters` are
-    what its search was tuned to; `memory` the bytes that searching keeps hot: of a flat segment the vectors, else
-    the approximate index alone.
+    `live` counts the rows without tombstones. `factory` is "Flat" or a faiss factory string, and `parameters` are the
+    tuned search parameters. `memory` is the bytes that searching keeps hot: the vectors of a flat segment, else only
+    the approximate index.
     """
 
     name: str
@@ -136,8 +137,8 @@ class SegmentRecord(Record):
 class ScoreDistribution(Record):
     """How alike this collection's images are to each other, so that a score can be judged.
 
-    Of random pairs of images a share of `levels[i]` scores below `random[i]`; of images and their nearest other
-    one, below `nearest[i]`. Levels ascend.
+    A share `levels[i]` of random pairs of images scores below `random[i]`, and of images with their nearest other one
+    below `nearest[i]`. Levels ascend.
     """
 
     levels: list[float]
@@ -148,10 +149,10 @@ class ScoreDistribution(Record):
 class VersionManifest(Record):
     """`manifest.json` of an index version, written last.
 
-    `files` lie in the version's own folder, segments beside it, shared between versions. `ntotal` counts live
-    rows. `recall` maps k to recall@k against exact search, over `queries` images held out, those for k = 100 over a
-    hundred of them. `latency_ms` maps percentiles to milliseconds, over a hundred searched one by one (half of them
-    by an update); `queries_per_second` is that of a batch. `base` is the version that this one updates; None: it was
+    `files` are in the version's own folder; segments are beside it, shared between versions. `ntotal` counts live rows.
+    `recall` maps k to recall@k against exact search, over `queries` held-out images (for k = 100 over a hundred of
+    them). `latency_ms` maps percentiles to milliseconds, over a hundred queries searched one by one (fifty in an
+    update); `queries_per_second` is measured on a batch. `base` is the version that this one updates; None: it was
     built from all rows.
     """
 
@@ -174,6 +175,11 @@ class VersionManifest(Record):
     seconds: float
 
     @property
+    def edition(self) -> str:
+        """Its number and when it was made: a collection that takes the place of another has the same numbers."""
+        return f"{self.version} of {self.created_at.isoformat()}"
+
+    @property
     def dim(self) -> int:
         """Length of a vector."""
         return self.model.dim
@@ -182,6 +188,11 @@ class VersionManifest(Record):
     def kind(self) -> str:
         """The kinds of index that its segments have."""
         return ", ".join(sorted({segment.factory for segment in self.segments}))
+
+    @property
+    def below_target(self) -> bool:
+        """Whether recall@10 is less than was asked for: such a version does not go live by itself."""
+        return self.recall["10"] < self.settings.target_recall
 
     @property
     def memory(self) -> int:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from index.errors import DamagedRunError
+from index.errors import DamagedRunError, UnreachableError
 from index.records import RowFile
+from index.rows import TEXT
 from index.storage import Storage
 
 T = TypeVar("T")
@@ -29,9 +30,12 @@ def at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
 
 @contextmanager
 def _damage_named(file: RowFile) -> Iterator[None]:
-    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest."""
+    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest; UnreachableError
+    comes from a bucket that may have it."""
     try:
         yield
+    except UnreachableError:
+        raise
     except (OSError, pa.ArrowInvalid) as error:
         raise DamagedRunError(
             f"{file.path} cannot be read ({error}): restore it, or embed its images again", file.path
@@ -63,4 +67,4 @@ def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
 def read_ids(storage: Storage, file: RowFile) -> tuple[pa.ChunkedArray[Any], pa.Schema]:
     """The ids of all rows, and the schema, which costs no request more."""
     with open_rows(storage, file) as parquet:
-        return parquet.read(columns=["image_id"]).column("image_id").cast(pa.string()), parquet.schema_arrow
+        return parquet.read(columns=["image_id"]).column("image_id").cast(TEXT), parquet.schema_arrow

@@ -1,4 +1,4 @@
-"""The columns of a row: one image seen by a run, embedded or rejected with a reason."""
+"""The columns of a row. A row is one image seen by a run, embedded or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from index.errors import CollectionError, ModelMismatchError
 
 EMBEDDING = "embedding"
+
+TEXT = pa.large_string()
+"""Text in memory: that of all rows may be more than the 2 GiB of an array of `string`, which is what files have."""
 
 _COLUMNS: dict[str, pa.DataType] = {
     "image_id": pa.string(),
@@ -23,7 +27,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "width": pa.int32(),
     "height": pa.int32(),
     "format": pa.string(),
-    EMBEDDING: pa.null(),  # stands for fixed_size_list<float32>[dim], see embedding_type
+    EMBEDDING: pa.null(),  # a placeholder for fixed_size_list<float32>[dim], see embedding_type
     "error_stage": pa.string(),
     "error_reason": pa.string(),
     "error_message": pa.string(),
@@ -45,16 +49,25 @@ def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 
+def in_memory(schema: pa.Schema) -> pa.Schema:
+    """The columns of a file as they are held: texts as `TEXT`."""
+    return pa.schema([field.with_type(TEXT) if field.type == pa.string() else field for field in schema])
+
+
+def _in_files(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(pa.string()) if field.type == TEXT else field for field in schema])
+
+
 def metadata_columns(schema: pa.Schema) -> list[str]:
     """Names of the columns that came from the source."""
     return [name for name in schema.names if name not in _COLUMNS]
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema that the rows of all files fit. ModelMismatchError when their vectors differ in length.
+    """One schema for the rows of all files. ModelMismatchError when their vectors differ in length.
 
-    Types of a metadata column are promoted where one holds the other (int to float, null to anything);
-    where none does, the column becomes a string.
+    Types of a metadata column are promoted if one can hold the other (int to float, null to anything); otherwise the
+    column becomes a string.
     """
     dims = sorted({schema.field(EMBEDDING).type.list_size for schema in schemas})
     if len(dims) > 1:
@@ -92,18 +105,17 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_rows(table: pa.Table) -> pa.Table:
-    """The table as it is written: every fixed column, of its type, then the metadata.
+    """The table as it is written: every fixed column, of its type, then the metadata, with texts as `string`.
 
-    CollectionError when a column is there twice or of another type, an id is null or the embedding has no
-    fixed length.
+    CollectionError when a column occurs twice or has another type, an id is null, or the embedding has no fixed length.
     """
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
-        raise CollectionError(f"columns are there more than once: {', '.join(twice)}; rename the source's")
+        raise CollectionError(f"columns occur more than once: {', '.join(twice)}; rename the source's")
     embedding = table.schema.field(EMBEDDING).type if EMBEDDING in table.column_names else pa.null()
     if not pa.types.is_fixed_size_list(embedding):
         raise CollectionError(f"column {EMBEDDING!r}: expected fixed_size_list<float>[dim], got {embedding}")
-    rows = conform(table, row_schema(embedding.list_size, table.schema))
+    rows = conform(table, row_schema(embedding.list_size, _in_files(table.schema)))
     if rows.column("image_id").null_count:
         raise CollectionError(f"{rows.column('image_id').null_count} rows have no image_id: each needs one")
     return rows
@@ -111,13 +123,12 @@ def check_rows(table: pa.Table) -> pa.Table:
 
 def newest(ids: Sequence[pa.ChunkedArray[Any]]) -> list[npt.NDArray[np.int64]]:
     """For each part, oldest first, the ascending positions of the ids that no later part or row repeats."""
-    lengths = [len(part) for part in ids]
-    chunks = [chunk for part in ids for chunk in part.chunks]
-    keys = pa.chunked_array(chunks, type=pa.string())
-    table = pa.Table.from_arrays([keys, pa.array(np.arange(len(keys)))], names=["image_id", "position"])
-    last = table.group_by("image_id").aggregate([("position", "max")])
-    winners = np.sort(last.column("position_max").to_numpy())
-    bounds = np.cumsum([0, *lengths])
+    keys = pa.chunked_array([chunk for part in ids for chunk in part.chunks], TEXT)
+    first = pc.index_in(keys, value_set=keys).to_numpy()
+    last = np.full(len(keys), -1)
+    last[first] = np.arange(len(keys))  # where several rows have one first, the last of them stays
+    winners = np.sort(last[last >= 0])
+    bounds = np.cumsum([0, *map(len, ids)])
     cuts = np.searchsorted(winners, bounds)
     return [winners[a:b] - start for a, b, start in zip(cuts, cuts[1:], bounds, strict=False)]
 

@@ -35,7 +35,7 @@ def no_index(collection: Collection) -> EmptyCollectionError:
 
 
 def searched_version(collection: Collection, version: str | None) -> VersionManifest:
-    """The manifest of a version; None: of the live one. EmptyCollectionError when there is none."""
+    """The manifest of a version, by default the live one. EmptyCollectionError when there is none."""
     version = version or collection.current()
     if version is None:
         raise no_index(collection)
@@ -58,9 +58,9 @@ class Searcher:
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
-        """Verify and map a version; None: the live one.
+        """Verify and map a version, by default the live one.
 
-        EmptyCollectionError when there is none, DamagedVersionError names the file that is not whole.
+        EmptyCollectionError when there is none; DamagedVersionError names the damaged file.
         """
         manifest = searched_version(collection, version)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
@@ -69,14 +69,14 @@ class Searcher:
 
     @property
     def segments(self) -> Segments:
-        """For what walks through all rows. QueryError where they are in other processes."""
+        """The segments, for access to all rows. QueryError if they are in other processes."""
         if not isinstance(self._segments, Segments):
             raise QueryError("other processes hold the segments: expected a searcher that was opened in this one")
         return self._segments
 
     @property
     def searched(self) -> int:
-        """Number of images that a search looks through: all, or those of the shards that answer."""
+        """Number of images that are searched: all, or those of the shards that answer."""
         return self._segments.live_count
 
     @property
@@ -86,7 +86,7 @@ class Searcher:
 
     @property
     def model(self) -> ModelRecord:
-        """The model whose vectors these are."""
+        """The model of the index's vectors."""
         return self.manifest.model
 
     @property
@@ -118,10 +118,10 @@ class Searcher:
         """The k nearest of each vector, by score and then by image_id; all of them when there are fewer.
 
         `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. The first `offset` are skipped.
-        Only images count that pass the filter `where` (see `index.filters`), score `min_score` or more and are
-        not in `exclude`. Of images whose cosine with each other is `distinct` or more (0.98, say) the best is kept.
-        QueryError for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or
-        a cosine outside -1 … 1; FilterError for a filter that cannot be read.
+        Results pass the filter `where` (see `index.filters`), score `min_score` or more, and are not in `exclude`. Of
+        images whose cosine with each other is `distinct` or more (for example 0.98) only the best is kept. QueryError
+        for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or a cosine outside
+        -1 … 1; FilterError for an invalid filter.
         """
         wanted = Wanted.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
         queries = unit_vectors(vectors, self.dim)
@@ -137,9 +137,9 @@ class Searcher:
         k: int = 10,
         **options: Unpack[SearchOptions],
     ) -> list[Match]:
-        """The k nearest to a mix of examples: like the positive, unlike the negative ones. These are left out.
+        """The k nearest to a mix of examples: like the positive and unlike the negative ones. Examples are left out.
 
-        `options` are those of `search`. QueryError names an id that is not there, and when the examples cancel out.
+        `options` are those of `search`. QueryError when an id is not in the index, or when the examples cancel out.
         """
         examples = [*positive, *negative]
         ids = [example.of for example in examples if isinstance(example.of, str)]
@@ -160,12 +160,12 @@ class Searcher:
     ) -> list[Match]:
         """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
 
-        QueryError says how many there are when they are more than `limit`, or that other processes hold the segments.
+        QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
         """
         bar, segments = checked_cosine("min_score", min_score), self.segments
         eligible = None if where is None else self._filters.eligible(where)
         found, count = [], 0
-        # What rounds to the bar has to be found as well.
+        # Scores that round up to the bar have to be found too.
         for scores, positions in segments.within(self._unit(vector), bar - 1e-6, eligible):
             good = rounded(scores) >= bar
             count += int(good.sum())
@@ -180,20 +180,20 @@ class Searcher:
         return self._matches(hits_of(scores[np.newaxis], positions[np.newaxis], ids[np.newaxis])[0])
 
     def row(self, image_id: str) -> dict[str, Any] | None:
-        """Every column of an image's row but the embedding, or None when the index does not hold it."""
+        """Every column of an image's row but the embedding, or None if the image is not in the index."""
         positions = self._segments.positions(pa.array([image_id], pa.string()))
         return self._segments.rows(positions, self._segments.schema.names)[0] if positions[0] >= 0 else None
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
-        """An image's vector, `(dim,)` float32, unit norm. QueryError when the index does not hold it."""
+        """An image's vector, `(dim,)` float32, unit norm. QueryError if the image is not in the index."""
         vector: npt.NDArray[np.float32] = self._vectors([image_id])[0]
         return vector
 
     def percentile(self, score: float) -> float | None:
-        """Of random pairs of this collection's images, the percentage that is less alike than `score`.
+        """The percentage of random pairs of this collection's images that score below `score`.
 
-        So 50 is noise and 99.9 a match. It judges scores of images: words score on another scale. None when the
-        collection is too small to have pairs.
+        So 50 is noise and 99.9 a match. This is for scores of image queries: texts score on another scale. None when
+        the collection is too small to have pairs.
         """
         distribution = self.manifest.scores
         if not distribution.random:

@@ -1,4 +1,4 @@
-"""What a Searcher asks of the segments of a version, wherever they are."""
+"""What a Searcher needs from the segments of a version, in this process or others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ids = npt.NDArray[np.object_]
 
 
 class Selection(Protocol):
-    """Rows that pass a filter: how many, and the bytes that remembering them takes."""
+    """Rows that pass a filter: their number, and the bytes that caching them takes."""
 
     @property
     def count(self) -> int: ...
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Selection)
 
 
 class Searchable(Protocol[S]):
-    """The segments of a version as one: `Segments` in this process, `Shards` in others. Thread-safe."""
+    """The segments of a version as one: `Segments` in this process, `Shards` for other processes. Thread-safe."""
 
     @property
     def schema(self) -> pa.Schema: ...

@@ -1,4 +1,7 @@
-"""A segment of an index: exact vectors, their rows, perhaps an approximate index; mapped, and aligned by position."""
+"""A segment of an index: exact vectors, their rows, and optionally an approximate index, mapped from disk.
+
+A position means the same image in all three.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ ROWS = "rows.arrow"
 ANN = "ann.faiss"
 
 TUNED_K = 11
-"""The k for which nprobe and its like are set: ten others, and an image of the collection itself."""
+"""The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
 
 _FETCHED = 16_384  # vectors at a time
-_MANY = 16  # queries for which fetching costs less than looking at every row's bit for each
-_WIDER = 4  # less would take two near misses in a row for an answer that no longer changes
-_DEEP = 32  # an approximate search ranks about so many times k; where that is all there is, exact costs the same
+_MANY = 16  # from so many queries on, fetching the rows costs less than testing every row's bit for each query
+_WIDER = 4  # with a smaller factor, two near misses in a row would look like an answer that no longer changes
+_DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than that, an exact scan costs the same
 
 
 @dataclass(frozen=True, eq=False)
 class Eligible:
-    """The rows of a segment that a search may find. `bits` has one for each row, lowest first; `count` are set."""
+    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set."""
 
     bits: npt.NDArray[np.uint8]
     count: int
@@ -47,22 +50,23 @@ class Eligible:
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """A value for each row, and up to seven more."""
+        """A value for each row, padded by up to seven more."""
         return np.unpackbits(self.bits, bitorder="little").astype(bool)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return int(self.bits.nbytes)
 
 
 class Segment:
-    """Opening costs no copy, and processes share the pages; the files may then lose their names.
+    """A segment that is open. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
-    Scores are exact, whatever found the rows. `tombstones` are positions that no longer count. At most `exact_rows`
-    rows are scanned exactly, where it is `approximate`: has an index in the file `ANN`. Thread-safe.
+    Scores are always exact. `tombstones` are positions of rows that are no longer live. If the segment is `approximate`
+    (has an index in the file `ANN`), up to `exact_rows` rows are still scanned exactly. Thread-safe.
 
-    DamagedVersionError when the numbers of vectors and of rows differ; whatever faiss and Arrow raise for other damage.
+    DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors for other
+    damage.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Segment:
     ) -> None:
         self.folder = folder
         self._exact_rows = exact_rows
-        # IO_FLAG_MMAP would copy a flat index into memory without a word; this flag maps it.
+        # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
         reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
@@ -94,14 +98,14 @@ class Segment:
         if approximate:
             found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
             self._ann = faiss.IndexRefine(found_by, self._flat)
-            # An index that was asked for is used, however few the rows; only a selection of them is scanned.
+            # An index that was requested is used even for few rows; only a selection of rows is scanned.
             self._exact_rows = min(exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
         self._live_mask = np.ones(self.ntotal, bool)
         self.add_tombstones(np.empty(0, np.int64) if tombstones is None else tombstones)
 
     def add_tombstones(self, positions: Positions) -> None:
-        """Put tombstones on rows, which are no longer found. Not while others search."""
+        """Put tombstones on rows, so that they are no longer found. Not thread-safe with searches."""
         self._live_mask[positions] = False
         everything = Eligible.of(self._live_mask)
         self.live: Eligible | None = None if everything.count == self.ntotal else everything
@@ -113,7 +117,7 @@ class Segment:
 
     @property
     def ntotal(self) -> int:
-        """Number of vectors, those under tombstones too."""
+        """Number of vectors, including those with tombstones."""
         return int(self._flat.ntotal)
 
     @property
@@ -133,7 +137,7 @@ class Segment:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """What the approximate search is set to; nothing for a flat segment."""
+        """Parameters of the approximate search; empty for a flat segment."""
         if self._ann is None:
             return {}
         return {
@@ -144,7 +148,7 @@ class Segment:
 
     @property
     def nlist(self) -> int:
-        """Inverted lists of the approximate index; 0 without."""
+        """Number of inverted lists of the approximate index; 0 without one."""
         ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
         return int(ivf.nlist) if ivf else 0
 
@@ -157,14 +161,14 @@ class Segment:
         return self.ntotal / tuned["efSearch"] if "efSearch" in tuned else 1.0
 
     def tune(self, parameters: Mapping[str, float]) -> None:
-        """Set the parameters of the approximate search, by the names that `parameters` has. Not while others search."""
+        """Set the parameters of the approximate search, named as in `parameters`. Not thread-safe with searches."""
         if self._ann is not None:
             ann.set_parameters(self._ann.base_index, parameters)
             self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
             self._breadth = parameters.get("breadth", self._breadth)
 
     def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
-        """Those rows of `mask`, `(ntotal,)`, that no tombstone hides."""
+        """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
         return Eligible.of(mask & self._live_mask)
 
     def search(
@@ -172,7 +176,7 @@ class Segment:
     ) -> tuple[Scores, Positions]:
         """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
 
-        `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k, or all eligible rows when they
+        `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k rows, or all eligible rows if they
         are fewer. `eligible` None: the live rows.
         """
         eligible = eligible or self.live
@@ -185,7 +189,7 @@ class Segment:
         if self._ann is None or count <= max(self._exact_rows, _DEEP * k):
             scores[:, :width], positions[:, :width] = self._exact(queries, width, eligible)
             return scores, positions
-        # Ten times the neighbours lie about as far out as ten of a tenth of the rows.
+        # Ten times the neighbours reach about as far out as the same number among a tenth of the rows.
         breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
         scores, positions = self._approximate(queries, k, eligible, breadth)
         if eligible is not self.live:
@@ -198,9 +202,9 @@ class Segment:
     def _approximate(
         self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None, breadth: float
     ) -> tuple[Scores, Positions]:
-        """What the approximate index finds, ranked by exact scores, when it looks `breadth` times as far as tuned."""
+        """Results of the approximate index for a search `breadth` times as wide as tuned, ranked by exact scores."""
         assert self._ann is not None
-        # The depth is tuned, as a multiple of k, for that many: for fewer it would be too shallow.
+        # The depth, a multiple of k, is tuned for `TUNED_K`; for a smaller k it would be too shallow.
         deep = max(k, TUNED_K)
         params = None
         if eligible or breadth > 1:  # making the parameters takes as long as half a search
@@ -217,9 +221,10 @@ class Segment:
         scores: Scores,
         positions: Positions,
     ) -> None:
-        """Look further, in place, for each query whose answer that changes by more than a hundredth.
+        """Search again 4 times as wide until at most 1% of a query's results improve, or no wider search is left.
 
-        What a filter lets through need not lie where the query does: the neighbours of a cat among dogs are anywhere.
+        Updates `scores` and `positions` in place. The rows that pass a filter need not lie near the query: the
+        neighbours of a cat among dogs are anywhere.
         """
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
@@ -248,11 +253,11 @@ class Segment:
         return found
 
     def live_positions(self) -> Positions:
-        """Ascending."""
+        """Positions of the live rows, ascending."""
         return np.flatnonzero(self._live_mask)
 
     def dead_positions(self) -> Positions:
-        """Those under tombstones, ascending."""
+        """Positions of the rows with tombstones, ascending."""
         return np.flatnonzero(~self._live_mask)
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
@@ -265,7 +270,7 @@ class Segment:
                 yield batch.filter(pa.array(mask)).append_column(EMBEDDING, lists)
 
     def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
-        """Positions and vectors of the live rows, a block at a time; read from the file, so that memory stays small."""
+        """Positions and vectors of the live rows, block by block; read from the file to keep memory small."""
         start = 0
         for block in self._file.blocks(rows):
             live = np.flatnonzero(self._live_mask[start : start + len(block)])
@@ -289,7 +294,7 @@ class Segment:
         return found
 
     def _split(self, positions: Positions) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.intp], pa.Array[Any]]]:
-        """The batches that hold these rows, each with the slots of its rows in `positions` and their places in it.
+        """The batches that hold these rows, each with its rows' indices in `positions` and in the batch.
 
         Batch by batch: taking from a table of many batches would first join them all.
         """
@@ -303,7 +308,7 @@ class Segment:
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
-        slots = pc.index_in(self._ids, value_set=ids).fill_null(-1).to_numpy()
+        slots = pc.index_in(self._ids.cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
         here = np.flatnonzero((slots >= 0) & self._live_mask)
         found = np.full(len(ids), -1, np.int64)
         found[slots[here]] = here
@@ -314,7 +319,7 @@ class Segment:
             params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
             scores, positions = self._flat.search(queries, k, params=params)
             return scores, positions
-        # Fetched once for all queries, and multiplied as matrices, which faiss does not do with a selector.
+        # Fetched once for all queries, and multiplied as matrices; faiss does not do so with a selector.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)

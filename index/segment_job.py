@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 _NORM_TOLERANCE = 1e-3
 _SELF_QUERIES = 100
-_BATCH_ROWS = 16_384  # searches look at each batch by itself
+_BATCH_ROWS = 16_384  # searches handle each batch by itself
 _MIN_SELF_SCORE = 0.9999
-_FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks on their way
+_FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
 
 
 class RowSource(Protocol):
-    """Rows with an embedding each, that stream. `len` is at least their number."""
+    """A stream of rows with embeddings. `len` is an upper bound of their number."""
 
     def __len__(self) -> int: ...
 
@@ -50,7 +50,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentJob:
-    """All that a worker needs to build one segment; pickles when its source does."""
+    """All that a worker needs to build one segment; can be pickled if its source can."""
 
     storage: Storage
     name: str
@@ -58,11 +58,11 @@ class SegmentJob:
     options: Sequence[Option]
     settings: IndexSettings
     most_exact: int
-    """So many rows or fewer are searched exactly, whatever index was chosen or asked for."""
+    """Up to so many rows are searched exactly, whatever index was chosen or requested."""
 
     @property
     def rows(self) -> int:
-        """At most so many rows."""
+        """Upper bound of the number of rows."""
         return len(self.source)
 
     @property
@@ -72,9 +72,9 @@ class SegmentJob:
 
     @property
     def memory(self) -> int:
-        """Bytes that `run` may take: the approximate index, the sample that it is trained on, and blocks of rows.
+        """Bytes of memory that `run` may take: the approximate index, its training sample, and blocks of rows.
 
-        While it is filled, an index has room for up to twice the rows that are in it.
+        While it is filled, an index allocates room for up to twice its rows.
         """
         factory = self.settings.factory or ann_factory(self.rows, self.dim, refine=True, spread=self.dim)
         held = 0 if factory == FLAT else 2 * self.rows * ann.row_bytes(ann.new_index(factory, self.dim))
@@ -117,9 +117,9 @@ class SegmentJob:
         )
 
     def _exact_instead(self, factory: str) -> str:
-        """What becomes of an index that cannot reach the recall: chosen here, it gives way to an exact scan.
+        """The factory to use when the index misses its recall: an index chosen here gives way to an exact scan.
 
-        One that was asked for, or for which memory is limited, stays, and is judged by the version's gate.
+        An index that was requested stays, as does one with limited memory; the version's recall gate judges it.
         """
         if self.settings.factory or self.settings.max_memory:
             return factory
@@ -132,7 +132,7 @@ class SegmentJob:
         return FLAT
 
     def _training_rows(self, rows: int) -> int:
-        """How many of the rows to train on."""
+        """Number of rows to train on."""
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
         return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
 
@@ -140,7 +140,7 @@ class SegmentJob:
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
     """Stream embedded rows into a folder, in their order, and return how many there were.
 
-    Each vector is divided by its norm. CollectionError names the id of one that is not finite or not of unit norm
+    Each vector is divided by its norm. CollectionError names the id of a vector that is not finite or not of unit norm
     (to one part in a thousand).
     """
     dim = schema.field(EMBEDDING).type.list_size
@@ -168,15 +168,15 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
     ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
     try:
         faiss.write_index(index, str(folder / ANN))
-    except RuntimeError as error:  # all that faiss raises, with what the system said somewhere in it
+    except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text
         code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
         raise OSError(code, os.strerror(code), str(folder / ANN)) from error
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:
-    """Look rows up by their vectors as their source had them: each lies at its position, under its id.
+    """Look up rows by their vectors from the source: each must be at its position, under its id.
 
-    DamagedVersionError otherwise: what was written is not what was given.
+    DamagedVersionError otherwise: the written rows are not the given ones.
     """
     positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
     given = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
@@ -191,7 +191,7 @@ def check_rows_found(segment: Segment, sample: pa.Table) -> None:
 
 
 def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; every so many of the rows, with its position, is put aside in `sample`."""
+    """Passes the batches on; every `step`-th row, with its position, is also put in `sample`."""
     start = 0
     for batch in batches:
         chosen = np.arange(-start % step, len(batch), step)
@@ -202,7 +202,7 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of `_BATCH_ROWS` or a little more: a file of rows for each of many blocks makes small ones."""
+    """Batches joined to `_BATCH_ROWS` or a little more: the rows come in one small file for each block."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         pending.append(batch)
@@ -214,7 +214,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
-    """The embeddings of a batch, `(n, dim)` float32, with the last rounding of their norms undone."""
+    """The embeddings of a batch, `(n, dim)` float32, normalised again to undo rounding."""
     flat: npt.NDArray[Any] = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
     vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The segments of a version as one: positions count through all of them, and every row has the columns of all."""
+"""The segments of a version as one: positions count through all segments, and every row has the columns of all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from index.segment import Eligible, Segment
 class Segments:
     """Searches `parts` and reads their rows. Thread-safe, as segments are.
 
-    `schema`: the columns of all segments of the version, where these are only some of them.
+    `schema`: the columns of all segments of the version, needed if `parts` are only some of them.
     """
 
     def __init__(self, segments: Sequence[Segment], schema: pa.Schema | None = None) -> None:
@@ -31,16 +31,16 @@ class Segments:
 
     @property
     def ntotal(self) -> int:
-        """Number of positions, those of rows under tombstones too."""
+        """Number of positions, including rows with tombstones."""
         return int(self._starts[-1])
 
     @property
     def live_count(self) -> int:
-        """Number of rows that no tombstone hides."""
+        """Number of rows without tombstones."""
         return sum(segment.live_count for segment in self.parts)
 
     def count(self, eligible: Sequence[Eligible] | None) -> int:
-        """How many rows a search may find. None: all that live."""
+        """How many rows a search may return. None: all live rows."""
         return sum(each.count for each in eligible) if eligible else self.live_count
 
     def eligible(self, wanted: Filter) -> list[Eligible]:
@@ -51,7 +51,7 @@ class Segments:
         ]
 
     def search(self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None) -> tuple[Scores, Positions]:
-        """Scores and positions of the k nearest, `(n, k)`, best first; -1 where there are fewer.
+        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer.
 
         `eligible` has one entry for each segment.
         """
@@ -72,7 +72,7 @@ class Segments:
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None
     ) -> tuple[Scores, Positions, Ids]:
-        """As `search`, with the ids, `(n, k)` strings; None where there are fewer."""
+        """Like `search`, with the ids, `(n, k)` strings; None if there are fewer."""
         scores, positions = self.search(queries, k, eligible)
         ids, there = np.full(positions.shape, None, object), positions >= 0
         ids[there] = self.ids(positions[there])
@@ -144,20 +144,20 @@ class Segments:
         return found
 
     def _split(self, positions: Positions) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-        """Numbers of the segments that hold some of these positions, each with the slots of those."""
+        """Numbers of the segments that hold some of these positions, each with the indices of these in `positions`."""
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(numbers).tolist():
             yield number, np.flatnonzero(numbers == number)
 
 
 def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The columns of all segments, without the embedding, whose values lie elsewhere."""
+    """The columns of all segments, without the embedding, which is stored elsewhere."""
     schema = unify(schemas)
     return schema.remove(schema.get_field_index(EMBEDDING))
 
 
 def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
-    """Columns that are of another type elsewhere: their values are told as the union's, as a merge would write them."""
+    """Columns with another type in the union: their values are cast to that type, as a merge would write them."""
     return frozenset(
         field.name
         for field in schema
@@ -171,5 +171,5 @@ def _castable(one: pa.DataType, other: pa.DataType) -> bool:
     try:
         pa.array([], one).cast(other)
     except pa.ArrowNotImplementedError:
-        return False  # structs among strings, say: they stay what they are
+        return False  # for example structs among strings: they stay as they are
     return True

@@ -1,11 +1,10 @@
-"""A shard: the segments of a version that one searcher holds, asked and answered in plain arrays."""
+"""A shard: the segments of a version that one searcher holds. Calls and answers are plain arrays."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,14 +19,13 @@ from index.exact import Positions, Scores, Vectors
 from index.files import SEGMENTS
 from index.filter_cache import FilterCache
 from index.records import SegmentRecord, VersionManifest
+from index.row_files import at_once
 from index.rows import EMBEDDING, embedding_type
 from index.search import filter_schema
 from index.searchable import Ids
 from index.segment import ROWS, Eligible
 from index.segments import Segments, union_schema
 from index.verify import open_segments
-
-_AT_ONCE = 16  # files whose columns are read: from a bucket it is mostly waiting
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Slice:
 
     @property
     def live(self) -> int:
-        """Number of rows that no tombstone hides."""
+        """Number of rows without tombstones."""
         return sum(segment.live for segment in self.segments)
 
     @property
@@ -51,7 +49,7 @@ class Slice:
 def slices(segments: Sequence[SegmentRecord], count: int) -> list[Slice]:
     """The segments of a version as `count` shards, as even by rows as whole segments in their order allow.
 
-    None is empty where there are segments enough; else the last are. Their order and sizes alone decide.
+    If there are too few segments, the last shards are empty. The result depends only on the segments' order and sizes.
     """
     starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
     shards = min(count, len(segments))
@@ -64,7 +62,7 @@ def slices(segments: Sequence[SegmentRecord], count: int) -> list[Slice]:
 
 
 def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Schema:
-    """The columns of all segments of a version, as `Segments.schema` has them; of each file only that much is read.
+    """The columns of all segments of a version, as in `Segments.schema`; only the schema of each file is read.
 
     DamagedVersionError names a file that cannot be read.
     """
@@ -78,12 +76,11 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
             raise DamagedVersionError(f"index version {manifest.version} is damaged: {path}: {error}", path) from error
         return schema.append(pa.field(EMBEDDING, embedding_type(manifest.dim)))
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return union_schema(list(pool.map(stored, manifest.segments)))
+    return union_schema(at_once(stored, manifest.segments))
 
 
 class Shard:
-    """Some segments of a version. What it is asked and what it answers can travel. Thread-safe.
+    """Some segments of a version. Arguments and answers can be sent between processes. Thread-safe.
 
     Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`.
     """
@@ -94,7 +91,7 @@ class Shard:
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, held: Slice) -> Shard:
-        """Verify and map the shard's files alone. DamagedVersionError names one that is not whole."""
+        """Verify and map the shard's files alone. DamagedVersionError names a damaged one."""
         own = manifest.model_copy(update={"segments": list(held.segments)})
         schema = version_schema(collection, manifest)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:

@@ -1,4 +1,4 @@
-"""The shards of a version as one: asked all at once, merged as `Segments` merges, so that answers are the same."""
+"""The shards of a version as one: queried in parallel and merged like `Segments`, so that answers are the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of Shard and its arguments."""
 
 Ask: TypeAlias = Callable[[Mapping[int, Call]], Mapping[int, Any]]
-"""Calls shards by their numbers, all at the same time. Those that do not answer are missing from the answers."""
+"""Calls shards by their numbers, in parallel. Shards that do not answer are missing from the result."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Passing:
 class Shards:
     """Searches the shards `held`, by their numbers, and reads their rows. Thread-safe.
 
-    Those that hold nothing are left out. ShardsLostError when a shard that a method needs does not answer.
+    Empty shards are left out. ShardsLostError when a shard that a method needs does not answer.
     """
 
     def __init__(self, held: Mapping[int, Slice], schema: pa.Schema, dim: int, ask: Ask) -> None:
@@ -50,16 +50,16 @@ class Shards:
         self.schema = schema
 
     def __len__(self) -> int:
-        """Number of shards that hold something."""
+        """Number of shards that are not empty."""
         return len(self._held)
 
     @property
     def live_count(self) -> int:
-        """Number of rows that no tombstone hides."""
+        """Number of rows without tombstones."""
         return sum(part.live for part in self._held.values())
 
     def count(self, eligible: Sequence[Passing] | None) -> int:
-        """How many rows a search may find. None: all that live."""
+        """How many rows a search may return. None: all live rows."""
         return self.live_count if eligible is None else sum(each.count for each in eligible)
 
     def eligible(self, wanted: Filter) -> list[Passing]:
@@ -72,13 +72,13 @@ class Shards:
         """See `Segments.search_with_ids`."""
         found = self._all("search", queries, k, _where(eligible))
         scores, positions, ids = (np.concatenate(column, axis=1) for column in zip(*self._counted(found), strict=True))
-        # Stable, as among the segments of a shard: what scores the same comes in the order of segments.
+        # A stable sort, as among the segments of a shard: equal scores stay in the order of segments.
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, positions, ids = (np.take_along_axis(column, best, axis=1) for column in (scores, positions, ids))
         return scores, positions, ids
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
-        """Where the live rows of these ids are; -1 for an id that has none, which takes all shards to tell."""
+        """Where the live rows of these ids are; -1 for an id that has none, so all shards have to answer."""
         if not len(ids):
             return np.empty(0, np.int64)
         texts = ids.to_pylist()
@@ -119,7 +119,7 @@ class Shards:
         return [answers[number] for number in self._numbers]
 
     def _of(self, positions: Positions, method: str, *arguments: Any) -> Iterator[tuple[npt.NDArray[np.intp], Any]]:
-        """The answers of the shards that hold these positions, each with the slots of those in `positions`."""
+        """The answers of the shards that hold these positions, each with their indices in `positions`."""
         owners = np.searchsorted(self._starts, positions, side="right") - 1
         if not len(positions):
             return
@@ -142,11 +142,11 @@ class Shards:
             missing = sum(self._held[number].live for number in lost)
             named = f"shard {lost[0]} does" if len(lost) == 1 else f"shards {', '.join(map(str, lost))} do"
             raise ShardsLostError(
-                f"{named} not answer: {missing:,} of {self.live_count:,} images are not there to be searched",
+                f"{named} not answer: {missing:,} of {self.live_count:,} images cannot be searched",
                 Shards(rest, self.schema, self._dim, self._ask),
             )
 
 
 def _where(eligible: Sequence[Passing] | None) -> str | None:
-    """The filter: every shard knows which of its rows pass."""
+    """The filter's text: every shard finds out which of its rows pass."""
     return eligible[0].where if eligible else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,14 +38,14 @@ class FileInfo:
 
 
 def place(address: str) -> str:
-    """One spelling for all that name the same place: no options of a bucket, no `..`, no file://, no slash at the end.
+    """One spelling for all addresses of the same place: no options of a bucket, `..`, file:// or slash at the end.
 
-    `address` is absolute, as in `Storage.location`. Nobody is asked, and no link is followed.
+    `address` is absolute, as in `Storage.location`. No request is sent and no link is followed.
     """
     if not is_bucket(address):
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     parts = urlsplit(address)
-    # Before an az:// container stands its account, before other buckets nothing but `anonymous`.
+    # An az:// container has its account before it, other buckets only `anonymous`.
     bucket = parts.netloc if parts.scheme == "az" else parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{bucket}/{parts.path.strip('/')}".rstrip("/")
 
@@ -55,30 +54,30 @@ def place(address: str) -> str:
 class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
 
-    A file appears under its name complete or not at all. Names that start with a dot are files in the
-    making: they are never listed. Pickled, it is its address, with the credentials that are in it; others are looked
-    for where it is opened again.
+    A file appears under its name complete or not at all. Names that start with a dot are files in the making and are
+    never listed. A pickled storage is its address, with the credentials in that; others are read from the environment
+    where it is opened again.
     """
 
     filesystem: pafs.FileSystem
     root: str
     location: str
-    """As it was given, an absolute path or a URI without a password: `open` takes it again."""
+    """The location as it was given, an absolute path or a URI without a password: `open` takes it again."""
     address: str = field(repr=False, compare=False)
-    """The same with all that was in it, to be opened on another machine."""
+    """The location with its credentials, to be opened on another machine."""
     bucket: Bucket | None = None
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Storage:
         """A folder, or a file:// s3:// gs:// az:// (or abfs://) URI. Nothing needs to exist there yet.
 
-        What of the environment is used is in `index.clouds.Bucket`. CollectionError for what is no such place, or a
+        `index.clouds.Bucket` says which environment variables are used. CollectionError for any other location, or a
         bucket at Amazon that cannot be found.
         """
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme:
-            # Not resolved: a link that is moved to another folder later is followed.
+            # Links are not resolved, so that a link that is changed later is followed.
             root = str(Path(text).expanduser().absolute())
             return cls(pafs.LocalFileSystem(), root, root, root)
         if is_bucket(text):
@@ -103,33 +102,33 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether files lie in a folder of this machine."""
+        """Whether this is a folder of this machine."""
         return isinstance(self.filesystem, pafs.LocalFileSystem)
 
     def exists(self, path: str = "") -> bool:
-        """Whether a file or a folder is there."""
+        """Whether a file or a folder exists."""
         return bool(self._info(path).type != pafs.FileType.NotFound)
 
     def is_file(self, path: str = "") -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         return bool(self._info(path).type == pafs.FileType.File)
 
     def size(self, path: str) -> int:
-        """Bytes. FileNotFoundError when no file is there."""
+        """Size in bytes. FileNotFoundError when there is no such file."""
         info = self._info(path)
         if info.type != pafs.FileType.File:
             raise FileNotFoundError(f"{self.location}/{path}")
         return int(info.size)
 
     def modified(self, path: str) -> datetime:
-        """When a file was written last, in UTC. FileNotFoundError when no file is there."""
+        """When a file was last written, in UTC. FileNotFoundError when there is no such file."""
         info = self._info(path)
         if info.mtime is None:
             raise FileNotFoundError(f"{self.location}/{path}")
         return info.mtime.astimezone(UTC)
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """What lies directly in a folder, by name; nothing when the folder is missing."""
+        """The entries of a folder, by name; none when the folder is missing."""
         selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True)
         with self._refusals_named():
             infos = self.filesystem.get_file_info(selector)
@@ -170,14 +169,14 @@ class Storage:
         return digest.hexdigest()
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Put `data` under a name, complete or not at all, over whatever was there."""
+        """Write `data` to a file, complete or not at all, replacing any file of that name."""
         if self.bucket:
             self._put(path, data)
             return
         write_atomic(Path(self.absolute(path)), data)
 
     def put_file(self, source: Path, path: str) -> None:
-        """Move a file composed in `scratch` under its name, complete or not at all."""
+        """Move a file composed in `scratch` to its name, complete or not at all."""
         if self.is_local:
             target = Path(self.absolute(path))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -198,11 +197,6 @@ class Storage:
         with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name, full_disk_named(parent or Path(name)):
             yield Path(name)
 
-    def download(self, path: str, target: Path) -> None:
-        """Copy a file to a local one."""
-        with self.open_input(path) as file, target.open("wb") as copy:
-            shutil.copyfileobj(file, copy, _CHUNK)
-
     def local_path(self, path: str) -> Path | None:
         """Where a file lies on this machine, or None for an object store."""
         return Path(self.absolute(path)) if self.is_local else None
@@ -221,11 +215,11 @@ class Storage:
             self.filesystem.delete_file(self.absolute(path))
 
     def absolute(self, path: str) -> str:
-        """The path as the file system knows it."""
+        """The path for the file system."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def key(self, path: str) -> str:
-        """The path as a bucket's own tools know it: below the bucket."""
+        """The path below the bucket, as its own tools use it."""
         return self.absolute(path).partition("/")[2]
 
     def _info(self, path: str) -> pafs.FileInfo:
@@ -241,7 +235,7 @@ class Storage:
 
     @contextmanager
     def _refusals_named(self) -> Iterator[None]:
-        """What a store says of itself does not say what to do."""
+        """Adds to a store's own errors what to do about them."""
         try:
             yield
         except OSError as error:

@@ -15,18 +15,19 @@ from index.segment import Segment
 
 _QUERIES = 1_000
 _K = 10
-_DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries tells how much wider a search for more has to be
-_FINALISTS, _LAPS = 4, 3  # of the fastest are timed again, and so often
-_SLOWER = 1.2  # than the fastest: more than a machine's moods
-_MARGIN = 3  # standard errors above the target: the queries that judge a version are others than these
+_DEEP_K, _DEEP_STEP = 100, 4  # a quarter of the queries shows how much wider a search for a larger k has to be
+_FINALISTS, _LAPS = 4, 3  # the 4 fastest are timed again, 3 times
+_SLOWER = 1.2  # times the fastest: more than the noise of a machine
+_MARGIN = 3  # standard errors above the target: a version is measured with other queries than these
 
 
 def tune(segment: Segment, target_recall: float) -> float:
     """Set the segment's approximate search to the fastest parameters with that recall@10, and return what they reach.
 
-    No ranking does with narrower searches than the deepest. From its width a staircase is walked for each depth of
-    exact ranking: shallower while the target is reached, else wider. When nothing reaches it: the widest and deepest.
-    Then `breadth`, the power by which it widens with k, is raised until recall@100 is there too.
+    The deepest re-ranking allows the narrowest search, so its width is found first. From there, for each depth of exact
+    ranking, depth is reduced while the target is met, and width raised when it is not. When nothing meets the target,
+    the widest and deepest search is taken. Then `breadth`, the power by which the search widens with k, is raised until
+    recall@100 meets the target too.
     """
     trial = _Trial(segment)
     stairs, widths = _depths(segment), _widths(segment)
@@ -58,7 +59,7 @@ def _staircase(
 ) -> Iterator[tuple[dict[str, float], float]]:
     """For each of the depths, deepest first, the narrowest search that reaches the target, and its seconds.
 
-    It ends where what falls short of the target is slower than the `fastest` that reached it.
+    It ends once a search that misses the target is slower than the `fastest` that reached it.
     """
     at = 0
     for depth in depths:
@@ -88,7 +89,7 @@ class _Trial:
     def run(
         self, parameters: Mapping[str, float], *, k: int = _K, margin: float = _MARGIN, step: int = 1
     ) -> tuple[float, float]:
-        """The recall@k less `margin` standard errors, and seconds; of every so many of the queries."""
+        """The recall@k less `margin` standard errors, and the seconds taken, for every `step`-th query."""
         self._segment.tune(parameters)
         queries = self._queries[::step]
         started = time.perf_counter()
@@ -103,7 +104,7 @@ class _Trial:
 
 
 def _depths(segment: Segment) -> list[list[dict[str, float]]]:
-    """How many candidates are ranked anew, as multiples of k: for each depth of exact ranking, the deepest first."""
+    """How many candidates are re-ranked, as multiples of k: for each depth of exact ranking, the deepest first."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
         factors = _steps(2, 128, per_octave=2)[::-1]
         return [[{"k_factor": factor, "rescore": exact} for factor in factors] for exact in (1.5, 2.5, 4.0)]
@@ -121,6 +122,6 @@ def _widths(segment: Segment) -> list[dict[str, float]]:
 
 
 def _steps(first: float, last: float, *, per_octave: int) -> list[float]:
-    """From the first to the last, so many equal steps for each doubling."""
+    """From `first` to `last`, with `per_octave` equal steps for each doubling."""
     count = math.ceil(per_octave * math.log2(last / first))
     return [min(last, round(first * 2 ** (step / per_octave), 2)) for step in range(count + 1)]

@@ -1,4 +1,4 @@
-"""What a new version takes over from the live one: segments with more tombstones, and what has to be written anew."""
+"""How a new version updates the live one: which segments it keeps, with more tombstones, and which it rewrites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from index.choose import FEWEST, exact_rows
@@ -31,8 +30,8 @@ QUERIES_FILE = "queries.arrow"
 class Change:
     """How to get from a version's segments to the next one's.
 
-    `kept` segments stay, with the rows of `tombstones`, by segment name, no longer counting; the rows of each
-    of `sources` become a new segment, which is searched exactly when it has at most `most_exact`.
+    `kept` segments stay, with `tombstones` on their dead rows, by segment name. The rows of each of `sources` become a
+    new segment, which is searched exactly if it has at most `most_exact` rows.
     """
 
     kept: list[SegmentRecord]
@@ -43,13 +42,13 @@ class Change:
 
     @property
     def most_memory(self) -> int:
-        """Bytes that all segments take at the most: the new ones if they are searched exactly."""
+        """Upper bound of the memory of all segments in bytes: as if the new ones were searched exactly."""
         exact = sum(len(source) for source in self.sources) * self.dim * 4
         return sum(record.memory for record in self.kept) + exact
 
     @property
     def live(self) -> int:
-        """How many rows there are then, at the most: some that are new may be rejects."""
+        """Upper bound of the live rows after the change: some new ones may be rejects."""
         return sum(record.live for record in self.kept) + sum(len(source) for source in self.sources)
 
 
@@ -60,10 +59,10 @@ def change_of(
     segments: Sequence[Segment],
     settings: IndexSettings,
 ) -> Change:
-    """The change that the rows of newer runs make. `touched` are all ids of these runs, deleted ones too.
+    """The change made by the rows of newer runs. `touched` are all ids of these runs, including deleted ones.
 
-    Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed:
-    then all of them become an approximate one.
+    Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed.
+    Then all of them become one approximate segment.
     """
     for segment in segments:
         gone = segment.positions(touched)
@@ -86,7 +85,7 @@ def _merging(
     segments: Sequence[Segment],
     settings: IndexSettings,
 ) -> Change:
-    """The change that makes one of the segments of these numbers, and takes what changed `along` into it."""
+    """The change that merges the segments of these numbers into one, with the changed rows if they go `along`."""
     together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
     apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
     if along and together:
@@ -116,38 +115,25 @@ class Concatenated:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """As `unify` makes it."""
+        """The unified schema of the sources, see `unify`."""
         return unify([source.schema for source in self.sources])
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
-        """One source after the other."""
+        """The rows of one source after the other."""
         for source in self.sources:
             for batch in source.embedded():
                 yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
 
 
 def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows) -> pa.Array[Any]:
-    """All ids of some runs: of the rows that are the newest, `changed`, and of the deletes."""
+    """All ids of some runs: those of their newest rows, `changed`, and those of their deletes."""
     deleted = LiveRows.of_files(storage, [run.deletes for run in runs if run.deletes])
     parts = [rows.read(["image_id"]) for rows in (deleted, changed)]
     return pa.concat_tables(parts).column("image_id").combine_chunks()
 
 
 def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
-    """The queries that a version was measured with."""
+    """The held-out queries with which a version was measured."""
     path = f"index/{manifest.version}/{QUERIES_FILE}"
     local = collection.storage.local_path(path) or cache / path
     return HeldOut.read(local)
-
-
-def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
-    """As one Arrow file: `segment` (string) and `position` in it (int64)."""
-    names = np.repeat(list(tombstones), [len(positions) for positions in tombstones.values()])
-    table = pa.table(
-        {
-            "segment": pa.array(names.tolist(), pa.string()),
-            "position": pa.array(np.concatenate([*tombstones.values(), np.empty(0, np.int64)]), pa.int64()),
-        }
-    )
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)

@@ -1,4 +1,4 @@
-"""The file of a segment's exact vectors: a flat index to faiss, which maps it; written as a stream, read in blocks."""
+"""The file of a segment's exact vectors, a flat faiss index: written as a stream, read in blocks, mapped by faiss."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from index.exact import Vectors
 
-_RUN = 8  # vectors of a sample that are read at once
+_RUN = 8  # consecutive vectors that a sample reads at once
 _HEADER = 45  # bytes before the vectors
 
 
 class VectorFile:
-    """Vectors read by their place in the file, which stays open when its name is gone. Thread-safe.
+    """Reads vectors by their place in the file, which stays open if it is unlinked. Thread-safe.
 
-    Read, not mapped: a pass over all must not fill the memory, and a sample not bring the pages around it along.
+    It reads and does not map: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
     OSError when the file ends too early.
     """
 
@@ -31,7 +31,7 @@ class VectorFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def blocks(self, rows: int = 32_768) -> Iterator[Vectors]:
-        """All vectors, `(rows, dim)` float32, each block in the memory of the one before."""
+        """All vectors in blocks, `(rows, dim)` float32; each block reuses the memory of the one before."""
         block = np.empty((min(rows, self._ntotal), self._dim), np.float32)
         for start in range(0, self._ntotal, rows):
             part = block[: self._ntotal - start]
@@ -50,7 +50,7 @@ class VectorFile:
         return sample[: min(size, end)]
 
     def _read(self, vectors: Vectors, start: int) -> None:
-        """Fill `(n, dim)` with the vectors from a position on."""
+        """Fill `vectors`, `(n, dim)`, from a position on."""
         left = vectors.data.cast("B")
         offset = _HEADER + start * 4 * self._dim
         while left:
@@ -62,9 +62,9 @@ class VectorFile:
 
 
 def flat_header(dim: int, ntotal: int) -> bytes:
-    """What faiss writes ahead of the vectors of a flat index; so they can be streamed, not held in memory.
+    """The header that faiss writes before the vectors of a flat index, so that they can be streamed to the file.
 
-    Its last field is the number of floats to come; the third is that of vectors (`write_index_header` in faiss).
+    Its last field is the number of floats, its third that of vectors (`write_index_header` in faiss).
     """
     header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
     header[8:16] = ntotal.to_bytes(8, "little")

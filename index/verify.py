@@ -1,14 +1,11 @@
-"""Opens index versions, once their files have been found to be those that the manifest names."""
+"""Opens index versions after checking their files against the manifest."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from index.choose import exact_rows
 from index.collection import Collection
@@ -20,51 +17,42 @@ from index.records import SegmentRecord, VersionManifest
 from index.segment import ANN, Segment
 from index.segments import Segments
 from index.storage import Storage
+from index.tombstones import read_tombstones
 
 _TRIES = 3
-_DOWNLOADS = 8  # one does not fill a line, and each holds a few megabytes
-
-TOMBSTONES = "tombstones.arrow"
-"""Rows of older segments that no longer count: `segment` (string) and `position` in it (int64)."""
+_DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
 
 
 def open_segments(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True) -> Segments:
     """Check every file of a version, then map its segments, in the manifest's order.
 
-    Files of a bucket are put into the folder `cache` first, from those that this machine keeps (`index.file_cache`).
-    DamagedVersionError names a file that is missing, truncated or altered, and the other versions; without `verify`
-    altered bytes go unseen, for an update that opens the version that it builds on.
+    Files of a bucket are first put into the folder `cache`, through this machine's file cache (`index.file_cache`).
+    DamagedVersionError names a file that is missing, truncated or altered, and the other versions. Without `verify`
+    altered bytes are not noticed; this is for an update, which opens the version that it builds on.
     """
     if not collection.storage.bucket:
-        _check(collection, manifest, collection.storage, verify=verify)
+        check_version(collection, manifest, verify=verify)
         return _mapped(collection.storage, manifest)
     for _ in range(_TRIES):
         copies = _copied(collection, manifest, cache, verify=verify)
         try:
             return _mapped(copies, manifest)
         except (DamagedVersionError, FileNotFoundError):
-            # On another disk than the cache they are links, and another process may just have made room there.
+            # On another disk than the cache's they are links; another process may just have removed their targets.
             if all((cache / path).is_file() for path in version_files(manifest)):
                 raise
     raise too_small(FileCache.of_environment().folder)
 
 
 def _mapped(storage: Storage, manifest: VersionManifest) -> Segments:
-    return Segments(
-        [
-            _open_segment(storage, manifest, record, tombstones)
-            for record, tombstones in zip(manifest.segments, _tombstones(storage, manifest), strict=True)
-        ]
-    )
+    dead = read_tombstones(storage, manifest)
+    opened = zip(manifest.segments, dead, strict=True)
+    return Segments([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
 
 
 def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
     """DamagedVersionError when a file of a version is not as its manifest says; see `open_segments`."""
-    _check(collection, manifest, collection.storage, verify=verify)
-
-
-def _check(collection: Collection, manifest: VersionManifest, storage: Storage, *, verify: bool) -> None:
-    damage = first_damage(storage, version_files(manifest), verify=verify)
+    damage = first_damage(collection.storage, version_files(manifest), verify=verify)
     if damage:
         path, problem = damage
         raise DamagedVersionError(
@@ -82,7 +70,7 @@ def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, v
 
     def copy(path: str) -> CollectionError | FileNotFoundError | None:
         target = cache / path
-        # Never over a file that is there: another version's segment may be mapped from it.
+        # An existing file is never replaced: another version's segment may be mapped from it.
         if target.is_file() and target.stat().st_size == files[path].size:
             return None
         try:
@@ -94,23 +82,9 @@ def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, v
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
         errors = [error for error in pool.map(copy, files) if error]
     if errors:
-        _check(collection, manifest, collection.storage, verify=True)  # which says what is the matter with the bucket's
+        check_version(collection, manifest)  # its error names the bucket's damaged file
         raise errors[0]
     return Storage.open(cache)
-
-
-def _tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
-    """Positions that no longer count, for each segment."""
-    names = [segment.name for segment in manifest.segments]
-    if TOMBSTONES not in manifest.files:
-        return [np.empty(0, np.int64)] * len(names)
-    with storage.open_input(f"index/{manifest.version}/{TOMBSTONES}") as file:
-        table = pa.ipc.open_file(file).read_all()
-    segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
-    order = np.argsort(segment, kind="stable")
-    bounds = np.searchsorted(segment[order], np.arange(len(names) + 1))
-    positions = table["position"].to_numpy()[order]
-    return [positions[start:end] for start, end in pairwise(bounds)]
 
 
 def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
@@ -121,9 +95,9 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             parameters=record.parameters,
             tombstones=tombstones,
             exact_rows=exact_rows(manifest.settings, manifest.dim),
-            approximate=ANN in record.files,  # not whatever else may lie there, which nobody has verified
+            approximate=ANN in record.files,  # a file that the manifest does not list is not verified
         )
-    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, where sizes alone were checked
+    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked
         raise DamagedVersionError(
             f"index version {manifest.version} is damaged: {path} cannot be read; build it again with "
             "`likeness compact`",

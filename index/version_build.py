@@ -1,4 +1,4 @@
-"""Makes one version of an index: its segments, its tombstones, its queries, and what is measured with them."""
+"""Makes one index version: its segments, tombstones and held-out queries, and the measurements with them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from index.records import (
 )
 from index.segment_job import RowSource, SegmentJob
 from index.segments import Segments
-from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids, write_tombstones
-from index.verify import TOMBSTONES, check_version, open_segments
+from index.tombstones import TOMBSTONES, write_tombstones
+from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids
+from index.verify import check_version, open_segments
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
@@ -50,14 +51,14 @@ class VersionBuild:
         self.started = time.monotonic()
 
     def from_scratch(self) -> VersionManifest:
-        """All live rows, in segments of at most `segment_rows`."""
+        """Build from all live rows, in segments of at most `segment_rows`."""
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
             dim = self.runs[-1].model.dim
             options = choose(len(live), dim, self.settings)
-            # An index that was asked for is taken for all rows, one that was chosen where it can be trained.
+            # A requested index is used for all rows, a chosen one only for enough rows to train it.
             most_exact = 0 if self.settings.factory else FEWEST
             records = self._build_segments(live.split(self.settings.segment_rows), options, most_exact)
             _check_memory(records, self.settings)
@@ -70,14 +71,14 @@ class VersionBuild:
             return self._finish(draft, segments, held_out)
 
     def update(self, base: VersionManifest) -> VersionManifest:
-        """The base's segments with more tombstones, and new ones.
+        """Build from the base's segments, with more tombstones, and new segments.
 
-        DamagedVersionError when the base is damaged, FactoryError when no index fits what the collection has become.
+        DamagedVersionError when the base is damaged, FactoryError when no index fits the collection's new size.
         """
         new = [run for run in self.runs if run.run_id not in base.runs]
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
-            # Content is checked of what is written anew, and else whenever a version is opened to be searched.
+            # Only rewritten segments have their content checked here; the others are checked when a version is opened.
             check_version(self.collection, base.model_copy(update={"segments": []}))
             old = open_segments(self.collection, base, Path(cache), verify=False)
             touched = touched_ids(self.storage, new, changed)
@@ -85,7 +86,7 @@ class VersionBuild:
             kept = {record.name for record in change.kept}
             merged = [record for record in base.segments if record.name not in kept]
             check_version(self.collection, base.model_copy(update={"segments": merged}))
-            # Chosen anew: a collection that has outgrown exact scans must not be scanned for ever.
+            # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
             options = choose(change.live, base.dim, self.settings) if change.live else []
             records = [*change.kept, *self._build_segments(change.sources, options, change.most_exact)]
             if not records:
@@ -122,7 +123,7 @@ class VersionBuild:
         return [record for record in self.run_jobs(jobs) if record]
 
     def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option]) -> VersionManifest:
-        """A manifest of what is built, before it is measured."""
+        """The manifest of the built segments, without measurements."""
         return VersionManifest(
             version=self.version,
             base=None,
@@ -143,8 +144,8 @@ class VersionBuild:
         )
 
     def _finish(self, draft: VersionManifest, segments: Segments, held_out: HeldOut) -> VersionManifest:
-        """Measure, and write what makes the version complete: its manifest, last."""
-        # An update is to cost what the change costs, and all of its queries have judged most of it before.
+        """Measure, and write the remaining files; the manifest comes last and makes the version complete."""
+        # An update should cost what the change costs, and all of its queries have measured most of its rows before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
         queries = self._put(QUERIES_FILE, held_out.write)
         manifest = draft.model_copy(
@@ -159,7 +160,7 @@ class VersionBuild:
         return manifest
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
-        """One of the version's own files, written to a path that it is given."""
+        """Put one of the version's own files, which `write` writes to the path it gets."""
         home = f"index/{self.version}"
         with self.storage.scratch(home) as scratch:
             write(scratch / name)
@@ -168,7 +169,7 @@ class VersionBuild:
         return record
 
     def discard(self) -> None:
-        """Remove all that was written."""
+        """Remove all files written so far."""
         self.storage.delete(f"index/{self.version}")
         for entry in self.storage.list(SEGMENTS):
             if entry.name.startswith(f"{self.version}-"):
@@ -176,7 +177,7 @@ class VersionBuild:
 
     @contextmanager
     def _discarded_on_failure(self) -> Iterator[None]:
-        """The space of a version that failed is worth more than its remains. Who has lost the lease removes nothing."""
+        """Free the space of a version that failed. Without the lease nothing is removed."""
         try:
             yield
         except LeaseError:
@@ -187,7 +188,7 @@ class VersionBuild:
 
 
 def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
-    """FactoryError when what was chosen takes more than was foretold, or what was kept more than is allowed now."""
+    """FactoryError when the chosen index takes more memory than estimated, or kept segments more than allowed now."""
     memory, limit = sum(record.memory for record in records), settings.max_memory
     if limit is not None and memory > limit:
         raise FactoryError(
@@ -197,9 +198,9 @@ def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> 
 
 
 def _reserved(collection: Collection) -> str:
-    """A number that no version ever had, with its folder begun, so that no other build takes it.
+    """A number that no version ever had. Its folder is created, so that no other build takes it.
 
-    What builds that were killed left behind is for `prune` to remove.
+    `prune` removes what killed builds have left.
     """
     folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
     numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]

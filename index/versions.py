@@ -1,4 +1,4 @@
-"""What operators do with index versions: list them, promote one, go back, serve the last good one, prune old ones."""
+"""What operators do with index versions: list them, promote one, go back, serve the last good one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from index.search import Searcher
 from index.verify import check_version
 
 NOT_GOOD = (DamagedVersionError, RecallTooLowError, RolledBackError)
-"""Why a version is not gone back to."""
+"""Errors that say why a version is not good enough to go back to."""
 
 OpenVersion = Callable[[Collection, str | None], Searcher]
-"""As `Searcher.open`."""
+"""A function like `Searcher.open`."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 class Version:
     """A complete version. `manifest` is None, and `damage` says why, when it cannot be read.
 
-    `rolled_back`: somebody went back from it, or chose another while it was built, and it was not promoted since.
+    `rolled_back`: there was a rollback from it, or another version was chosen during its build, and it was not promoted
+    since.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class RolledBack:
-    """The version that is live now, the one before, and why those in between were passed over."""
+    """The version that is live now, the one that was live before, and why versions in between were passed over."""
 
     manifest: VersionManifest
     before: str
@@ -46,7 +47,7 @@ class RolledBack:
 
 
 def list_versions(collection: Collection) -> list[Version]:
-    """Every complete version, oldest first. Manifests alone are read."""
+    """Every complete version, oldest first. Reads manifests only."""
     try:
         current = collection.current()
     except DamagedVersionError as error:
@@ -56,7 +57,7 @@ def list_versions(collection: Collection) -> list[Version]:
 
 
 def live_manifest(collection: Collection) -> VersionManifest | None:
-    """The manifest of the live version. None where there is none; a warning says so where it cannot be read."""
+    """The manifest of the live version; None if there is none, or (with a warning) if it cannot be read."""
     try:
         current = collection.current()
         return collection.read_version(current) if current else None
@@ -97,7 +98,7 @@ def rollback(collection: Collection) -> RolledBack:
         except NOT_GOOD as error:
             skipped[name] = str(error)
             continue
-        # First: a rollback that is cut short is repeated, and the next one must not come back to this version.
+        # First, because a rollback that was cut short is repeated, and must not come back to this version.
         pass_over(collection, before)
         collection.promote(name, before)
         return RolledBack(manifest=manifest, before=before, skipped=skipped)
@@ -109,10 +110,10 @@ def rollback(collection: Collection) -> RolledBack:
 
 
 def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.open) -> Searcher:
-    """The live version; where that is damaged, the newest good one before it, with a warning that names the file.
+    """The live version; if that is damaged, the newest good one before it, with a warning that names the file.
 
-    Where CURRENT itself cannot be read, the newest good version. DamagedVersionError, of the live version, when none is
-    good; EmptyCollectionError when there is none at all.
+    If CURRENT itself cannot be read, the newest good version. DamagedVersionError of the live version when none is
+    good; EmptyCollectionError when there is no version.
     """
     try:
         return open_version(collection, None)
@@ -131,21 +132,23 @@ def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.
 
 
 def pass_over(collection: Collection, version: str) -> None:
-    """Remember that somebody chose another version than this one: nothing goes to it unless it is promoted."""
+    """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
     collection.storage.write_atomic(_mark(version), f"{datetime.now(UTC).isoformat()}\n".encode())
 
 
 def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
-    """The manifest of a version that is whole, meets the recall that was asked for and was not rolled back.
+    """The manifest of a version whose files are whole, whose recall meets its target, and that was not rolled back.
 
-    One of NOT_GOOD says why it is not; without `verify` altered bytes go unseen.
+    Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
     """
     manifest = collection.read_version(version)
     if _was_rolled_back(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
-    reached, target = manifest.recall["10"], manifest.settings.target_recall
-    if reached < target:
-        raise RecallTooLowError(f"index version {version} has a recall@10 of {reached}, below its target of {target}")
+    if manifest.below_target:
+        raise RecallTooLowError(
+            f"index version {version} has a recall@10 of {manifest.recall['10']}, below its target of "
+            f"{manifest.settings.target_recall}"
+        )
     check_version(collection, manifest, verify=verify)
     return manifest
 
@@ -166,7 +169,7 @@ def _version(collection: Collection, name: str, *, live: bool) -> Version:
 
 
 def _mark(version: str) -> str:
-    """The file whose presence says that a version was rolled back."""
+    """The file whose presence marks a version as rolled back."""
     return f"index/{version}/rolled_back"
 
 
@@ -180,7 +183,7 @@ def _older(collection: Collection, version: str | None) -> Iterator[str]:
 
 
 def live_version(collection: Collection) -> str | None:
-    """The number of the live version; None where there is none, or CURRENT cannot be read."""
+    """The number of the live version; None if there is none, or if CURRENT cannot be read."""
     try:
         return collection.current()
     except DamagedVersionError:

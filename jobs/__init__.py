@@ -1,1 +1,1 @@
-"""Jobs: a source of images becomes a collection that can be searched."""
+"""Jobs: turn a source of images into a searchable collection."""

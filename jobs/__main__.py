@@ -1,14 +1,14 @@
-"""Where `likeness` begins: Ctrl-C while Python loads the command line, which takes a second or two, ends it quietly."""
+"""Entry point of `likeness`: Ctrl-C ends it quietly, even while Python loads the command line (a second or two)."""
 
 import os
 import signal
 
 
 def main() -> None:
-    """Load the command line and run it. A process that is interrupted meanwhile exits with 130."""
-    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and is not started to ignore Ctrl-C
+    """Load the command line and run it. A process that is interrupted while it loads exits with 130."""
+    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # False if it was started to ignore Ctrl-C
     if heeds:
-        # At once, for nothing is begun yet: an exception would come up in some module that is half loaded.
+        # At once, since nothing has begun: an exception would surface in some half-loaded module.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from jobs import cli
 

@@ -1,4 +1,4 @@
-"""From plans to rows on disk: on Ray where something is to embed, without it where nothing is."""
+"""From plans to rows on disk, on Ray if there are images to embed, else without it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,12 +24,12 @@ def carry_out(
     load: ModelSource,
     crop: CropSpec | None,
 ) -> list[Written]:
-    """Write the rows of each plan, on one Ray; `jobs.commit` makes them count. `crop` None: nothing is to embed.
+    """Write the rows of each plan, on one Ray cluster; `jobs.commit` makes them live. `crop` None: nothing to embed.
 
-    Raises what `jobs.embed.write` raises, and `JobError` for a cluster that cannot be had.
+    Raises what `jobs.embed.write` raises, and `JobError` for a cluster that cannot be joined or started.
     """
     if crop is None:
-        # A run that was stopped between its last block and its commit has nothing left for Ray to do.
+        # A run that was stopped between its last block and its commit needs no Ray.
         return [
             Written(
                 plan=plan,
@@ -39,7 +39,7 @@ def carry_out(
             )
             for plan in plans
         ]
-    # Imported late: Ray takes seconds, which a mistake in the request should not cost.
+    # Imported late: a mistake in the request should not cost the seconds that Ray takes.
     from jobs.cluster import Pool, ray_cluster
     from jobs.embed import write
 
@@ -76,6 +76,6 @@ def carry_out(
 
 
 def _decode_threads(todo: pa.Table) -> int:
-    """Threads of a decode task: for local files one reads while the other decodes; the network has to be waited for."""
+    """Threads of a decode task: for local files two (one reads, the other decodes), more to wait for the network."""
     remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
     return 16 if pc.any(remote).as_py() else 2

@@ -58,7 +58,7 @@ def main() -> None:
     """
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)
-    # systemd and Kubernetes stop a process so: it ends as with Ctrl-C.
+    # systemd and Kubernetes stop a process with SIGTERM: it ends as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
@@ -86,7 +86,7 @@ def _fail(error: object, code: int) -> None:
 
 
 def _settings_message(error: ValidationError) -> str:
-    """Options are checked by typer, so what is wrong here came from the environment."""
+    """The message for invalid settings. Typer checks options, so an error here comes from the environment."""
     wrong = [(".".join(map(str, e["loc"])), e["msg"], e["input"]) for e in error.errors()]
     return "; ".join(f"LIKENESS_{name.upper()}: {message}, got {value!r}" for name, message, value in wrong)
 
@@ -100,13 +100,14 @@ def search(
         typer.Option(help="The id of an image of the collection instead; may be repeated."),
     ] = None,
     unlike: Annotated[
-        list[str] | None, typer.Option(help="Beside --like: the id of an image that matches are to be unlike.")
+        list[str] | None, typer.Option(help="With --like: the id of an image that matches should be unlike.")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
     min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
     distinct: Annotated[
-        float | None, typer.Option(min=-1, max=1, help="Show one image of those whose cosine is so high: 0.98, say.")
+        float | None,
+        typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98."),
     ] = None,
     where: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
@@ -126,7 +127,7 @@ def search(
     if [query is not None, text is not None, bool(like)].count(True) != 1:
         raise UsageError("expected one of a picture, --text and --like")
     if unlike and not like:
-        raise UsageError("--unlike goes with --like: name an image that matches are to be like as well")
+        raise UsageError("--unlike goes with --like: also name an image that matches should be like")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
     options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, where=parse_where(where))
@@ -135,7 +136,7 @@ def search(
     else:
         with console.status("loading the index and the model"):
             settings = ServeSettings(**given(collection=collection, model=model and model_named(model)))
-            # What is typed on one's own command line may name local files and private hosts.
+            # A query typed on the user's own command line may name local files and private hosts.
             service = build_service(settings, query_policy=FetchPolicy())
         by = service.search_by_text if query is None else service.search_by_url
         matches = by(query or text or "", k, **options).matches
@@ -146,7 +147,7 @@ def search(
 
 
 def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
-    """Needs no model, and loads none."""
+    """Search by images of the collection, without loading a model."""
     from index.versions import open_last_good
 
     with console.status("loading the index"):
@@ -182,7 +183,7 @@ def demo(
     run_embed(EmbedRequest(source=str(pictures), collection=str(collection), load=load), console)
     build_and_show(Collection.open(str(collection)))
     port = _free_port(port)
-    # The tour's URL query names this very server.
+    # The tour's URL query names this server itself.
     settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
     with running(create_app(build_service(settings), limits=settings.limits()), port=port) as url:
         example = gallery.exhibits[0]
@@ -194,7 +195,7 @@ def demo(
 
 
 def _free_port(wanted: int) -> int:
-    """The wanted port, or another where that one is taken or 0."""
+    """The wanted port, or a free one if that is taken or 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

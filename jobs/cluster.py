@@ -1,4 +1,4 @@
-"""Ray for a job: a cluster of one on this machine, or one that is there already."""
+"""Ray for a job: a new cluster on this machine, or an existing one."""
 
 import logging
 import math
@@ -17,11 +17,11 @@ from jobs.errors import JobError
 from jobs.ray_init import init
 
 DECODE_MEMORY = 2**30
-"""Bytes that a decode task may take; without a figure Ray's memory monitor kills and retries for ever."""
+"""Bytes that a decode task may take; without a figure Ray's memory monitor kills and retries tasks for ever."""
 
 _DECODE = {"CPU": 1.0, "memory": float(DECODE_MEMORY)}
 
-_ACCELERATOR = "accelerator_type:"  # with which Ray names a kind of GPU among the resources of a node
+_ACCELERATOR = "accelerator_type:"  # Ray's prefix for a kind of GPU in a node's resources
 
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
@@ -30,7 +30,7 @@ _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipelin
 def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     """Connect to the cluster at `address`, or start one here and stop it at the end.
 
-    Workers' output is shown with `verbose` alone; their exceptions reach the driver either way.
+    Workers' output is shown only with `verbose`; their exceptions reach the driver either way.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not verbose:
@@ -67,7 +67,7 @@ def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
 
 @contextmanager
 def _native_stderr_muted() -> Iterator[None]:
-    """Ray's C++ side warns on the terminal of what Ray Data does by design. Python's own stderr still shows."""
+    """Hides warnings of Ray's C++ side about what Ray Data does by design. Python's own stderr is still shown."""
     python_stderr = sys.stderr
     original = os.dup(2)
     with Path(os.devnull).open("w") as nowhere, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
@@ -83,10 +83,10 @@ def _native_stderr_muted() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How many embedding actors, (least, most), and what each reserves beside its CPU.
+    """How many embedding actors, (least, most), and what each reserves besides its CPU.
 
-    `num_gpus` may be a share of one, of some `accelerator_type`; `resources` are a cluster's own, by name; `memory` is
-    host memory in bytes.
+    `num_gpus` may be a share of one, and of an `accelerator_type`; `resources` are a cluster's own, by name; `memory`
+    is host memory in bytes.
     """
 
     actors: tuple[int, int] = (1, 1)
@@ -97,7 +97,7 @@ class Pool:
 
     @property
     def reserved(self) -> dict[str, Any]:
-        """For Ray, of one actor."""
+        """Ray's options for one actor."""
         return {
             "num_cpus": 1,
             "num_gpus": self.num_gpus or None,
@@ -116,13 +116,13 @@ class Pool:
         resources: Mapping[str, float] | None = None,
         memory: int = 0,
     ) -> "Pool":
-        """What was asked for; else an actor wherever the GPUs or `resources` of a node of the connected cluster
-        have room for one, or one a node where it needs neither.
+        """The requested actors; by default as many as the nodes' GPUs or `resources` have room for, or
+        one for each node if an actor needs neither.
 
-        Raises `JobError` for what the cluster cannot hold: Ray would wait for it for ever.
+        Raises `JobError` for actors that the cluster cannot hold: Ray would wait for ever.
         """
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        # Not where the resources stand for another kind of device, on nodes without GPUs.
+        # Not if the resources stand for another kind of device, on nodes without GPUs.
         able = [node for node in nodes if all(node.get(name, 0) >= need for name, need in (resources or {}).items())]
         share = (1.0 if any(node.get("GPU", 0) >= 1 for node in able) else 0.0) if num_gpus is None else num_gpus
         pool = cls(num_gpus=share, accelerator_type=accelerator_type, resources=resources or {}, memory=memory)
@@ -146,7 +146,7 @@ class Pool:
         return replace(pool, actors=actors)
 
     def lacking_now(self) -> str | None:
-        """What to say where others hold so much of the cluster at the moment that this job has to wait for them."""
+        """A message if others now hold so much of the cluster that this job has to wait for them, else None."""
         free = ray.available_resources()  # type: ignore[no-untyped-call]
         needs = {name: need + _DECODE.get(name, 0.0) for name, need in {"memory": 0.0, **self._needs}.items()}
         short = {name: need for name, need in needs.items() if free.get(name, 0.0) < need}
@@ -159,8 +159,8 @@ class Pool:
 
     @property
     def _needs(self) -> dict[str, float]:
-        """Of one actor, as Ray counts it; what it does not need is left out."""
-        # Any number of actors may share in an accelerator of a kind: Ray itself takes so little of it.
+        """The needs of one actor, as Ray counts them, without those that are zero."""
+        # Any number of actors may share a kind of accelerator: Ray itself takes so little of that resource.
         kind = {f"{_ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
         needs = {"CPU": 1.0, "GPU": self.num_gpus, "memory": float(self.memory), **self.resources, **kind}
         return {name: need for name, need in needs.items() if need}
@@ -183,7 +183,7 @@ def _rooms(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> 
 def _most_beside_decoding(
     nodes: Sequence[Mapping[str, float]], rooms: Sequence[int], needs: Mapping[str, float]
 ) -> float:
-    """How many actors leave some node room for decoding, wherever Ray puts them. With more, a job may wait for ever."""
+    """How many actors leave some node room for decoding, wherever Ray puts them. More could block a job for ever."""
 
     def decodes(node: Mapping[str, float], actors: int) -> bool:
         return all(node.get(name, 0.0) - actors * needs.get(name, 0.0) >= need for name, need in _DECODE.items())
@@ -196,7 +196,7 @@ def _most_beside_decoding(
 
 
 def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, float]]) -> str:
-    """What to say where no node has so much of something."""
+    """The message for a need that no node can meet."""
     if name.startswith(_ACCELERATOR):
         kinds = sorted(
             {kind.removeprefix(_ACCELERATOR) for node in nodes for kind in node if kind.startswith(_ACCELERATOR)}

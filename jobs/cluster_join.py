@@ -1,4 +1,4 @@
-"""Joins a Ray cluster that is there already, and brings the code of this process along for its workers."""
+"""Joins an existing Ray cluster, and sends the code of this process to its workers."""
 
 import os
 import re
@@ -17,10 +17,10 @@ _OURS = Path(__file__).resolve().parents[1]
 
 
 def shipped_code() -> dict[str, Any]:
-    """The `runtime_env` by which workers import this very code, whatever their image holds of it.
+    """The `runtime_env` with which workers import this process's code, whatever their image holds of it.
 
-    Ray sends the folders once for each state of their files, the demo model's among them (5 MB), and without what
-    Python compiled. What the code needs, torch and faiss say, is a matter of the image: gigabytes, and per machine.
+    Ray sends the folders, including the demo model (5 MB) and without compiled Python files, once for each state of
+    their files. Dependencies such as torch and faiss have to be in the image: they are gigabytes, and per machine.
     """
     return {
         "py_modules": [str(_OURS / name) for name in _PACKAGES],
@@ -29,9 +29,9 @@ def shipped_code() -> dict[str, Any]:
 
 
 def join(address: str, **options: Any) -> None:
-    """Connect to the cluster at an address; `options` are those of `ray.init`. JobError where that cannot be."""
+    """Connect to the cluster at an address; `options` are those of `ray.init`. JobError when that fails."""
     try:
-        # Where nobody listens `ray.init` tries for two minutes and then exits without a word.
+        # If nobody listens there, `ray.init` tries for two minutes and then exits without a message.
         host, _, port = address.rpartition("://")[2].rpartition(":")
         if port.isdigit():
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -44,8 +44,8 @@ def join(address: str, **options: Any) -> None:
 
 
 def _working_dir(empty: str) -> dict[str, str]:
-    """Without one Ray puts the directory of this process before the code that travels: a node may hold another
-    Likeness there. A job that was submitted with one keeps it.
+    """An empty working directory. Without one, Ray puts this process's directory before the code that it sends, and a
+    node may hold another Likeness there. A job that was submitted with a working directory keeps that.
     """
     submitted = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     return {} if '"working_dir"' in submitted else {"working_dir": empty}
@@ -69,7 +69,7 @@ def _remedy(told: str) -> str:
 
 
 def lacking(error: BaseException) -> str | None:
-    """What to say of an error of a worker that lacks a package; None for other errors."""
+    """The message for a worker's error about a missing package; None for other errors."""
     found = re.search(r"No module named '([^'.]+)", str(error))
     if found is None:
         return None

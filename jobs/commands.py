@@ -55,7 +55,7 @@ def embed(
     address: AddressOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
 ) -> None:
-    """Embed images into a collection, and index it. Run it again to go on after a crash, or to add what is new.
+    """Embed images into a collection, and index it. Run it again to continue after a crash, or to add new images.
 
     Example: `likeness embed photos/ my-collection --model demo`
     """

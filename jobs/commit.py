@@ -26,11 +26,11 @@ class Written:
 
 
 def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> list[str]:
-    """Check that every listed image is accounted for once, and publish the runs when all are good. Returns their ids.
+    """Check that every listed image is accounted for once, and publish the runs if all are good. Returns their ids.
 
-    A run in which nothing came but what could not be fetched before either stays unfinished: with one host that is
-    down, each night would else make an index version like the last, and old ones be removed for it. Raises `JobError`,
-    or `TooManyRejectsError`, with all of them left unfinished.
+    A run that only failed again on images that failed last time is not published; otherwise a host that is down would
+    cause an identical index version every night, and older ones would be removed for it. Raises `JobError` or
+    `TooManyRejectsError`; all runs then stay unfinished.
     """
     collection.check_lease()
     manifests = [_checked(collection, each, max_reject_rate) for each in written]
@@ -46,7 +46,7 @@ def commit(collection: Collection, written: Sequence[Written], max_reject_rate: 
 
 
 def _checked(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest | None:
-    """The manifest of a run that may be published, as yet without its deletes; None where it would change nothing."""
+    """The manifest of a run that may be published, without its deletes as yet; None if it would change nothing."""
     plan, run, report = written.plan, written.run, written.report
     rows = fold(collection, written.files)
     missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
@@ -84,7 +84,7 @@ def _checked(collection: Collection, written: Written, max_reject_rate: float) -
 
 
 def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
-    """Whether all are to be tried again, as their live rows say already."""
+    """Whether all rows are retryable failures, and their live rows were too."""
     before = live.take(pc.index_in(rows["image_id"], live["image_id"]))
     same = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(rows["uri"], before["uri"]))
     return pc.all(same, skip_nulls=False).as_py() is True

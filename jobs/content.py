@@ -1,4 +1,4 @@
-"""The content of pictures by its hash, read in this process: no model is needed to know that nothing is new in them."""
+"""Hashes of pictures' content, read in this process: unchanged content needs no model."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher, FetchPolicy
+from index.rows import TEXT
 
 UNREADABLE: Final = ""
-"""Stands for the hash of what will not be there when it is asked for again; it is no content's."""
+"""In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
 
 _THREADS = 16  # reading waits for disks and networks, and hashing lets other threads run
 
 
 def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
-    """SHA-256 of each picture's bytes in hex; null where they cannot be read now, `UNREADABLE` where never."""
+    """SHA-256 of each picture's bytes in hex; null if they cannot be read now, `UNREADABLE` if never."""
     fetcher = Fetcher(FetchPolicy())  # the operator's own sources are trusted
 
     def hash_of(uri: str | None) -> str | None:
@@ -31,4 +32,4 @@ def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
             return None if error.retryable else UNREADABLE
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return pa.array(pool.map(hash_of, uris), pa.string())
+        return pa.array(pool.map(hash_of, uris), TEXT)

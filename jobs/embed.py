@@ -39,7 +39,7 @@ def write(
     pool: Pool,
     progress: Progress,
 ) -> Written:
-    """Write the rows of what is to do; nothing counts before `commit`. `LeaseLostError` once another job writes."""
+    """Write the rows of a plan's images, live only after `commit`. `LeaseLostError` once another job writes."""
     report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
     files = {file.path: file for file in plan.files}
@@ -52,11 +52,11 @@ def write(
             "attempt": attempt_name(plan.attempt),
         }
         for block in _blocks(plan.todo, crop, actor, options, pool):
-            if block.path not in files:  # Ray may tell of a block again that it tried again
+            if block.path not in files:  # Ray may report a retried block twice
                 files[block.path] = RowFile(path=block.path, rows=block.rows, size=block.size)
                 report.add(block)
             progress.advance(report)
-            collection.check_lease_lately()  # else a job that was taken over from would compute on to its end
+            collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
     return Written(plan=plan, run=run, files=list(files.values()), report=report)
 
 
@@ -69,7 +69,7 @@ def _blocks(
     context.print_on_execution_start = False
     decode = DecodeSettings(crop=crop, draft=options.draft, threads=options.decode_threads)
     least, most = pool.actors
-    # No more than a block in one: an actor reports at the end of all that one task gave it.
+    # At most one block per task: an actor reports only at the end of a task.
     step = min(DECODE_BATCH, options.block_size)
     slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
     rows = (
@@ -103,7 +103,7 @@ def _blocks(
 
 
 def _innermost(error: Exception) -> str:
-    """The last line of a remote traceback that names an exception which is not Ray's own; Ray wraps it in several."""
+    """The last line of a remote traceback with an exception that is not Ray's own; Ray wraps it in several others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
     return (named or lines)[-1]

@@ -20,7 +20,7 @@ class UsageError(JobError):
 
 
 class SpecError(JobError):
-    """A job's file cannot be read, or says something else than a job's file may."""
+    """A job's file cannot be read, or its content is not valid."""
 
 
 class SourceError(JobError):
@@ -28,7 +28,7 @@ class SourceError(JobError):
 
 
 class EmptySourceError(SourceError):
-    """The source is there and holds no images, or is a prefix of a bucket under which nothing lies."""
+    """The source exists but holds no images, or is a prefix of a bucket without objects."""
 
 
 class TooManyMissingError(JobError):

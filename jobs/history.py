@@ -1,4 +1,4 @@
-"""What became of the runs of a job, kept in the collection that they are about."""
+"""The outcomes of a job's runs, kept in the job's collection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from index.records import Record
 from index.storage import Storage
 
 KEPT = 200
-"""Runs that are remembered, beside the last success of each source: half a year of nights."""
+"""Runs that are kept, besides the last success of each source: half a year of nights."""
 
 _SHOWN = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
 
@@ -63,7 +63,7 @@ class JobRun(Record):
         )
 
     def end(self, outcome: Outcome, message: str | None = None, **fields: Any) -> JobRun:
-        """The same run, over."""
+        """The same run with its outcome."""
         changes = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message, **fields}
         return self.model_copy(update=changes)
 
@@ -76,7 +76,7 @@ class JobRun(Record):
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str]:
-    """What a job came to that ended with an error, and the message of it, without credentials."""
+    """The outcome of a job that ended with an error, and its message, without credentials."""
     message = without_secrets(str(error)) or type(error).__name__
     if isinstance(error, LeaseError):
         return "busy", message
@@ -84,9 +84,9 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str]:
 
 
 def save(storage: Storage, run: JobRun) -> None:
-    """Write a run down, over what was written of it before, and forget the oldest.
+    """Record a run, replacing its earlier record, and remove the oldest runs.
 
-    The last success of each source stays: for how long a job has failed has to be known however long that is.
+    The last success of each source stays, to show for how long a job has failed, no matter how long that is.
     """
     storage.write_atomic(f"{HISTORY}/{run.id}.json", run.to_bytes())
     for old in _ids(storage)[:-KEPT]:
@@ -103,12 +103,12 @@ def save_output(storage: Storage, run_id: str, output: str) -> None:
 
 
 def read_output(storage: Storage, run_id: str) -> str:
-    """What a run printed. FileNotFoundError where it was not kept: only `likeness schedule` does."""
+    """The output of a run. FileNotFoundError if it was not kept: only `likeness schedule` keeps it."""
     return storage.read(f"{HISTORY}/{run_id}.log").decode(errors="replace")
 
 
 def last_runs(collection: Collection, count: int) -> list[JobRun]:
-    """The newest `count` runs, oldest first. What cannot be read is left out."""
+    """The newest `count` runs, oldest first, without unreadable ones."""
     runs = [_read(collection.storage, run_id) for run_id in _ids(collection.storage)[-count:]]
     return [run for run in runs if run]
 
@@ -120,7 +120,7 @@ def last_success(storage: Storage, source: str) -> JobRun | None:
 
 
 def facts(collection: Collection, runs: Sequence[JobRun]) -> list[dict[str, Any]]:
-    """Runs for programs. One without an end that holds no lease is `unfinished`: it still lists, or has crashed."""
+    """Runs for programs. A run without an end or a lease is `unfinished`: it is still listing, or has crashed."""
     writer = holder(collection.storage)
     shown = []
     for run in runs:
@@ -148,7 +148,7 @@ def runs_table(shown: Sequence[dict[str, Any]]) -> Table:
 
 
 def _read(storage: Storage, run_id: str) -> JobRun | None:
-    """None for what another process forgets at this moment, or somebody altered: no reason to hide the others."""
+    """The run; None if another process is removing it, or if it was altered: the others are still shown."""
     try:
         return JobRun.from_bytes(storage.read(f"{HISTORY}/{run_id}.json"))
     except (FileNotFoundError, ValueError):

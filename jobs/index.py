@@ -1,11 +1,8 @@
-"""Where the segments of an index are built: in this process, or as tasks of Ray."""
+"""Builds the segments of an index in this process, or as Ray tasks."""
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
-import rich.progress
 from rich.console import Console
 
 from index.build import run_here
@@ -13,13 +10,14 @@ from index.live import LiveRows
 from index.records import SegmentRecord
 from index.segment_job import SegmentJob
 from index.version_build import RunJobs
+from jobs.rate_bar import RateBar
 
 _WORTH_RAY = 500_000
 """Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
 
 
-def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) -> RunJobs:
-    """For `build_index`: segments as tasks of the cluster at `address`, or of one started here where that pays.
+def run_on_ray(address: str | None, console: Console) -> RunJobs:
+    """For `build_index`: builds segments as tasks of the cluster at `address`, or of one started here if it pays.
 
     The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
     for one, or workers die of it again and again.
@@ -28,48 +26,33 @@ def run_on_ray(address: str | None, console: Console, *, verbose: bool = False) 
     def run_jobs(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
         if not _worth_ray(jobs, address):
             return run_here(jobs)
-        # Imported late: Ray takes seconds, which a small index should not cost.
+        # Imported late: a small index should not cost the seconds that Ray takes.
         from jobs.cluster import ray_cluster
         from jobs.segment_tasks import build_on_cluster
 
-        with ray_cluster(address, verbose=verbose), SegmentBar(console, total=len(jobs)) as bar:
+        with ray_cluster(address, verbose=False), SegmentBar(console, total=len(jobs)) as bar:
             return build_on_cluster(jobs, bar.advance)
 
     return run_jobs
 
 
 def _worth_ray(jobs: Sequence[SegmentJob], address: str | None) -> bool:
-    # An update that merges reads segments that are open here, and pickled they would be copied whole.
+    # An update that merges reads segments that are open here; pickling would copy them whole.
     if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
         return False
     return address is not None or (len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY)
 
 
-class SegmentBar:
-    """A bar with segments, rows per second and time left."""
+class SegmentBar(RateBar):
+    """Segments, and rows per second."""
 
     def __init__(self, console: Console, total: int) -> None:
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("indexing"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("segments, {task.fields[rate]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("indexing", total=total, rate="starting workers")
-        self._rows = 0
-
-    def __enter__(self) -> Self:
+        super().__init__(console, "indexing", total, "segments, starting workers")
+        self._segments = self._rows = 0
         self._started = time.monotonic()
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
 
     def advance(self, job: SegmentJob) -> None:
         """Count a segment that is in place."""
+        self._segments += 1
         self._rows += job.rows
-        rate = self._rows / (time.monotonic() - self._started)
-        self._bar.update(self._task, advance=1, rate=f"{rate:,.0f} rows/s")
+        self.show(self._segments, f"segments, {self._rows / (time.monotonic() - self._started):,.0f} rows/s")

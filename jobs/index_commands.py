@@ -23,30 +23,30 @@ VersionArgument = Annotated[str, typer.Argument(help="Its six digits, as `likene
 def build_index(
     collection: CollectionArgument,
     target_recall: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Recall@10 below which no version goes live; 0.99 at first.")
+        float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; at first 0.99.")
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="What searching may keep in memory: 600MB, 2GiB, …; `none` for no limit.")
+        str | None, typer.Option(help="Memory that searching may use: 600MB, 2GiB, …; `none` for no limit.")
     ] = None,
     latency: Annotated[
-        float | None, typer.Option(min=0.001, help="An exact scan is preferred up to so many milliseconds; 5 at first.")
+        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to so many milliseconds; at first 5.")
     ] = None,
     factory: Annotated[
         str | None,
         typer.Option(
-            help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen. Of those that find inner "
-            "products and pass over rows: Flat, SQ, IVF and HNSW with them, with PCA or OPQ before and Refine after."
+            help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen. It must find inner "
+            "products and skip rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after."
         ),
     ] = None,
     segment_rows: Annotated[
-        int | None, typer.Option(min=1, help="The most images in a segment; a million at first.")
+        int | None, typer.Option(min=1, help="Maximum images in a segment; at first a million.")
     ] = None,
     promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
     address: AddressOption = None,
 ) -> None:
     """Bring the index of a collection up to date, measure it, and make it the live one.
 
-    What is not given stays as it was for the live version; where something else is given, all is built anew.
+    Options that are not given stay as they are for the live version. If any is changed, the whole index is rebuilt.
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
@@ -60,7 +60,7 @@ def build_index(
 
 
 def compact(collection: CollectionArgument, address: AddressOption = None) -> None:
-    """Build the index anew from all images, so that many small segments become one and nothing deleted is kept.
+    """Rebuild the index from all images, so that small segments are joined and deleted images are dropped.
 
     Example: `likeness compact my-collection`
     """
@@ -75,7 +75,7 @@ def build_and_show(
     rebuild: bool = False,
     address: str | None = None,
 ) -> None:
-    """Build with the live version's settings, `changes` apart; print what was considered and what was measured.
+    """Build with the live version's settings and `changes`; print the choice and the measurements.
 
     Large segments are built on the Ray cluster at `address`, or on one that is started here.
     """
@@ -87,7 +87,7 @@ def build_and_show(
     before = live_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
-        # A collection that its caller has for writing already stays so.
+        # If the caller already holds the lease, it is kept.
         with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
             run_jobs = run_on_ray(address, console)
             manifest = build.build_index(held, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
@@ -113,7 +113,7 @@ def _show_measured(manifest: VersionManifest) -> None:
 
 
 def versions(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
-    """List the versions of an index: which is live, and how well each answers.
+    """List the versions of an index: which one is live, and the recall and speed of each.
 
     Example: `likeness versions my-collection`
     """
@@ -137,16 +137,17 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
     opened = Collection.open(collection)
     with console.status(f"verifying {version}"):
         manifest = versions.promote(opened, version)
-    reached, target = manifest.recall["10"], manifest.settings.target_recall
-    if reached < target:
+    reached = manifest.recall["10"]
+    if manifest.below_target:
+        target = manifest.settings.target_recall
         console.print(f"[yellow]its recall@10 of {reached:.4f} is below the {target:g} that was asked for")
     console.print(f"index {version} is live: {manifest.ntotal:,} images, recall@10 {reached:.4f}")
 
 
 def rollback(collection: CollectionArgument) -> None:
-    """Make the version before the live one live again: the newest that is whole and answers well enough.
+    """Go back to the version before the live one: the newest that is whole and meets its target recall.
 
-    One that was rolled back before is passed over, unless it was promoted since.
+    Versions that were rolled back before are skipped, unless they were promoted since.
 
     Example: `likeness rollback my-collection`
     """
@@ -162,13 +163,13 @@ def rollback(collection: CollectionArgument) -> None:
 
 def prune(
     collection: CollectionArgument,
-    keep: Annotated[int, typer.Option(min=1, help="How many versions stay that are whole, the live one counted.")] = 3,
+    keep: Annotated[int, typer.Option(min=1, help="How many good versions to keep, including the live one.")] = 3,
     dry_run: DryRunOption = False,
     output: FormatOption = OutputFormat.table,
 ) -> None:
-    """Remove old versions of the index, the segments that only they had, and what unfinished jobs have left.
+    """Remove old versions of the index, the segments that only they had, and remains of unfinished jobs.
 
-    The live version and newer ones stay, and what the next job goes on with.
+    The live version and newer ones stay, and so do unfinished runs that the next job continues.
 
     Example: `likeness prune my-collection --keep 3 --dry-run`
     """
@@ -184,10 +185,10 @@ def prune(
 
 def duplicates(
     collection: CollectionArgument,
-    min_score: Annotated[float, typer.Option(min=-1, max=1, help="The cosine from which two images are alike.")] = 0.98,
+    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of two near-duplicates.")] = 0.98,
     output: FormatOption = OutputFormat.table,
 ) -> None:
-    """List groups of images that are all but the same, largest first.
+    """List groups of near-duplicate images, largest first.
 
     Example: `likeness duplicates my-collection --min-score 0.98`
     """

@@ -11,14 +11,14 @@ from jobs.history import JobRun, Outcome
 
 
 def write_metrics(path: str, run: JobRun, last_success: JobRun | None) -> None:
-    """Write the metrics of a run that is over, whole or not at all. OSError where the file cannot be written.
+    """Write the metrics of a finished run, atomically. OSError when the file cannot be written.
 
     `last_success` is this run, an earlier one of the same source, or none yet.
     """
     registry = CollectorRegistry()
 
     def gauge(name: str, text: str, values: Mapping[str, float] | float | None, label: str | None = None) -> None:
-        # Without the source two jobs of one collection would say the same series, which node_exporter refuses.
+        # Without the source two jobs of one collection would export the same series, which node_exporter refuses.
         labels = ["collection", "source", *([label] if label else [])]
         made = Gauge(f"likeness_job_{name}", text, labels, registry=registry)
         if isinstance(values, Mapping):

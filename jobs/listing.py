@@ -8,16 +8,16 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from index.rows import FIXED
+from index.rows import FIXED, TEXT
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
 _COLUMNS: dict[str, pa.DataType] = {
-    "image_id": pa.string(),
-    "uri": pa.string(),
+    "image_id": TEXT,
+    "uri": TEXT,
     "size": pa.int64(),
     "modified": pa.timestamp("us", tz="UTC"),
-    "etag": pa.string(),
+    "etag": TEXT,
 }
 LISTING = pa.schema(_COLUMNS)
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
@@ -62,11 +62,11 @@ def _plain(values: Column) -> Column:
     type_ = values.type
     if pa.types.is_dictionary(type_):
         return _plain(values.cast(type_.value_type))
-    if pa.types.is_null(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        return values.cast(pa.string())
+    if pa.types.is_null(type_) or pa.types.is_string(type_) or pa.types.is_string_view(type_):
+        return values.cast(TEXT)
     if pa.types.is_nested(type_):
         texts = [None if v is None else json.dumps(v, default=str, ensure_ascii=False) for v in values.to_pylist()]
-        return pa.array(texts, pa.string())
+        return pa.array(texts, TEXT)
     if isinstance(type_, pa.BaseExtensionType):
         return as_text(values)
     return values
@@ -75,5 +75,5 @@ def _plain(values: Column) -> Column:
 def as_text(values: Column) -> Column:
     """Strings of values of any type: as Arrow casts them, else as Python writes them (a UUID, say)."""
     if not isinstance(values.type, pa.BaseExtensionType) and not pa.types.is_nested(values.type):
-        return values.cast(pa.string())
-    return pa.chunked_array([pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())])
+        return values.cast(TEXT)
+    return pa.chunked_array([pa.array([None if v is None else str(v) for v in values.to_pylist()], TEXT)])

@@ -1,4 +1,4 @@
-"""Tells a webhook or a command what became of a run. What goes wrong here is logged, and fails no job."""
+"""Notifies a webhook or a command of a run's outcome. Errors here are logged, and fail no job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.spec import Notify, Target
 
 TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
-# Webhooks are posts, which are not retried by default: whoever listens may be told twice.
+# Webhooks are POST requests, which are not retried by default: a receiver may be notified twice.
 _RETRY = Retry(
     total=3,
     backoff_factor=1,
@@ -27,22 +27,22 @@ _RETRY = Retry(
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=None,
     raise_on_status=False,
-    respect_retry_after_header=False,  # which may ask for hours, in which the job does not end
+    respect_retry_after_header=False,  # it may ask for hours, during which the job would not end
 )
 
 logger = logging.getLogger(__name__)
 
 
 class _NotToldError(Exception):
-    """Why nobody was told, in words of our own: those of libraries have the address, and with it a secret."""
+    """Why a notification failed, in our own words: messages of libraries contain the address, and with it a secret."""
 
 
 def notify(targets: Notify, run: JobRun) -> None:
-    """Tell whoever is to be told of a run that is over. `busy` and `stopped` count as failures."""
+    """Send the notification for a finished run. `busy` and `stopped` count as failures."""
     target = targets.on_success if run.outcome == "succeeded" else targets.on_failure
     if target is None:
         return
-    # `text` is what chat services show of a message.
+    # Chat services show `text` as the message.
     body = json.dumps({"text": run.text, **run.model_dump(mode="json")}).encode()
     url = target.url and os.path.expandvars(target.url)
     try:
@@ -64,7 +64,7 @@ def _post(url: str, body: bytes) -> None:
         answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
     if answer.status_code >= 400:
         raise _NotToldError(f"it answered {answer.status_code}")
-    if answer.status_code >= 300:  # following one would turn the post into a get
+    if answer.status_code >= 300:  # following a redirect would turn the POST into a GET
         raise _NotToldError(f"it answered {answer.status_code}: expected the address that it redirects to")
 
 
@@ -85,7 +85,7 @@ def _run(target: Target, body: bytes) -> None:
 
 
 def _host(url: str) -> str:
-    """All of an address that is shown: the rest of it, user, path and query, may be a secret."""
+    """The only part of an address that is shown: user, path and query may be secret."""
     try:
         return urlsplit(url).hostname or "the webhook"
     except ValueError:
@@ -94,7 +94,7 @@ def _host(url: str) -> str:
 
 @contextmanager
 def _retries_unlogged() -> Iterator[None]:
-    """urllib3 logs the path, and what follows it, of whatever it tries again."""
+    """Mutes urllib3's log of retries, which has the path and query."""
     theirs = logging.getLogger("urllib3.connectionpool")
     level = theirs.level
     theirs.setLevel(logging.ERROR)

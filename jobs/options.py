@@ -1,4 +1,4 @@
-"""What the commands have in common: the terminal, options that several take, and how their texts are read."""
+"""Shared by the commands: the terminal, common options, and the parsing of their texts."""
 
 import json
 import math
@@ -19,14 +19,14 @@ DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
 console = Console()
 
-_LEAST_AMOUNT = 0.0001  # of which Ray counts multiples
+_LEAST_AMOUNT = 0.0001  # Ray counts in multiples of this
 
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
 
 def checked_amount(amount: object, name: str, *, least: float = 0) -> float:
-    """A share of one, or a whole number, which is what Ray takes of a resource. ValueError for others."""
+    """An amount of a resource as Ray takes it: a share of one, or a whole number. ValueError for others."""
     if (
         isinstance(amount, bool)
         or not isinstance(amount, int | float)
@@ -50,10 +50,10 @@ class OutputFormat(StrEnum):
 
 
 CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folder or bucket prefix.")]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="For people or for programs.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="A table for people, or JSON for programs.")]
 AddressOption = Annotated[
     str | None,
-    typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here, where it pays."),
+    typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays."),
 ]
 ModelOption = Annotated[
     str | None,
@@ -70,21 +70,21 @@ NumGpusOption = Annotated[
 ]
 ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
 ActorResourcesOption = Annotated[
-    str | None, typer.Option(help='What each actor takes of a cluster\'s own resources, as JSON: {"npu": 1}.')
+    str | None, typer.Option(help='Resources of the cluster\'s own for each actor, as JSON: {"npu": 1}.')
 ]
 AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
-BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: what a crash can cost.")]
+BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
 ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
 ]
-MovedModelOption = Annotated[str | None, typer.Option(help="Where the model is, if it has moved.")]
+MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that were given: the others must not hide what the environment says."""
+    """The options that were given: others must not override the environment."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -122,11 +122,11 @@ def parse_resources(text: str | None) -> dict[str, float]:
 
 
 def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
-    """Amounts that Ray takes of a cluster's own resources. ValueError for others."""
+    """Amounts of a cluster's own resources, as Ray takes them. ValueError for others."""
     if taken := sorted({"CPU", "GPU", "memory", "object_store_memory"} & set(amounts)):
         raise ValueError(
-            f"names {', '.join(taken)}: of these each actor takes what Likeness knows that it needs, and of GPUs what "
-            "--num-gpus (num_gpus) says"
+            f"names {', '.join(taken)}: Likeness sets CPU, memory and object store itself; use --num-gpus (num_gpus) "
+            "for GPUs"
         )
     return {name: checked_amount(amount, name, least=_LEAST_AMOUNT) for name, amount in amounts.items()}
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
+from index.errors import UnreachableError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
 from index.row_files import at_once
-from index.rows import newest
+from index.rows import TEXT, newest
 from jobs.content import content_hashes
 from jobs.errors import OtherModelError
 from jobs.listing import Column
@@ -48,7 +49,7 @@ class Plan:
     live: pa.Table
     run: RunStart | None
     files: list[RowFile]
-    deletes: pa.Array[Any] = field(default_factory=lambda: pa.array([], pa.string()))
+    deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: pa.chunked_array([], TEXT))
 
     @property
     def done(self) -> bool:
@@ -168,6 +169,8 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
     def read(path: str) -> RowFile | None:
         try:
             return collection.row_file(path)
+        except UnreachableError:  # it would be embedded again
+            raise
         except (pa.ArrowInvalid, OSError):
             return None  # no file of ours is ever half written under its name: its disk is bad
 
@@ -189,8 +192,9 @@ def covered(listing: pa.Table, rows: pa.Table) -> Column:
     """
     if rows.num_rows == 0:
         return pa.array([False] * listing.num_rows)
-    found = rows.take(pc.index_in(listing["image_id"], rows["image_id"]))
-    covered: Column = pc.and_(pc.is_valid(found["image_id"]), pc.invert(_fill(found["retryable"], False)))
+    at = pc.index_in(listing["image_id"], rows["image_id"])
+    found = rows.select(["uri", "size", "modified", "etag", "error_reason", "retryable"]).take(at)
+    covered: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))
     # An image always has a uri: one that was missing and is there now is a change.
     no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
     covered = pc.and_(covered, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))

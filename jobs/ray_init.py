@@ -8,7 +8,7 @@ import ray
 
 
 def init(**options: Any) -> None:
-    """`ray.init`, which puts a handler of SIGTERM that exits with 15 in the place of this process's own."""
+    """`ray.init`, after which this process's handler of SIGTERM is restored: Ray's own one exits with 15."""
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
@@ -18,5 +18,5 @@ def init(**options: Any) -> None:
             handler(signal.SIGTERM, None)
         raise
     finally:
-        if callable(handler):  # without one, Ray's at least ends what it started
+        if callable(handler):  # without one, Ray's own at least ends what it started
             signal.signal(signal.SIGTERM, handler)

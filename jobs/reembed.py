@@ -1,5 +1,5 @@
-"""Brings a collection up to date with its source: what is new or changed is embedded, what moved keeps its vector, what
-is gone is recorded as deleted, and the index follows. It costs what the change costs, and may be run at any time.
+"""Brings a collection up to date with its source: new and changed images are embedded, moved ones keep their vectors,
+missing ones are recorded as deleted, and the index follows. It costs what the change costs, and may run at any time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +32,16 @@ from jobs.reuse import write_known
 from jobs.sources import left_out_warning, list_images
 
 CarryOut = Callable[[Sequence[Plan], Collection], list[Written]]
-"""Writes the rows of plans, with the model where something is to embed."""
+"""Writes the rows of plans, with the model if there are images to embed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReembedSettings(JobRequest):
     """What to bring up to date, and how.
 
-    `model` None: that of the live index. `index` are the `IndexSettings` that are to change, by name. `missing` says
-    what becomes of rows whose images are not listed any more; if they are more than `max_missing` of the source's
-    rows, nothing is done. `verify_hash` reads the bytes of every image.
+    `model` None: that of the live index. `index` has the `IndexSettings` to change, by name. `missing` says what
+    happens to rows whose images are not listed any more; if they are more than `max_missing` of the source's rows,
+    nothing is done. `verify_hash` reads the bytes of every image.
     """
 
     model: str | None = None
@@ -60,10 +60,10 @@ class ReembedSettings(JobRequest):
 
 
 def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None = None) -> ReembedReport:
-    """Bring the collection up to date and its index with it; only look with `dry_run`. `clock` is told on the way.
+    """Bring the collection and its index up to date; with `dry_run` only plan. `clock` records the stages.
 
     Raises `TooManyMissingError` with nothing changed, `TooManyRejectsError` and `RecallTooLowError` with nothing
-    published, `SourceError` where the source cannot be listed, and what loading, embedding and indexing raise. After
+    published, `SourceError` when the source cannot be listed, and what loading, embedding and indexing raise. After
     any of them, and after a crash, the same call goes on.
     """
     try:
@@ -86,7 +86,7 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
 def _bring_up_to_date(
     settings: ReembedSettings, collection: Collection, clock: Stopwatch, console: Console
 ) -> ReembedReport:
-    # Once the lease is held: what another job embedded after the listing would look as if it were gone.
+    # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
     with clock("list"), console.status(f"listing {without_secrets(settings.source)}"):
         listing = list_source(settings, clock)
     if clock.left_out:
@@ -130,9 +130,8 @@ def bring_up_to_date(
 
 
 def list_source(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
-    """The listing; the clock is told what it leaves out.
-
-    An empty one is believed if it is about images that were there: the guard judges that.
+    """The listing; `clock` gets what it leaves out. It may be empty if the collection has rows of the source;
+    `max_missing` then decides.
     """
     try:
         return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
@@ -149,7 +148,7 @@ def _known(settings: ReembedSettings) -> bool:
 
 
 def _address(source: str) -> str:
-    """As runs record it: absolute, without the credentials that a URI may hold, however it is written."""
+    """The source's address as runs record it: absolute, in one spelling, without credentials."""
     return place(Storage.open(source).location)
 
 

@@ -45,20 +45,20 @@ class Missing(StrEnum):
 
 def reembed(
     context: typer.Context,
-    source: Annotated[str | None, typer.Argument(help="What the collection was embedded from.")] = None,
+    source: Annotated[str | None, typer.Argument(help="The source of the collection's images.")] = None,
     collection: Annotated[str | None, typer.Argument(help="The collection: a folder or bucket prefix.")] = None,
-    spec: Annotated[Path | None, typer.Option(help="Take all this from a job's file instead: deploy/job.yaml.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Take all options from a file such as deploy/job.yaml.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Hub id or folder; another than before embeds everything. By default the same.")
+        str | None, typer.Option(help="Hub id or folder; by default the live index's. Another one embeds everything.")
     ] = None,
     revision: RevisionOption = None,
-    missing: Annotated[Missing, typer.Option(help="What becomes of images that are not there any more.")] = (
+    missing: Annotated[Missing, typer.Option(help="What to do with images that are gone from the source.")] = (
         Missing.delete
     ),
     max_missing: Annotated[
         float, typer.Option(min=0, max=1, help="Stop when more than this share of the source's images is gone.")
     ] = 0.2,
-    verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Read the bytes of every image.")] = False,
+    verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare every image by its bytes.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
     device: DeviceOption = None,
@@ -75,13 +75,13 @@ def reembed(
     output: FormatOption = OutputFormat.table,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
 ) -> None:
-    """Bring a collection and its index up to date with a source: what is new, changed, moved or gone, or a model.
+    """Bring a collection and its index up to date with a source, or move them to another model.
 
     Exits with 0 when all is up to date, 1 when the outcome is not good enough to publish, 2 for a mistake or a source
     that cannot be listed, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
 
-    With --spec old index versions are removed at the end, and whoever the file names is told; --max-missing is for this
-    run then, in place of what the file says.
+    With --spec, old index versions are removed at the end, and notifications are sent as the file says. --max-missing
+    then overrides the file for this run.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
@@ -89,7 +89,7 @@ def reembed(
     from jobs.reembed import reembed as bring_up_to_date
     from jobs.request import EmbedOptions
 
-    # Programs read stdout: what is for people goes to stderr then.
+    # Programs read stdout, so with JSON all messages go to stderr.
     shown = console if output is OutputFormat.table else Console(stderr=True)
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
@@ -129,7 +129,7 @@ def reembed(
 
 @contextmanager
 def _reporting(report: Path | None) -> Iterator["Stopwatch"]:
-    """Write the report of a job that ends with an error: otherwise that of an earlier one would seem to be its own."""
+    """Write a report even if the job ends with an error: otherwise an earlier job's report would seem to be its own."""
     from jobs.history import outcome_of
     from jobs.reembed_report import Stopwatch
 
@@ -138,13 +138,13 @@ def _reporting(report: Path | None) -> Iterator["Stopwatch"]:
         yield clock
     except BaseException as error:
         if report is not None:
-            with suppress(OSError):  # what there is to tell is the job's error
+            with suppress(OSError):  # the job's own error matters more
                 report.write_text(clock.to_json(*outcome_of(error)) + "\n")
         raise
 
 
 def _given_beside_spec(context: typer.Context) -> set[str]:
-    """The options that were given. UsageError for one whose place is in the file."""
+    """The options that were given. UsageError for one that belongs in the file."""
     beside = {"spec", "max_missing", "dry_run", "report", "output", "verbose"}
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
@@ -152,7 +152,7 @@ def _given_beside_spec(context: typer.Context) -> set[str]:
         names = ", ".join(
             f"--{name.replace('_', '-')}" if name not in ("source", "collection") else name for name in wrong
         )
-        raise UsageError(f"{names} beside --spec: expected it in the file, which says all of the job")
+        raise UsageError(f"{names} beside --spec: expected it in the file, which describes the whole job")
     return given
 
 

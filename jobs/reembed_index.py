@@ -1,4 +1,4 @@
-"""The last part of re-embedding: an index version of all live rows, made only where there is none."""
+"""The last part of re-embedding: make an index version of all live rows, unless there is one."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ from jobs.index import run_on_ray
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOutcome:
-    """The live version before and after, its recall@10, and why it stayed if that needs saying."""
+    """The live version before and after, its recall@10, and a note if it needs an explanation that it stayed."""
 
     before: str | None
     after: str | None
@@ -37,10 +37,10 @@ class IndexOutcome:
 def bring_index_up_to_date(
     collection: Collection, changes: Mapping[str, Any], address: str | None, console: Console
 ) -> IndexOutcome:
-    """Build and promote a version where the live one does not cover every run, or other settings are asked for.
+    """Build and promote a version if the live one does not cover every run, or if other settings are requested.
 
-    A version that covers every run and was rolled back stays so until something changes; one that brought another model
-    until it is promoted. Raises what `index.build.build_index` raises.
+    A version that covers every run and was rolled back stays so until something changes, or, if it brought another
+    model, until it is promoted. Raises what `index.build.build_index` raises.
     """
     live = live_manifest(collection)
     settings = IndexSettings(**{**_settings(collection, live).model_dump(), **changes})
@@ -56,7 +56,7 @@ def bring_index_up_to_date(
 
 
 def _settings(collection: Collection, live: VersionManifest | None) -> IndexSettings:
-    """Those of the live version; where it cannot be read, of the newest good one: budgets hold after damage too."""
+    """The settings of the live version; if it cannot be read, of the newest good one: limits hold after damage too."""
     if live:
         return live.settings
     for name in reversed(collection.versions()):
@@ -68,7 +68,7 @@ def _settings(collection: Collection, live: VersionManifest | None) -> IndexSett
 def _gone_back_from(
     collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest], settings: IndexSettings
 ) -> str | None:
-    """Names a version that somebody went back from, where what would be built is the same again, or has its model."""
+    """Names a rolled-back version, if a new build would be the same again or have its model."""
     ids = [run.run_id for run in runs]
     other_model = bool(live and runs and not live.model.agrees_with(runs[-1].model))
     for version in list_versions(collection):

@@ -1,4 +1,4 @@
-"""Which model is to embed into a collection, found without loading it where it is known."""
+"""Finds the model to embed into a collection with, without loading it if it is known."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from jobs.request import ModelSource
 
 
 def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
-    """The model that was asked for, else that of the live index, else that of the newest run.
+    """The requested model, else that of the live index, else that of the newest run.
 
-    Raises `UsageError` where nothing says which, and what `Checkpoint.find` and loading raise.
+    Raises `UsageError` when there is none of these, and what `Checkpoint.find` and loading raise.
     """
     known = _known_models(collection)
     if load is None:
@@ -38,7 +38,7 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
 
 
 def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
-    """How the model's pictures are cut. `OtherModelError` where another model lies in its place now."""
+    """How the model's pictures are cropped. `OtherModelError` when there is another model in its place now."""
     checkpoint = Checkpoint.find(load.model, load.revision)
     if checkpoint.fingerprint() != model.fingerprint:
         found = model_record(replace(load, device="cpu")().identity)

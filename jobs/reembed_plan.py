@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from index.collection import Collection
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile
-from index.rows import conform, metadata_columns, promoted
+from index.rows import conform, in_memory, metadata_columns, promoted
 from jobs.errors import TooManyMissingError
 from jobs.listing import LISTING, Column
 from jobs.plan import STATE_COLUMNS, covered, plan_run
@@ -112,7 +112,7 @@ def compare(
         keep = partial(_still_listed, collection, listed)
         plan = plan_run(listed, collection, name, model, current, keep=keep, verify_hash=verify_hash)
         if name == source and delete:
-            plan = replace(plan, deletes=missing["image_id"].combine_chunks())
+            plan = replace(plan, deletes=missing["image_id"])
         found = find_known(plan, collection, verify_hash=verify_hash)
         known.append(found)
         counts += _counts(found, state, live)
@@ -171,8 +171,8 @@ def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
     names = live.metadata
     listed = listing.select(metadata_columns(listing.schema))
     schema = _together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
-    # In one array each, to take from: one of strings ends at 2 GiB.
-    there = {field.name: _large(conform(listing, pa.schema([field]))[field.name]).combine_chunks() for field in schema}
+    # In one array each, to take from.
+    there = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
     states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
     for rows in live.parts([*STATE_COLUMNS, *names], _COMPARED_ROWS):
         states.append(rows.select(STATE_COLUMNS))
@@ -180,15 +180,11 @@ def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
         if there:
             at = pc.index_in(rows["image_id"], listing["image_id"])
             for field in schema:
-                here = _large(conform(rows, pa.schema([field]))[field.name])
+                here = conform(rows, pa.schema([field]))[field.name]
                 differs |= _differ(there[field.name].take(at), here)
             differs &= pc.is_valid(at).to_numpy()
         masks.append(differs)
     return pa.concat_tables(states), pa.array(np.concatenate(masks))
-
-
-def _large(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
 
 
 def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
@@ -204,7 +200,7 @@ def _together(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     fields = {field.name: field for field in one}
     for field in other:
         fields[field.name] = promoted(fields.get(field.name, field), field)
-    return pa.schema(fields.values())
+    return in_memory(pa.schema(fields.values()))
 
 
 def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[RowFile]) -> list[RowFile]:

@@ -1,4 +1,4 @@
-"""What re-embedding came to: for people a table, for programs JSON."""
+"""The report of re-embedding: a table for people, JSON for programs."""
 
 import json
 from collections import Counter
@@ -14,10 +14,10 @@ from rich.table import Table
 class Counts:
     """Images of the source, compared with their rows.
 
-    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; a picture whose metadata changed is changed.
-    Of those that are not unchanged `resumed` were written by a run that did not end, `reused` take the vector of the
-    same content (they were moved, copied, touched or labelled anew), and `to_embed` need the model. `replaced` take the
-    ids of other sources' images. `missing` have a row and are not listed; of them `moved` are listed elsewhere, and
+    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed. Of the
+    images that are not unchanged, `resumed` were written by a run that did not end, `reused` take the vector of the
+    same content (they were moved, copied, touched or relabelled), and `to_embed` need the model. `replaced` take the
+    ids of other sources' images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and
     `deleted` lose their row.
     """
 
@@ -44,11 +44,11 @@ class Counts:
 class ReembedReport:
     """What was found and done; with `dry_run` what would be.
 
-    `left_out` are files beside the images that may be pictures of kinds that are not read, by extension.
-    `embedded`, `rejected` and `failed` add up to what the model was needed for; what failed is tried again next time.
-    `runs` were committed. `recall` is recall@10 of the version that is live now, `promoted` whether it was made so.
-    `seconds` by stage of this process; "start" is Ray's and the model's start-up, "embed" what followed it.
-    `worker_seconds` are those of all workers together.
+    `left_out` counts, by extension, the files beside the images that may be pictures of kinds that are not read.
+    `embedded`, `rejected` and `failed` add up to the images that needed the model; failed ones are tried again next
+    time. `runs` were committed. `recall` is recall@10 of the live version, `promoted` whether this job made it live.
+    `seconds` by stage of this process; "start" is the start-up of Ray and the model, "embed" what followed it.
+    `worker_seconds` are summed over all workers.
     """
 
     source: str
@@ -76,7 +76,7 @@ class ReembedReport:
 
 
 class Stopwatch:
-    """Seconds by stage, and what the source holds once it is known: what there is to report of a job that fails."""
+    """Seconds by stage, `left_out`, and `counts` once they are known: the content of the report of a failed job."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -99,7 +99,7 @@ class Stopwatch:
 
 
 def reembed_table(report: ReembedReport) -> Table:
-    """The closing table; what is zero is left out."""
+    """The closing table, without zero counts."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(justify="left")
     table.add_column(justify="right")

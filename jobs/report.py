@@ -1,17 +1,16 @@
-"""What an embedding job came to, for people: a progress bar while it runs and a table at its end."""
+"""The output of an embedding job: a progress bar while it runs, and a table at its end."""
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
-import rich.progress
 from rich.console import Console
 from rich.table import Table
 
 from jobs.plan import Plan, rejects_of
+from jobs.rate_bar import RateBar
 from jobs.stages import BlockSummary
 
 
@@ -19,9 +18,9 @@ from jobs.stages import BlockSummary
 class EmbedReport:
     """Counts and seconds of a job.
 
-    `reject_reasons` counts all rejects of the source, old ones too; `retryable` are those of `rejected` that the next
-    job tries again, known once the run is committed. `*_seconds` add up over workers and may exceed
-    `seconds`, which is the clock's. `actors`: when each began its first block, and ended its last.
+    `reject_reasons` counts all rejects of the source, including old ones. `retryable` are the `rejected` images that
+    the next job tries again, known once the run is committed. `*_seconds` are summed over workers and may exceed
+    `seconds`, which is elapsed time. `actors`: when each began its first block and ended its last.
     """
 
     listed: int
@@ -40,7 +39,7 @@ class EmbedReport:
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """A report of a job that has not begun."""
+        """The report of a job that has not begun."""
         known = count_reasons(rejects_of(plan.listing, plan.live))
         return cls(listed=plan.listing.num_rows, already_there=plan.already_there, reject_reasons=known)
 
@@ -62,7 +61,7 @@ class EmbedReport:
 
     @property
     def images_per_second(self) -> float:
-        """Images embedded or rejected per second, the start-up of Ray and of the model apart."""
+        """Images embedded or rejected per second, without the start-up of Ray and the model."""
         return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
 
     @property
@@ -72,12 +71,12 @@ class EmbedReport:
 
     @property
     def _actor_seconds(self) -> float:
-        """From the first block of each actor to the end of its last: some may have come later, and some been lost."""
+        """Sum of each actor's time from its first block to its last: some may have started later, or been lost."""
         return sum(ended - began for began, ended in self.actors.values())
 
     @property
     def bottleneck(self) -> str:
-        """The stage that the others waited for: the model if it was nearly always busy, else what supplies it."""
+        """The stage that the others waited for: the model if it was nearly always busy, else its supply of images."""
         if not self.seconds:
             return "nothing to do"
         busy = (self.model_seconds + self.write_seconds) / self._actor_seconds
@@ -93,37 +92,21 @@ class Progress(Protocol):
     def advance(self, report: EmbedReport) -> None: ...
 
 
-class ProgressBar:
-    """A bar with images, rate and time left. Prints a line now and then where the output is no terminal."""
+class ProgressBar(RateBar):
+    """Images."""
 
     def __init__(self, console: Console, total: int) -> None:
-        self._total = total
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("embedding"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("{task.fields[rate]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("embedding", total=total, rate="starting Ray and the model")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+        super().__init__(console, "embedding", total, "starting Ray and the model")
 
     def advance(self, report: EmbedReport) -> None:
         rate = f"{report.images_per_second:,.0f} images/s" + (
             f", {report.rejected} rejected" if report.rejected else ""
         )
-        self._bar.update(self._task, completed=report.embedded + report.rejected, rate=rate)
+        self.show(report.embedded + report.rejected, rate)
 
 
 def count_reasons(rejects: pa.Table) -> Counter[str]:
-    """How often each reason occurs in rows of rejects. Of equally frequent ones the first by name comes first."""
+    """How often each reason occurs in rows of rejects; equally frequent ones are in the order of their names."""
     return Counter(sorted(map(str, rejects["error_reason"].to_pylist())))
 
 

@@ -1,4 +1,4 @@
-"""What an embedding job is asked to do. Light to import: torch and Ray come with the job itself."""
+"""The request for an embedding job. Quick to import: torch and Ray come with the job itself."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class ModelSource:
 class EmbedOptions:
     """How the job runs.
 
-    `block_size` rows are embedded and written together: what a crash can cost each actor. `max_reject_rate` is the
+    `block_size` rows are embedded and written together; a crash can cost each actor so many. `max_reject_rate` is the
     share of the listed images that may be rejects. `draft` allows large JPEGs to be decoded at reduced scale.
     """
 
@@ -64,8 +64,8 @@ class EmbedOptions:
 class JobRequest:
     """A source, its collection, and what the job runs on.
 
-    `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses. `actor_resources` are
-    what each takes of the resources that the operator of a cluster gave names to.
+    `actors` is (least, most), `num_gpus` the share of a GPU for each; None: the job chooses. `actor_resources` are the
+    amounts that each takes of a cluster's own named resources.
     """
 
     source: str

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from index.collection import Collection
 from index.live import LiveRows
-from index.rows import EMBEDDING, newest
+from index.rows import EMBEDDING, TEXT, newest
 from jobs.content import content_hashes
 from jobs.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files
 from jobs.stages import attempt_name, block_name
@@ -58,7 +58,7 @@ def find_known(plan: Plan, collection: Collection, *, verify_hash: bool) -> Know
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, collection) if plan.todo.num_rows else LiveRows.of_files(collection.storage, [])
     if not len(pool):
-        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], pa.string()))
+        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT))
     state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = _same_content(plan.todo, state, skip=unchanged[0])
@@ -98,7 +98,7 @@ def _pool(plan: Plan, collection: Collection) -> LiveRows:
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions of what the newest row of the same id covers, and of these rows."""
     last = newest([state["image_id"]])[0]
-    rows = unsettled(state.take(last))  # some are of runs that were never finished
+    rows = unsettled(state.drop_columns("content_hash").take(last))  # some are of runs that were never finished
     found = _positions(covered(todo, rows))
     at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
     return found, last[at.to_numpy().astype(np.int64)]

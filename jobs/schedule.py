@@ -1,4 +1,4 @@
-"""Runs a job again and again on one machine: APScheduler says when, and each run is a process of its own."""
+"""Runs a job on a schedule on one machine, by APScheduler, with a separate process for each run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from jobs.spec import JobSpec, read_spec
 COMMAND = (sys.executable, "-m", "jobs.cli", "reembed", "--spec")
 OUTPUT_LINES = 2_000
 STOP_S = 60.0
-"""What a job has to put down what it is doing. It goes on with the rest in its next run."""
+"""Seconds that a job has to stop. Its next run continues with the rest."""
 
-_LOOK_S = 60.0  # a machine that slept does not notice by itself that the time has come
+_LOOK_S = 60.0  # after sleep, a machine does not notice by itself that a time has passed
 
 logger = logging.getLogger(__name__)
 
@@ -46,27 +46,27 @@ class ScheduledJob:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Run the job in a process of its own, so that its memory is given back; print and keep what that prints."""
+        """Run the job in a separate process, which frees its memory at the end; print and keep its output."""
         if self._stopping.is_set():
             return
         began = datetime.now(UTC) - timedelta(seconds=1)
         try:
             child = self._child = self._start()
-        except OSError as error:  # no memory, or Likeness was moved: nobody else could tell
+        except OSError as error:  # no memory, or Likeness was moved: only this process can report it
             run = JobRun.begin(self._spec.source, self._spec.collection)
             finish(self._spec, run.end("failed", f"could not be started: {error}"))
             return
-        if self._stopping.is_set():  # `stop` came before there was anything to stop
+        if self._stopping.is_set():  # `stop` was called before the process existed
             child.send_signal(signal.SIGINT)
         kept: deque[str] = deque(maxlen=OUTPUT_LINES)
         reader = threading.Thread(target=self._copy, args=(child, kept), daemon=True)
         reader.start()
         code = child.wait()
-        reader.join(timeout=5)  # not for ever: what the job started may hold the pipe open
+        reader.join(timeout=5)  # not for ever: a child of the job may hold the pipe open
         self._close(child.pid, code, began, "".join(kept.copy()))
 
     def stop(self) -> None:
-        """Have a run put down what it does, for `STOP_S` at most, and start no other."""
+        """Stop a run, within `STOP_S`, and start no other."""
         self._stopping.set()
         child = self._child
         if child is None or child.poll() is not None:
@@ -78,7 +78,7 @@ class ScheduledJob:
             self.kill()
 
     def kill(self) -> None:
-        """End a run at once, and all that it started."""
+        """End a run and all its children at once."""
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
 
@@ -103,13 +103,13 @@ class ScheduledJob:
                 self._out.flush()
 
     def _close(self, pid: int, code: int, began: datetime, output: str) -> None:
-        """Keep the output, and write down the run where it could not do so itself."""
-        with suppress(SpecError):  # whoever was told of runs before is told of this one
+        """Keep the output, and record the run if it could not do so itself."""
+        with suppress(SpecError):  # the file's notification targets are told of this run too
             self._spec = read_spec(self._path)
         run = _run_of(self._spec, pid, began)
         if run is None or run.outcome == "running":
             run = run or _begin(self._spec, pid, began)
-            if code == 0:  # it has told of its success itself, and only the history could not be written
+            if code == 0:  # it has sent its notification itself, and only its history could not be written
                 run = run.end("succeeded")
                 remember(self._spec, run)
             else:
@@ -122,9 +122,9 @@ class ScheduledJob:
 
 
 def run_schedule(job: ScheduledJob, trigger: BaseTrigger, stop: threading.Event) -> None:
-    """Run a job at the trigger's times until told to stop, and stop a run that is under way then.
+    """Run a job at the trigger's times until `stop` is set, and then stop a run in progress.
 
-    A run that is due while another is under way is left out, with a warning. One run makes up for all those that were
+    A run that is due while another is in progress is skipped, with a warning. One run makes up for all runs that were
     missed while the machine slept.
     """
     scheduler = BackgroundScheduler()

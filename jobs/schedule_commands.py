@@ -22,10 +22,10 @@ def schedule(
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; by default this machine's.")] = None,
     jitter: Annotated[int, typer.Option(min=0, help="Start up to so many seconds later, at random.")] = 0,
 ) -> None:
-    """Run a job again and again on this machine, in a process of its own. `likeness runs` shows what came of it.
+    """Run a job on a schedule on this machine, each run in a separate process. `likeness runs` shows the results.
 
-    Runs do not overlap, and one makes up for those that were missed while the machine slept. Ctrl-C, or SIGTERM, has
-    the run that is under way put down what it does, and ends; a second one ends it at once. The next goes on with it.
+    Runs do not overlap, and one run makes up for all that were missed while the machine slept. Ctrl-C or SIGTERM stops
+    the current run and then ends; a second one ends it at once. The next run continues with the rest.
 
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
@@ -51,10 +51,10 @@ def schedule(
 def runs(
     collection: CollectionArgument,
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    log: Annotated[str | None, typer.Option(help="Print what this run printed, instead.")] = None,
+    log: Annotated[str | None, typer.Option(help="Print the output of this run instead.")] = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
-    """Show what became of the last runs of a collection's job, oldest first.
+    """Show the results of the last runs of a collection's job, oldest first.
 
     Example: `likeness runs my-collection --last 5`
     """

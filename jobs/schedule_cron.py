@@ -11,10 +11,10 @@ from jobs.errors import UsageError
 
 
 class CrontabTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """A CronTrigger's times, in the hour that comes twice when summer ends as well, in which that gets lost.
+    """Like CronTrigger, but also fires in the repeated hour when daylight saving ends, which CronTrigger skips.
 
-    There times of each hour (`*`, `*/2`) come twice, those of named hours once, as with cron. What would be due in the
-    hour that is left out in spring comes an hour later.
+    As with cron, times given for every hour (`*`, `*/2`) then come twice, and those of a named hour once. A time in the
+    hour that is skipped in spring comes an hour later.
     """
 
     __slots__ = ("_cron", "_each_hour", "_jitter_s")
@@ -34,7 +34,7 @@ class CrontabTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler has no t
 
     def _from(self, start: datetime) -> datetime:
         due: datetime = self._cron.get_next_fire_time(None, start.astimezone(UTC))
-        return due.astimezone(UTC).astimezone(self._cron.timezone)  # so that `fold` is right, and the time one there is
+        return due.astimezone(UTC).astimezone(self._cron.timezone)  # so that `fold` is right, and the time exists
 
 
 def _second_after(time: datetime) -> datetime:
@@ -47,8 +47,8 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 def cron_trigger(expression: str, timezone: str | None, jitter_s: int) -> CrontabTrigger:
     """The times of `0 3 * * *`, in a time zone or this machine's, each up to `jitter_s` seconds later.
 
-    UsageError for what crontab would not take, and for days of the month and of the week together, where it takes
-    either.
+    UsageError for an expression that crontab would not take, and for a day of the month together with a weekday, for
+    which crontab would fire on either.
     """
     fields = expression.split()
     if len(fields) != 5:

@@ -1,4 +1,4 @@
-"""One run of a job from a file: re-embed, remove old versions, write down what became of it, and tell whoever asked."""
+"""One run of a job from a file: re-embed, remove old versions, record the outcome, and send notifications."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_job(spec: JobSpec, console: Console, *, verbose: bool = False, clock: Stopwatch | None = None) -> ReembedReport:
-    """Bring the collection up to date as its job says. Raises what `jobs.reembed.reembed` raises, once it is told."""
+    """Bring the collection up to date as its job says. Raises like `jobs.reembed.reembed`, after the notification."""
     run, clock = JobRun.begin(spec.source, spec.collection), clock or Stopwatch()
     remember(spec, run)
     try:
@@ -48,7 +48,7 @@ def run_job(spec: JobSpec, console: Console, *, verbose: bool = False, clock: St
 
 
 def finish(spec: JobSpec, run: JobRun) -> None:
-    """Write down a run that is over, its metrics too, and tell of it. What fails of that is logged."""
+    """Record a finished run and its metrics, and send its notification. Failures of this are logged."""
     remember(spec, run)
     if spec.metrics_file:
         try:
@@ -59,7 +59,7 @@ def finish(spec: JobSpec, run: JobRun) -> None:
 
 
 def _retain(spec: JobSpec, report: ReembedReport) -> ReembedReport:
-    """Remove old versions. What goes wrong is noted: all else is done, and the next run removes as much."""
+    """Remove old versions. Errors are only noted: the rest is done, and the next run removes them."""
     try:
         prune(Collection.open(spec.collection), spec.retention.keep)
     except (CollectionError, OSError) as error:
@@ -69,7 +69,7 @@ def _retain(spec: JobSpec, report: ReembedReport) -> ReembedReport:
 
 
 def remember(spec: JobSpec, run: JobRun) -> None:
-    """Write a run down. Where that fails it is logged."""
+    """Record a run. A failure is logged."""
     try:
         save(Collection.open(spec.collection).storage, run)
     except (CollectionError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Segments of an index as tasks of Ray: one each, with the memory that it needs and a share of a node's CPUs."""
+"""Builds segments of an index as Ray tasks: one each, with its memory and a share of a node's CPUs."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from jobs.cluster_join import lacking
 from jobs.errors import JobError
 
 ATTEMPTS = 3
-"""How often a segment is begun before workers that die are put down to it."""
+"""How often a segment is tried before it is blamed for its workers' deaths."""
 
 _CANCEL_SECONDS = 10
 
@@ -33,8 +33,8 @@ class _Task:
     def attempted(self) -> SegmentJob:
         """The job under a name of this attempt.
 
-        A worker may only seem dead, behind a broken network: what it goes on to write must not replace the files of
-        the attempt that counts, since no two need be alike to the byte.
+        A worker behind a broken network may only seem dead: its files must not replace those of the attempt that
+        counts, since two attempts need not be equal to the byte.
         """
         return replace(self.job, name=f"{self.job.name}-{self.attempt}") if self.attempt else self.job
 
@@ -42,15 +42,15 @@ class _Task:
 def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob], None]) -> list[SegmentRecord | None]:
     """Build segments on the connected cluster; the records come in the order of the jobs.
 
-    `advance` is told of each job that is done. What `SegmentJob.run` raises is raised here, `JobError` for what the
-    cluster cannot hold, and when workers die of a segment `ATTEMPTS` times. The other tasks are then cancelled.
+    `advance` is called for each finished job. Raises what `SegmentJob.run` raises, and `JobError` when the cluster
+    cannot hold a segment or workers die of one `ATTEMPTS` times. The other tasks are then cancelled.
     """
     remote = ray.remote(_run).options(
         memory=max(job.memory for job in jobs),
         num_cpus=(cpus := task_cpus(jobs)),
-        max_retries=0,  # Ray would begin again under the same name, and for ever where memory runs out
-        scheduling_strategy="SPREAD",  # Ray's default fills a node to one half before it takes another
-        # Read when faiss, OpenBLAS and Arrow are loaded, which is before a task could say it.
+        max_retries=0,  # Ray would retry under the same name, and for ever if memory runs out
+        scheduling_strategy="SPREAD",  # Ray's default fills one node to a half before it uses another
+        # Read when faiss, OpenBLAS and Arrow are loaded, which is before a task could set it.
         runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cpus)}},
     )
     records: list[SegmentRecord | None] = [None] * len(jobs)
@@ -77,10 +77,10 @@ def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob],
 def task_cpus(jobs: Sequence[SegmentJob]) -> int:
     """CPUs for each task of these jobs on the connected cluster. JobError when no node holds the largest.
 
-    A node builds its share of the segments at once, as far as its memory goes, and they divide its CPUs: reading,
-    writing and hashing are one thread's work, so on two cores two segments with a thread each take 0.8 of the time of
-    one after the other with both. Never more than half of a node, else a server that runs there would keep a task
-    waiting for ever.
+    A node builds its share of the segments at once, as far as its memory goes, and they divide its CPUs. Reading,
+    writing and hashing use one thread, so on two cores two segments with a thread each take 0.8 of the time of one
+    after the other with two threads. A task never takes more than half of a node; otherwise a server that runs there
+    could keep it waiting for ever.
     """
     largest = max(jobs, key=lambda job: job.memory)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -109,17 +109,16 @@ def _begun_again(task: _Task, error: RayError) -> _Task:
     if task.attempt + 1 == ATTEMPTS:
         raise JobError(
             f"segment {task.job.name} of {job.rows:,} rows was not built, {ATTEMPTS} times its worker was lost "
-            f"({str(error).splitlines()[0]}): build smaller ones with --segment-rows, or see with --verbose what "
-            "workers print"
+            f"({str(error).splitlines()[0]}): build smaller ones with --segment-rows"
         ) from error
-    # A worker that only seems dead may be writing there, or the bucket not answer: what is left is pruned one day.
+    # A worker that only seems dead may still write there, or the bucket may not answer; `prune` removes remains later.
     with suppress(CollectionError, OSError):
         job.storage.delete(f"{SEGMENTS}/{job.name}")
     return replace(task, attempt=task.attempt + 1)
 
 
 def _cancel(running: list[Any]) -> None:
-    """Kill what still runs, and wait for it: a worker that writes on would be in the way of what is cleaned up."""
+    """Kill running tasks and wait for them: a worker that still writes would interfere with the clean-up."""
     for task in running:
         ray.cancel(task, force=True)
     if running:

@@ -1,7 +1,8 @@
-"""The commands that serve a collection: `serve`, and `keys` for who may ask. `jobs.cli` registers them."""
+"""The commands `serve`, and `keys` for its API keys. `jobs.cli` registers them."""
 
 import json
 import os
+import resource
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,7 @@ KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help=
 NameOption = Annotated[str, typer.Option(help="Whose key it is, for logs and for removing it.")]
 
 _DEFAULT_FILE = Path("likeness-keys.json")
+_OPEN_FILES = 65_536
 
 keys = typer.Typer(
     no_args_is_help=True,
@@ -44,11 +46,11 @@ def serve(
     ] = None,
     embedders: Annotated[
         str | None,
-        typer.Option(help="Replicas that hold the model alone, as `--replicas`; by default those hold it as well."),
+        typer.Option(help="Separate replicas for the model, as `--replicas`; by default those hold it too."),
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option(min=1, help="Spread the index over so many searchers; by default each of `--replicas` holds it."),
+        typer.Option(min=1, help="Spread the index over so many shards; by default each of `--replicas` holds it."),
     ] = None,
     searchers: Annotated[
         str | None, typer.Option(help="Replicas of each of the `--shards`, as `--replicas`; by default 1.")
@@ -59,21 +61,21 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A host, or host:port, that queries may name though it is private."),
+        typer.Option(help="A private host, or host:port, that queries may name."),
     ] = None,
     keys_file: Annotated[
-        Path | None, typer.Option("--keys", help="Answer only who has a key of this file: see `likeness keys`.")
+        Path | None, typer.Option("--keys", help="Require a key of this file: see `likeness keys`.")
     ] = None,
     allow_remote: Annotated[
         bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
     ] = None,
     log_format: Annotated[
-        LogFormat | None, typer.Option(help="Of the log on stderr: `text`, or `json`, one object a line.")
+        LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object a line.")
     ] = None,
 ) -> None:
     """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
 
-    What is not given here is taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
+    Options that are not given are taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
 
     Example: `likeness serve my-collection --local`
     """
@@ -102,6 +104,9 @@ def serve(
     )
     if searchers is not None and settings.shards is None:
         raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
+    # Each connection is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
     if local:
         from api.local import run_local
 
@@ -110,7 +115,7 @@ def serve(
         from api.deployment import run
         from jobs.cluster import ray_cluster
 
-        # `ray_cluster` brings the code of this process along.
+        # `ray_cluster` sends the code of this process to the workers.
         address = address or os.environ.get("RAY_ADDRESS")
         with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
             run(settings, on_listening=_announce)
@@ -135,7 +140,7 @@ def add(
         KeyScope, typer.Option(help="`search`, or `admin`, which may also change index versions.")
     ] = KeyScope.search,
 ) -> None:
-    """Make a key and print it, this once: the file keeps its hash only. Running servers take it from now on.
+    """Make a key and print it once: the file keeps only its hash. Running servers accept it from now on.
 
     Example: `likeness keys add --name alice`
     """

@@ -47,7 +47,7 @@ def match_table(matches: Sequence[Match], first: int = 1) -> Table:
 
 
 def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A plain table; whatever file names contain is shown as it is. Without a header the rows stand alone."""
+    """A plain table, without interpreting markup in file names. Without a header it has only rows."""
     table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(header))
     for name in header or [""] * max(map(len, rows), default=0):
         table.add_column(name, overflow="fold")
@@ -57,7 +57,9 @@ def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def list_rejects(collection: Collection, reason: str | None = None) -> list[dict[str, Any]]:
-    """Images whose newest row is a reject, the rows of runs counted that were stopped or failed for too many."""
+    """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
+    many images failed.
+    """
     last = max((run.run_id for run in collection.runs()), default="")
     older: list[pa.Table] = []
     newer: list[pa.Table] = []
@@ -121,7 +123,7 @@ def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _live_facts(collection: Collection) -> dict[str, Any] | None:
-    """The live version and its `damage`, which is all that is known where its manifest cannot be read."""
+    """The live version and its `damage`; nothing else is known if its manifest cannot be read."""
     version = None
     try:
         version = collection.current()
@@ -141,7 +143,7 @@ def _live_facts(collection: Collection) -> dict[str, Any] | None:
 
 
 def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
-    """Of what a version consists, what was asked of it, and how well it answers."""
+    """A version's segments, settings and measurements."""
     return {
         "base": manifest.base,
         "settings": manifest.settings.model_dump(),

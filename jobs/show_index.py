@@ -1,4 +1,4 @@
-"""Tables about an index for the terminal: what was chosen, how well it answers, its versions, what was removed."""
+"""Tables about an index for the terminal: the choice, the measurements, its versions, and removed files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _SHOWN_IDS = 10
 
 
 def choice_table(manifest: VersionManifest) -> Table:
-    """The kinds of index that were considered, and why one was taken."""
+    """The kinds of index that were considered, and why one was chosen."""
     return rows_table(
         ("index", "memory", "", "why"),
         [
@@ -64,7 +64,7 @@ def version_facts(version: Version) -> dict[str, Any]:
 
 
 def versions_table(facts: Sequence[Mapping[str, Any]]) -> Table:
-    """One line for each version, oldest first; no more than fits a terminal of 80 columns, the JSON has the rest."""
+    """One line for each version, oldest first, with columns for a terminal of 80 characters; the JSON has the rest."""
     return rows_table(
         ("version", "", "built (UTC)", "images", "recall@10", "p99", "memory"),
         [_version_row(version) for version in facts],

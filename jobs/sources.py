@@ -37,8 +37,8 @@ def list_images(
     """List the images of a source: files by name, rows of tables and tars as they come.
 
     Returns the columns of `LISTING`, then metadata. Raises `EmptySourceError` where there are no images, and
-    `SourceError` where the source is missing or unreadable, or one id stands for two images. `left_out` is told of the
-    files beside images that may be pictures of other kinds, by extension.
+    `SourceError` where the source is missing or unreadable, or one id stands for two images. `left_out` counts, by
+    extension, the files beside images that may be pictures of kinds that are not read.
     """
     found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown

@@ -1,4 +1,4 @@
-"""A job in a file: what `likeness reembed --spec` and `likeness schedule` are to do, in YAML."""
+"""A job in a file, in YAML, for `likeness reembed --spec` and `likeness schedule`."""
 
 from __future__ import annotations
 
@@ -148,13 +148,14 @@ class JobSpec(_Section):
     )
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="share of the images that may be rejected")
     verify_hash: bool = Field(False, description="read the bytes of every image, whatever its size and time say")
+    draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
     notify: Notify = Notify()
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each run for node_exporter's textfile collector"
     )
 
     def settings(self) -> ReembedSettings:
-        """What re-embedding is asked to do."""
+        """The settings for `jobs.reembed`."""
         resources = self.resources
         return ReembedSettings(
             source=self.source,
@@ -163,7 +164,9 @@ class JobSpec(_Section):
             revision=self.revision,
             device=resources.device,
             batch_size=resources.batch_size,
-            options=EmbedOptions(block_size=resources.block_size, max_reject_rate=self.max_reject_rate),
+            options=EmbedOptions(
+                block_size=resources.block_size, max_reject_rate=self.max_reject_rate, draft=self.draft
+            ),
             extensions=self.extensions,
             actors=resources.actors,
             num_gpus=resources.num_gpus,
@@ -196,7 +199,7 @@ _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 def read_spec(path: Path) -> JobSpec:
     """The job in a file. SpecError names the file, and each line and field with what was expected there."""
     try:
-        with path.open(encoding="utf-8") as file:  # of a string, errors show the line, and with it a secret
+        with path.open(encoding="utf-8") as file:  # given a string, errors show the line, and with it a secret
             loader = _Loader(file)
             node = loader.get_single_node()
             content = loader.construct_document(node) if node else None
@@ -227,7 +230,7 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
         message = "is missing"
     elif error["type"] == "extra_forbidden":
         message = "is no field of a job: deploy/job.schema.json lists them"
-    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secrets
+    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secret
         message = f"{message}, got {error['input']!r}"
     field = ".".join(map(str, location))
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"

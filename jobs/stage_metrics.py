@@ -1,8 +1,7 @@
-"""The stages of the embedding pipeline with counts in Ray's own metrics: each worker counts what it does, and its node
-exports that for Prometheus. What Ray tries again is counted again: it is work that was done.
+"""The stages of the embedding pipeline with counts in Ray's own metrics: each worker counts its work, and its node
+exports that for Prometheus. Work that Ray retries is counted again, since it was done.
 """
 
-import re
 import time
 from functools import cache
 
@@ -10,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ray.util.metrics import Counter, Gauge
 
+from embedder.errors import folded
 from jobs.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 
 
 class _Metrics:
-    """This process's. Ray prefixes the names with `ray_`, and adds `_total` to those of counters."""
+    """This process's metrics. Ray prefixes the names with `ray_`, and adds `_total` to those of counters."""
 
     def __init__(self) -> None:
         self.rows = Counter("likeness_job_rows", "Images that a stage of embedding is done with.", tag_keys=("stage",))
@@ -26,7 +26,7 @@ class _Metrics:
         )
 
     def stage(self, name: str, rows: int, seconds: float) -> None:
-        """Count rows that got through a stage, and what it took. Ray refuses to count nothing."""
+        """Count rows that passed a stage, and its seconds. Ray refuses to count zero."""
         if rows:
             self.rows.inc(rows, {"stage": name})
         if seconds > 0:
@@ -44,13 +44,8 @@ def counted_fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa
     metrics.stage("fetch", done.num_rows - stages.count("fetch"), pc.sum(done["fetch_seconds"]).as_py() or 0)
     metrics.stage("decode", done.num_rows - len(stages), pc.sum(done["decode_seconds"]).as_py() or 0)
     for reason in done["error_reason"].drop_null().to_pylist():
-        metrics.rejects.inc(1, {"reason": _folded(str(reason))})
+        metrics.rejects.inc(1, {"reason": folded(str(reason))})
     return done
-
-
-def _folded(reason: str) -> str:
-    """`http_404` as `http_4xx`, as the API counts them: hosts answer with any number, and each would be a series."""
-    return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
 
 
 class CountedEmbedBlock(EmbedBlock):

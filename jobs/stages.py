@@ -25,12 +25,12 @@ from jobs.errors import OtherModelError
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
 _PASSING = ("not_found", "permission_denied")
-"""Why a file cannot be read now: a disk that is lost, a token that has expired. Nothing says so when it is back."""
+"""Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
-    """What the fetch and decode stage needs; travels to the workers."""
+    """The settings of the fetch and decode stage, sent to the workers."""
 
     crop: CropSpec
     draft: bool
@@ -70,14 +70,14 @@ _OUTCOME_TYPES: dict[str, pa.DataType] = {
 
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
-    """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), what was read, and why not."""
+    """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), facts about the file, and reasons."""
     fetcher = _fetcher()
     listed_sizes = table["size"].to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
         outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
     for name, type_ in _OUTCOME_TYPES.items():
         table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
-    # What the listing knows stays; a list of URLs knows no sizes.
+    # Facts from the listing stay; a list of URLs has no sizes.
     sizes = [size if size is not None else o.bytes_read for size, o in zip(listed_sizes, outcomes, strict=True)]
     table = table.set_column(table.column_names.index("size"), "size", pa.array(sizes, pa.int64()))
     side = settings.crop.side
@@ -128,7 +128,7 @@ def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Ou
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSummary:
-    """What one block of rows came to; the only thing that the driver sees of it. `*_at` are Unix times."""
+    """The result of one block of rows, which is all that the driver gets of it. `*_at` are Unix times."""
 
     path: str
     actor: str
@@ -149,7 +149,7 @@ class BlockSummary:
 
 
 class CollectionAt:
-    """Opens a collection on a worker. Ray Data writes its operators' arguments down: this one shows no credentials."""
+    """Opens a collection on a worker. Ray Data logs its operators' arguments, and this one shows no credentials."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -164,9 +164,9 @@ class CollectionAt:
 class EmbedBlock:
     """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
 
-    Both in one call: what a crash can cost is the block in hand. The file's name follows from `attempt` (see
-    `attempt_name`) and the ids in it, so that a block that Ray tries again, because its actor died after writing,
-    replaces its own file, and nobody else's.
+    Both happen in one call, so a crash costs at most the current block. The file's name follows from `attempt` (see
+    `attempt_name`) and the ids in it. If an actor dies after writing and Ray tries its block again, the new file
+    replaces the old one, and no other.
     """
 
     def __init__(
@@ -215,9 +215,9 @@ class EmbedBlock:
 
 
 def attempt_name(number: int) -> str:
-    """What the names of an attempt's files begin with: its number, by which later attempts sort later, and a token.
+    """The prefix of an attempt's file names: its number, so that later attempts sort later, and a token.
 
-    The token is drawn once: a writer that has lost its lease may have counted as the one that took over.
+    The token is random: a writer that has lost its lease may have the same number as the one that took over.
     """
     return f"{number:04}-{secrets.token_hex(4)}"
 

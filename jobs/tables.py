@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from index.rows import TEXT
 from jobs.errors import SourceError
 from jobs.files import SourceFile, extension
 from jobs.listing import Column, as_text, listing_table
@@ -19,7 +20,7 @@ ID_COLUMN = "id"
 
 
 def list_table_files(files: list[SourceFile]) -> pa.Table:
-    """The images that the tables name, one table after the other; columns that only some have are null in the rest."""
+    """The images of the tables, one table after the other; columns that only some have are null in the others."""
     tables = [_list_table(file) for file in files]
     try:
         return pa.concat_tables(tables, promote_options="permissive")
@@ -32,7 +33,7 @@ def _list_table(file: SourceFile) -> pa.Table:
         schema = _read(file, pq.read_schema)
         _check_names(file, schema.names)
         images = [field.name for field in schema if _holds_images(field.type)]
-        # Bytes are no metadata: they are left where they are.
+        # Bytes are not metadata: they stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
         if images and not any(name in others for name in URI_COLUMNS):
@@ -53,13 +54,13 @@ def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
         )
     uris = _absolute(file, _texts(file, table, uri_column))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
-    numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], pa.string())
+    numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
     return listing_table({"image_id": _first_of(_ids(table), uris, numbers), "uri": uris}, metadata)
 
 
 def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
     """Rows of a Parquet file with the images in it: `uri` names the cell."""
-    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], pa.string())
+    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
     columns: dict[str, Column | list[Any]] = {
         "image_id": _first_of(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
         "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
@@ -88,7 +89,7 @@ def _check_names(file: SourceFile, names: list[str]) -> None:
 def _ids(table: pa.Table) -> Column:
     """The column `id` as text; null where there is none and where it is empty."""
     if ID_COLUMN not in table.column_names:
-        return pa.nulls(table.num_rows, pa.string())
+        return pa.nulls(table.num_rows, TEXT)
     return _no_empty(as_text(table[ID_COLUMN]))
 
 
@@ -97,11 +98,11 @@ def _texts(file: SourceFile, table: pa.Table, name: str) -> Column:
     kind = type_.value_type if pa.types.is_dictionary(type_) else type_
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
         raise SourceError(f"{file.uri}: expected paths or URLs in column `{name}`, got {type_}")
-    return table[name].cast(pa.string())
+    return table[name].cast(TEXT)
 
 
 def _no_empty(texts: Column) -> Column:
-    found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, pa.string()), texts)
+    found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, TEXT), texts)
     return found
 
 
@@ -113,17 +114,17 @@ def _first_of(*columns: Column) -> Column:
 def _absolute(file: SourceFile, uris: Column) -> Column:
     """Paths in a list are relative to the list's own folder; empty ones are null."""
     uris = _no_empty(pc.utf8_trim_whitespace(uris))
-    folder = pa.scalar(file.uri.rpartition("/")[0])
-    below = pc.binary_join_element_wise(folder, uris, pa.scalar("/"))  # type: ignore[call-overload]  # takes both
+    folder = pa.scalar(file.uri.rpartition("/")[0], TEXT)
+    below = pc.binary_join_element_wise(folder, uris, pa.scalar("/", TEXT))  # type: ignore[call-overload]  # takes both
     whole = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
     found: Column = pc.if_else(whole, uris, below)
     return found
 
 
 def _read_csv(source: Any) -> pa.Table:
-    """Numbers as numbers, but for ids, whose zeros count; where a column's types do not hold, all as text."""
+    """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text."""
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    read = pyarrow.csv.ReadOptions(use_threads=False)  # only so does an error name the row
+    read = pyarrow.csv.ReadOptions(use_threads=False)  # needed for errors to name the row
     text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
     data = source.read()
     try:

@@ -14,13 +14,13 @@ from embedder.model import ClipEmbedder
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
-from index.records import ModelRecord
 from index.rows import row_schema
 from index.versions import promote
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.gallery import plan_exhibit
 from jobs.demo.train import build_model
 from jobs.options import DEMO_MODEL
+from jobs.reembed_model import model_record
 from tests.hand_made import add_run, unit_vectors
 from tests.load import Asked
 
@@ -115,10 +115,7 @@ def add_edition(collection: Collection, pictures: Path, embedder: Embedder, numb
     missing = [field for field in schema if field.name not in table.column_names]
     for field in missing:
         table = table.append_column(field, pa.nulls(len(table), field.type))
-    model = ModelRecord(
-        id=embedder.identity.model_id, revision=None, fingerprint=embedder.identity.fingerprint, dim=dim
-    )
-    add_run(collection, table.select(schema.names).cast(schema), model=model)
+    add_run(collection, table.select(schema.names).cast(schema), model=model_record(embedder.identity))
 
 
 def _another_model(folder: Path) -> str:

@@ -1,12 +1,14 @@
-"""The fields of KubeRay's custom resources that the manifests in deploy/kubernetes may use, as of KubeRay 1.6.
+"""What the manifests in deploy/kubernetes use of KubeRay's custom resources, and what KubeRay asks of it.
 
-Written after its API reference (https://ray-project.github.io/kuberay/reference/api/): a name that is not here is
-unknown to KubeRay, or new to us. What is Kubernetes' own inside is checked against Kubernetes' schemas.
+Compared field by field with the API references of KubeRay 1.6.2 and 1.7.0, and with the rules by which the operator
+of 1.7 refuses a resource that fits them (`ray-operator/controllers/ray/utils/validation.go`). A name that is not here
+may be right, and has to be looked up in them. What is Kubernetes' own inside is checked against Kubernetes' schemas.
 """
 
 from typing import Annotated, Any, Literal
 
 import kubernetes_validate
+from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 KUBERNETES = "1.34"
@@ -24,7 +26,9 @@ def _pod_template(template: dict[str, Any]) -> dict[str, Any]:
 
 
 PodTemplate = Annotated[dict[str, Any], AfterValidator(_pod_template)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+# Options of `ray start`; KubeRay refuses `labels` among them, and what concerns Redis.
+StartParams = dict[Literal["num-cpus", "num-gpus"], str]
 
 
 class _Fields(BaseModel):
@@ -32,31 +36,36 @@ class _Fields(BaseModel):
 
 
 class _Meta(_Fields):
-    name: str | None = None
-    generateName: str | None = None  # noqa: N815  # Kubernetes' names
+    # KubeRay appends to the name, Kubernetes five characters to what it generates one from; Services are named so.
+    name: Annotated[str, Field(pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=47)] | None = None
+    generateName: Annotated[str, Field(pattern="^[a-z][-a-z0-9]*$", max_length=42)] | None = None  # noqa: N815
     namespace: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
 class _AuthOptions(_Fields):
-    mode: Literal["disabled", "token"]
+    mode: Literal["disabled", "token"] = "token"
 
 
 class _HeadGroup(_Fields):
-    rayStartParams: dict[str, str]  # noqa: N815
+    rayStartParams: StartParams = {}  # noqa: N815
     template: PodTemplate
-    serviceType: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"  # noqa: N815
+
+    @model_validator(mode="after")
+    def _without_redis(self) -> "_HeadGroup":
+        env = {each["name"] for each in self.template["spec"]["containers"][0].get("env", ())}
+        if refused := env & {"RAY_REDIS_ADDRESS", "REDIS_USERNAME"}:
+            raise ValueError(f"expected gcsFaultToleranceOptions in the place of {sorted(refused)}")
+        return self
 
 
 class _WorkerGroup(_Fields):
     groupName: str  # noqa: N815
     replicas: Count = 0
-    minReplicas: Count  # noqa: N815
-    maxReplicas: Count  # noqa: N815
-    numOfHosts: Annotated[int, Field(ge=1)] = 1  # noqa: N815
-    idleTimeoutSeconds: Count | None = None  # noqa: N815
-    rayStartParams: dict[str, str]  # noqa: N815
+    minReplicas: Count = 0  # noqa: N815
+    maxReplicas: Count = 2**31 - 1  # noqa: N815
+    rayStartParams: StartParams = {}  # noqa: N815
     template: PodTemplate
 
     @model_validator(mode="after")
@@ -69,11 +78,18 @@ class _WorkerGroup(_Fields):
 class ClusterSpec(_Fields):
     """RayClusterSpec."""
 
-    rayVersion: str  # noqa: N815
+    rayVersion: str | None = None  # noqa: N815
     enableInTreeAutoscaling: bool = False  # noqa: N815
     authOptions: _AuthOptions | None = None  # noqa: N815
     headGroupSpec: _HeadGroup  # noqa: N815
-    workerGroupSpecs: list[_WorkerGroup]  # noqa: N815
+    workerGroupSpecs: list[_WorkerGroup] = []  # noqa: N815
+
+    @model_validator(mode="after")
+    def _of_a_ray_with_tokens(self) -> "ClusterSpec":
+        token = self.authOptions is not None and self.authOptions.mode == "token"
+        if token and Version(self.rayVersion or "0") < Version("2.52.0"):
+            raise ValueError(f"expected rayVersion 2.52.0 or newer with authOptions, got {self.rayVersion}")
+        return self
 
 
 class _JobSpec(_Fields):
@@ -82,14 +98,18 @@ class _JobSpec(_Fields):
     ttlSecondsAfterFinished: Count = 0  # noqa: N815
     activeDeadlineSeconds: Annotated[int, Field(ge=1)] | None = None  # noqa: N815
     backoffLimit: Count = 0  # noqa: N815
-    submissionMode: Literal["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"] = "K8sJobMode"  # noqa: N815
     rayClusterSpec: ClusterSpec  # noqa: N815
+
+    @model_validator(mode="after")
+    def _shut_down_if_at_a_time(self) -> "_JobSpec":
+        if self.ttlSecondsAfterFinished and not self.shutdownAfterJobFinishes:
+            raise ValueError("expected shutdownAfterJobFinishes with ttlSecondsAfterFinished")
+        return self
 
 
 class _ServiceSpec(_Fields):
     serveConfigV2: str  # noqa: N815
     rayClusterConfig: ClusterSpec  # noqa: N815
-    excludeHeadPodFromServeSvc: bool = False  # noqa: N815
 
 
 class _Resource(_Fields):

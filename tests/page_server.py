@@ -9,23 +9,22 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from api.app import create_app
 from api.compose import build_service
 from api.local import running
 from api.settings import Access, ServeSettings
-from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
-from index.records import ModelRecord
 from index.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.options import DEMO_MODEL
+from jobs.reembed_model import model_record
 from tests.hand_made import add_run
+from tests.small_collection import embedded_row
 
 # What a careless page would take for an element.
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -78,28 +77,18 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
-    identity = embedder.identity
-    model = ModelRecord(id=str(DEMO_MODEL), revision=None, fingerprint=identity.fingerprint, dim=identity.dim)
+    model = model_record(embedder.identity)
     collection = Collection.create_or_open(str(location))
     rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
     rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
-    schema = row_schema(identity.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
+    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
     add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
     build_index(collection)
 
 
 def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
     path = folder / exhibit.image_id
-    data = path.read_bytes()
-    decoded = decode_image(data, embedder.crop)
-    return {
-        "image_id": exhibit.image_id,
-        "uri": str(path),
-        "size": len(data),
-        "width": decoded.width,
-        "height": decoded.height,
-        "format": decoded.format,
-        "embedding": embedder.embed_images(decoded.pixels[np.newaxis])[0],
+    return embedded_row(exhibit.image_id, str(path), path.read_bytes(), embedder) | {
         "label": exhibit.subject.shape,
         "pattern": exhibit.subject.pattern,
         "number": exhibit.number,

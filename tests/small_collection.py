@@ -14,9 +14,9 @@ from embedder.images import decode_image
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
-from index.records import ModelRecord
 from index.rows import row_schema
 from index.search import Searcher
+from jobs.reembed_model import model_record
 from tests.hand_made import add_run
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}
@@ -53,27 +53,25 @@ def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedd
 
 def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: Embedder) -> None:
     """One more run, of these pictures."""
-    model = ModelRecord(
-        id=embedder.identity.model_id,
-        revision=embedder.identity.revision,
-        fingerprint=embedder.identity.fingerprint,
-        dim=embedder.identity.dim,
-    )
-    rows = [_row(image_id, data, embedder) for image_id, data in pictures.items()]
+    model = model_record(embedder.identity)
+    rows = [
+        embedded_row(image_id, f"memory:{image_id}", data, embedder)
+        | {"label": image_id.partition(".")[0], "weight": float("nan")}
+        for image_id, data in pictures.items()
+    ]
     schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
     add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
 
 
-def _row(image_id: str, data: bytes, embedder: Embedder) -> dict[str, Any]:
+def embedded_row(image_id: str, uri: str, data: bytes, embedder: Embedder) -> dict[str, Any]:
+    """The row of a picture that lies at `uri`, without metadata."""
     decoded = decode_image(data, embedder.crop)
     return {
         "image_id": image_id,
-        "uri": f"memory:{image_id}",
+        "uri": uri,
         "size": len(data),
         "width": decoded.width,
         "height": decoded.height,
         "format": decoded.format,
         "embedding": embedder.embed_images(decoded.pixels[np.newaxis])[0],
-        "label": image_id.partition(".")[0],
-        "weight": float("nan"),
     }

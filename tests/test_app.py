@@ -554,12 +554,12 @@ def test_health_and_readiness(searcher: Searcher) -> None:
     assert_problem(before.get("/readyz"), "not-ready", detail="no query can be answered now")
     with TestClient(app) as started:
         assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
-        assert started.get("/index").json()["ntotal"] == service.ntotal
+        assert started.get("/index").json()["ntotal"] == service.engine.searcher.ntotal
 
 
 def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchService) -> None:
     found = client.get("/index").json()
-    manifest = service.manifest
+    manifest = service.engine.searcher.manifest
     assert (found["version"], found["ntotal"], found["kind"]) == ("000001", len(COLOURS) + len(ODD_IDS), "Flat")
     assert found["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
     assert found["latency_ms"] == manifest.latency_ms

@@ -70,7 +70,7 @@ def test_it_finds_what_the_library_finds(client: LikenessClient, service: Search
             (m.image_id, m.score, m.percentile) for m in expected.matches
         ]
         assert found.matches[0].metadata == {"label": "red", "weight": None}
-        assert (found.version, found.ntotal, found.model) == ("000001", len(PICTURES), service.model)
+        assert (found.version, found.ntotal, found.model) == ("000001", len(PICTURES), service.engine.model)
         assert found.timing_ms["total"] > 0
     assert client.search(text="a star", k=4).matches == client.search(embedding=5 * vector, k=4).matches
 

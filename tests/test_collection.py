@@ -21,8 +21,9 @@ from index.collection import Collection
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.live import LiveRows
 from index.records import ModelRecord
-from index.rows import FIXED, metadata_columns, newest
+from index.rows import FIXED, TEXT, metadata_columns, newest
 from index.storage import Storage
+from index.update import touched_ids
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 
@@ -33,6 +34,10 @@ def collection(tmp_path: Path) -> Collection:
 
 def live_ids(collection: Collection) -> list[Any]:
     return collection.live_rows(["image_id"]).column("image_id").to_pylist()
+
+
+def newest_rows(collection: Collection) -> LiveRows:
+    return LiveRows.of_runs(collection.storage, collection.runs())
 
 
 def test_foreign_files_are_named(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ def test_the_newest_row_wins_and_deletes_apply_to_older_runs(collection: Collect
     assert collection.rejects().select(["image_id", "error_reason"]).to_pylist() == [
         {"image_id": "a", "error_reason": "truncated"}
     ]
-    embedded = pa.Table.from_batches(collection.embedded(batch_rows=1))
+    embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=1))
     assert embedded.column("image_id").to_pylist() == ["b", "d"]
     summary = collection.summary()
     assert (summary.runs, summary.embedded, summary.rejected) == (3, 2, 1)
@@ -183,15 +188,32 @@ def test_the_fold_agrees_with_a_dict(tmp_path_factory: pytest.TempPathFactory, r
     found = {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live}
     assert found == expected
     assert [row["image_id"] for row in live] == sorted(expected)
-    embedded = [row["image_id"] for batch in collection.embedded() for row in batch.to_pylist()]
+    embedded = [row["image_id"] for batch in newest_rows(collection).embedded() for row in batch.to_pylist()]
     assert sorted(embedded) == sorted(image_id for image_id, (_, rejected) in expected.items() if not rejected)
 
 
 def test_many_ids_fold() -> None:
-    ids = [pa.chunked_array([pa.array(np.arange(start, 200_000).astype(str))]) for start in (0, 80_000)]
+    ids = [pa.chunked_array([pa.array(np.arange(start, 200_000).astype(str), TEXT)]) for start in (0, 80_000)]
     old, new = newest(ids)
     assert np.array_equal(old, np.arange(80_000))
     assert np.array_equal(new, np.arange(120_000))
+
+
+def test_texts_of_all_rows_have_no_limit_in_memory_and_files_stay_as_they_are(collection: Collection) -> None:
+    label = pa.array(["cat"], pa.large_string())
+    run = add_run(collection, rows(["a"], metadata={"label": label}), deletes=["gone"])
+    assert run.deletes
+    for file in (run.files[0], run.deletes):
+        schema = pq.read_schema(f"{collection.location}/{file.path}")
+        assert pa.large_string() not in schema.types
+        assert schema.field("image_id").type == pa.string()
+    live = LiveRows.of_runs(collection.storage, [run])
+    texts = ("image_id", "uri", "content_hash", "etag", "error_message", "label")
+    assert {live.read().schema.field(name).type for name in texts} == {pa.large_string()}
+    assert {live.read(texts).schema.field(name).type for name in texts} == {pa.large_string()}
+    assert {batch.schema.field(name).type for batch in live.embedded() for name in texts} == {pa.string()}
+    assert touched_ids(collection.storage, [run], live).to_pylist() == ["gone", "a"]
+    assert touched_ids(collection.storage, [run], live).type == pa.large_string()
 
 
 def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -> None:
@@ -210,7 +232,7 @@ def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -
 def test_types_that_no_string_can_hold_are_refused_by_name(collection: Collection) -> None:
     add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
     add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
-    with pytest.raises(CollectionError, match="column 'tags': expected string, got struct"):
+    with pytest.raises(CollectionError, match="column 'tags': expected large_string, got struct"):
         collection.live_rows()
     assert live_ids(collection) == ["a", "b"]
 
@@ -276,7 +298,7 @@ def test_vectors_of_two_models_do_not_meet(collection: Collection) -> None:
     retrained = other.model_copy(update={"fingerprint": "c" * 64})
     add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=retrained)
     with pytest.raises(ModelMismatchError, match=r"other \(fingerprint bbbbbbbbbbbb\).* other \(fingerprint cccc"):
-        list(collection.embedded())
+        list(newest_rows(collection).embedded())
 
 
 @pytest.mark.parametrize(("whole", "ahead"), [(8 << 20, 64 << 20), (8 << 20, 1), (0, 64 << 20)])
@@ -287,7 +309,7 @@ def test_vectors_stream_in_order_however_their_files_are_fetched(
     monkeypatch.setattr(live_rows, "_AHEAD", ahead)
     run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
     add_run(collection, rows(["b"]), deletes=["f"])
-    embedded = pa.Table.from_batches(collection.embedded(batch_rows=2))
+    embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))
     assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
     path = Path(collection.location) / run.files[1].path
     path.write_bytes(path.read_bytes()[:-1])
@@ -306,7 +328,7 @@ def test_row_files_are_fetched_side_by_side(collection: Collection, monkeypatch:
         return read(storage, path)
 
     monkeypatch.setattr(Storage, "read", read_together)
-    assert sum(len(batch) for batch in collection.embedded()) == 4
+    assert sum(len(batch) for batch in newest_rows(collection).embedded()) == 4
 
 
 def test_a_collection_pickles_small(collection: Collection) -> None:
@@ -349,4 +371,4 @@ def test_rows_know_their_source_and_their_model(collection: Collection) -> None:
 def test_copies_of_a_model_fit_one_index(collection: Collection) -> None:
     add_run(collection, rows(["a"]))
     add_run(collection, rows(["b"]), model=MODEL.model_copy(update={"id": "a copy elsewhere"}))
-    assert [batch.column("image_id").to_pylist() for batch in collection.embedded()] == [["a"], ["b"]]
+    assert [batch.column("image_id").to_pylist() for batch in newest_rows(collection).embedded()] == [["a"], ["b"]]

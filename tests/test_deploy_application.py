@@ -59,6 +59,16 @@ def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyP
     assert embedder._bound_deployment.num_replicas == 2
 
 
+def test_what_a_cluster_that_is_still_starting_lacks_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, collection: str
+) -> None:
+    """Its application is built as soon as the head is up, which here has room for no replica."""
+    monkeypatch.setattr("api.deployment_cluster.nodes", lambda: [{"CPU": 0.0, "memory": 2.0**34}])
+    application({"collection": collection, "allow_remote": True, "shards": 1, "searchers": 2})
+    assert "not every searcher of a shard can have a node of its own" in caplog.text
+    assert "expected 3 CPUs, 1 for each of 3 replicas, got 0" in caplog.text
+
+
 @pytest.mark.ray
 def test_the_service_of_kubernetes_answers(collection: str, cluster: None) -> None:
     """The very config of the manifest on a real Serve, but for the collection, the port and how much it takes."""

@@ -71,6 +71,46 @@ def test_what_does_not_fit_is_found() -> None:
         check(a_number)
 
 
+def changed(job: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """A copy of it, with another value; None takes the field away."""
+    made = copy.deepcopy(job)
+    *above, last = path.split(".")
+    inside = made
+    for name in above:
+        inside = inside[name]
+    inside.pop(last, None)
+    if value is not None:
+        inside[last] = value
+    return made
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("spec.shutdownAfterJobFinishes", None, "expected shutdownAfterJobFinishes with ttlSecondsAfterFinished"),
+        ("spec.activeDeadlineSeconds", 0, "greater than or equal to 1"),
+        ("spec.backoffLimit", -1, "greater than or equal to 0"),
+        ("spec.rayClusterSpec.rayVersion", None, "expected rayVersion 2.52.0 or newer with authOptions, got None"),
+        ("spec.rayClusterSpec.rayVersion", "2.51.1", "expected rayVersion 2.52.0 or newer with authOptions, got 2.51"),
+        ("spec.rayClusterSpec.authOptions.mode", "tokens", "'disabled' or 'token'"),
+        ("spec.rayClusterSpec.headGroupSpec.rayStartParams.labels", "a=b", "'num-cpus' or 'num-gpus'"),
+        ("metadata.name", "likeness-embed-" + "x" * 33, "at most 47 characters"),
+        ("metadata.name", "likeness_embed", "match pattern"),
+    ],
+)
+def test_what_fits_and_kuberay_refuses_is_found(path: str, value: object, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        check(changed(ray_resource("rayjob.yaml"), path, value))
+
+
+def test_a_redis_is_not_named_in_the_heads_environment() -> None:
+    service = copy.deepcopy(ray_resource("rayservice.yaml"))
+    head = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    head["env"].append({"name": "RAY_REDIS_ADDRESS", "value": "redis:6379"})
+    with pytest.raises(ValidationError, match="expected gcsFaultToleranceOptions"):
+        check(service)
+
+
 @pytest.mark.parametrize("name", ["cronjob.yaml", "rayjob.yaml", "rayservice.yaml"])
 def test_the_cluster(name: str) -> None:
     cluster = ClusterSpec.model_validate(ray_cluster(name))

@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -148,6 +150,18 @@ def test_the_local_server_answers_over_http(collection: str) -> None:
         get(f"{url}/healthz")
 
 
+def test_a_head_without_end_is_refused(collection: str) -> None:
+    """It would fill the memory before anybody is asked for a key."""
+    settings = ServeSettings(collection=collection)
+    with running(create_app(composed()(settings), limits=settings.limits())) as url:
+        address = urllib.parse.urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 50_000)
+            with pytest.raises(ConnectionError):
+                connection.sendall(b"a" * 50_000_000)
+        assert get(f"{url}/images/{'x' * 12_000}")[0] == 404
+
+
 def test_the_local_server_says_where_it_listens(collection: str) -> None:
     heard: list[str] = []
 
@@ -199,7 +213,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
     make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, embedder)
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
-    assert service.model == embedder.identity
+    assert service.engine.model == embedder.identity
     best = service.search_by_bytes(png(COLOURS["blue.png"]), 1).matches[0]
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
@@ -222,7 +236,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     service = build_service(
         ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
     )
-    before, collection = service.model, Collection.open(str(tmp_path / "c"))
+    before, collection = service.engine.model, Collection.open(str(tmp_path / "c"))
 
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, pictures, embedder)
@@ -236,7 +250,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     # The settings say where the first one is now.
     promote(collection, "000001")
     service.live.look()
-    assert (service.version, service.model) == ("000001", before)
+    assert (service.version, service.engine.model) == ("000001", before)
 
 
 # On Ray Serve
@@ -378,6 +392,20 @@ def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
     assert addresses == joined
 
 
+def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
+    collection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection is one: as many idle ones would keep everybody else out."""
+    monkeypatch.setattr("api.local.run_local", lambda settings, *, on_listening: None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
+    try:
+        serve_command(collection, local=True)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucket) -> None:
     address = bucket.address("c", credentials="key:secret@")
     collection = Collection.create_or_open(address)
@@ -408,6 +436,7 @@ def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str
     told = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
     status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=told)})
     monkeypatch.setattr(serve, "start", lambda **options: None)
+    monkeypatch.setattr("api.deployment.require_address", lambda host, port: None)
     monkeypatch.setattr(serve, "run", fails)
     monkeypatch.setattr(serve, "status", lambda: status)
 
@@ -445,3 +474,7 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None)
 
     with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
         run(settings, blocking=False, models=fakes(side=64))
+    elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
+    advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
+    with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
+        run(elsewhere, blocking=False, models=fakes())

@@ -1,4 +1,4 @@
-"""Answers that mean harm, more of them than tests/test_fetch_http.py has: each ends soon and with a reason."""
+"""Answers that mean harm: each ends soon and with a reason."""
 
 import gzip
 import socket
@@ -52,6 +52,10 @@ def status(line: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
 
 
 LENGTHS = {
+    "none": (raw(OK, b"\r\n", endless=PAGE), "too_many_bytes"),
+    "too large": (raw(OK, b"Content-Length: 999999999999\r\n\r\n"), "too_many_bytes"),
+    "of more than comes": (ok(b"Content-Length: 5000", bytes(4000)), "connection_failed"),
+    "two": (ok(b"Content-Length: 1, 2", b"x"), "connection_failed"),
     "with letters": (ok(b"Content-Length: ten", endless=PAGE), "too_many_bytes"),
     "negative": (ok(b"Content-Length: -1", endless=PAGE), "too_many_bytes"),
     "of 5,000 digits": (ok(b"Content-Length: " + b"9" * 5000, endless=PAGE), "too_many_bytes"),
@@ -60,6 +64,10 @@ LENGTHS = {
     "and chunks": (raw(OK, b"Content-Length: 5\r\n", CHUNKED[len(OK) :], endless=b"4\r\nxxxx\r\n"), "too_many_bytes"),
 }
 CHUNKS = {
+    "endless": (raw(CHUNKED, endless=b"1000\r\n" + PAGE + b"\r\n"), "too_many_bytes"),
+    "padded": (raw(CHUNKED, endless=b"1;" + b"x" * 60_000 + b"\r\ny\r\n"), "too_many_bytes"),
+    "one huge": (raw(CHUNKED, b"fffffffffff\r\n", endless=PAGE), "too_many_bytes"),
+    "of letters": (raw(CHUNKED, b"zz\r\n"), "connection_failed"),
     "negative": (raw(CHUNKED, b"-5\r\nhello\r\n0\r\n\r\n"), "connection_failed"),
     "minus one": (raw(CHUNKED, b"-1\r\n", endless=PAGE), "connection_failed"),
     "without a size": (raw(CHUNKED, b"\r\n\r\n"), "connection_failed"),
@@ -70,6 +78,10 @@ CHUNKS = {
     "endless trailers": (raw(CHUNKED, b"0\r\n", endless=b"X-A: b\r\n" * 500), "too_many_bytes"),
 }
 HEADS = {
+    "none": (raw(b""), "connection_failed"),
+    "endless 100 Continue": (raw(endless=b"HTTP/1.1 100 Continue\r\n\r\n" * 100), "too_many_bytes"),
+    "endless headers": (raw(OK, endless=b"X-A: b\r\n" * 100), "connection_failed"),
+    "another protocol": (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "connection_failed"),
     "endless status": (raw(b"HTTP/1.1 200 ", endless=PAGE), "connection_failed"),
     "another version": (raw(b"HTTP/9.9 200 OK\r\n\r\n"), "connection_failed"),
     "letters": (status(b"2OO OK"), "connection_failed"),
@@ -86,6 +98,10 @@ HEADS = {
     "endless redirect": (status(b"302 Go\r\nLocation: ftp://x/", endless=PAGE), "forbidden_scheme"),
 }
 COMPRESSED = {
+    "gzip bomb": (raw(GZIP, BOMB), "too_many_bytes"),
+    "cut off": (raw(GZIP, gzip.compress(PICTURE)[:-9]), "bad_content_encoding"),
+    "not gzip": (raw(GZIP, b"not"), "bad_content_encoding"),
+    "brotli": (ok(b"Content-Encoding: br", b"xx"), "bad_content_encoding"),
     "deflate bomb": (ok(b"Content-Encoding: deflate", zlib.compress(bytes(5_000_000), 9)), "too_many_bytes"),
     "bomb in a chunk": (raw(GZIP[:-2], CHUNKED[len(OK) :], CHUNKED_BOMB), "too_many_bytes"),
     "bomb in a bomb": (raw(GZIP, gzip.compress(BOMB * 20)), "too_many_bytes"),
@@ -122,6 +138,7 @@ def test_hostile_answers_end_soon_and_cost_little(server: Server, route: Route, 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert error.reason == reason, error.message
+    assert error.retryable == (reason in ("connection_failed", "http_500", "http_999"))
     assert time.monotonic() - started < 5
     assert peak < 8 * 2**20
 

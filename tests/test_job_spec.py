@@ -7,6 +7,7 @@ import pytest
 
 from jobs.errors import SpecError
 from jobs.options import DEMO_MODEL
+from jobs.request import EmbedOptions
 from jobs.spec import JobSpec, read_spec
 
 WHOLE = """\
@@ -27,6 +28,7 @@ notify:
   on_success: {command: cat}
   on_failure: {url: "https://hooks.example/${TOKEN}"}
 metrics_file: metrics/likeness.prom
+draft: false
 """
 
 
@@ -47,7 +49,7 @@ def test_every_field_reaches_the_job(tmp_path: Path) -> None:
     assert (settings.batch_size, settings.options.block_size, settings.options.max_reject_rate) == (32, 128, 0.1)
     assert settings.index == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
     assert (settings.missing, settings.max_missing, settings.verify_hash) == ("keep", 0.5, True)
-    assert settings.extensions == ("jpg",)
+    assert (settings.extensions, settings.options.draft) == (("jpg",), False)
     assert spec.retention.keep == 5
     assert spec.metrics_file == str(tmp_path / "metrics" / "likeness.prom")
 
@@ -56,6 +58,7 @@ def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "source: s3://a/b\ncollection: /data/c\n")
     assert (spec.settings().model, spec.settings().index, spec.settings().actors) == (None, {}, None)
     assert (spec.retention.keep, spec.missing, spec.max_missing) == (3, "delete", 0.2)
+    assert spec.settings().options == EmbedOptions()
 
 
 def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_names_of_models(tmp_path: Path) -> None:
             r"line 7, index\.max_memory: it is 'lots': expected a size such as 600MB, 2GiB or a number of bytes",
         ),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
-        (WHOLE + "retension: {}\n", r"line 18, retension: is no field of a job: deploy/job\.schema\.json lists them"),
+        (WHOLE + "retension: {}\n", r"line 19, retension: is no field of a job: deploy/job\.schema\.json lists them"),
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
         (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
@@ -111,7 +114,7 @@ def test_names_of_models(tmp_path: Path) -> None:
         ),
         (
             WHOLE.replace("{npu: 2}", "{GPU: 1, memory: 9}"),
-            r"line 4, resources\.actor_resources: names GPU, memory: of",
+            r"line 4, resources\.actor_resources: names GPU, memory: Likeness sets",
         ),
         (
             WHOLE.replace("num_gpus: 0.5", "num_gpus: 1.5"),

@@ -1,4 +1,4 @@
-"""How much is worked on at once and for how long, the headers of every answer, and the settings of all this."""
+"""How much is worked on at once and for how long."""
 
 import asyncio
 import threading
@@ -6,20 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from api.access import install_access
-from api.errors import KeysError, ListenError, Problem
-from api.keys import KeyScope, add_key
+from api.errors import Problem
 from api.local import running
 from api.overload import Places
 from api.problems import install_problems
-from api.settings import Access, RequestLimits, ServeSettings
+from api.settings import Access
 from tests.guarded_app import guarded, local, on_this_machine, told
 
 
@@ -157,128 +154,3 @@ def test_searches_are_refused_before_their_bodies_are_read_and_other_pages_are_n
         assert client.get("/index").status_code == 200
     # A route that never says that it has read its body gives the place back when it ends.
     assert [client.post("/search").status_code for _ in range(3)] == [200] * 3
-
-
-# Headers
-
-
-@pytest.mark.parametrize(
-    ("path", "policy"),
-    [
-        ("/", "default-src 'none'; frame-ancestors 'none'"),
-        ("/index", "default-src 'none'; frame-ancestors 'none'"),
-        ("/nothing", "default-src 'none'; frame-ancestors 'none'"),
-        ("/openapi.json", "default-src 'none'; frame-ancestors 'none'"),
-        ("/framed", "sandbox"),
-    ],
-)
-def test_every_answer_says_what_browsers_must_not_do(path: str, policy: str) -> None:
-    headers = local(Access()).get(path).headers
-    assert headers["content-security-policy"] == policy
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == ("origin" if path == "/framed" else "no-referrer")
-    assert "access-control-allow-origin" not in headers
-
-
-PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
-
-
-def test_other_sites_may_ask_where_they_are_named(tmp_path: Path) -> None:
-    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
-    settings = ServeSettings(
-        collection="c", keys_file=str(tmp_path / "keys.json"), cors_origins=frozenset({"https://ours.example"})
-    )
-    client = local(settings.access())
-    for origin, allowed in (("https://ours.example", "https://ours.example"), ("https://theirs.example", None)):
-        answer = client.options("/search", headers={"Origin": origin, **PREFLIGHT})
-        assert answer.headers.get("access-control-allow-origin") == allowed
-        assert answer.status_code == (200 if allowed else 400)
-        refused = client.post("/search", headers={"Origin": origin})
-        assert told(refused) == (401, "unauthorized")
-        assert refused.headers.get("access-control-allow-origin") == allowed
-    assert "access-control-allow-credentials" not in refused.headers
-    assert (
-        local(Access()).options("/search", headers={"Origin": "https://ours.example", **PREFLIGHT}).status_code == 405
-    )
-
-
-# Settings
-
-
-def keyed(tmp_path: Path, **more: Any) -> ServeSettings:
-    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
-    return ServeSettings(collection="c", keys_file=str(tmp_path / "keys.json"), **more)
-
-
-def test_keys_are_leave_to_listen_anywhere(tmp_path: Path) -> None:
-    assert keyed(tmp_path, host="0.0.0.0").listen_address() == ("0.0.0.0", 8000)
-    with pytest.raises(ListenError, match="LIKENESS_KEYS_FILE"):
-        ServeSettings(collection="c", host="0.0.0.0").listen_address()
-    with pytest.raises(KeysError, match="no key file"):
-        ServeSettings(collection="c", keys_file=str(tmp_path / "none.json")).access()
-
-
-def test_rates_are_limited_where_strangers_may_come(tmp_path: Path) -> None:
-    def limit(**settings: Any) -> int:
-        return ServeSettings(collection="c", **settings).access().rate_limit_per_minute
-
-    assert limit() == 0
-    assert limit(host="0.0.0.0", allow_remote=True) == 600
-    assert limit(rate_limit_per_minute=30) == 30
-    assert keyed(tmp_path).access().rate_limit_per_minute == 600
-    assert limit(keys_file=str(tmp_path / "keys.json"), rate_limit_per_minute=0) == 0
-
-
-def test_access_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
-    monkeypatch.setenv("LIKENESS_KEYS_FILE", str(tmp_path / "keys.json"))
-    monkeypatch.setenv("LIKENESS_RATE_LIMIT_PER_MINUTE", "120")
-    monkeypatch.setenv("LIKENESS_MAX_ONGOING_REQUESTS", "7")
-    monkeypatch.setenv("LIKENESS_CORS_ORIGINS", "https://a.example, https://b.example")
-    access = ServeSettings(collection="c").access()
-    assert access.keys is not None
-    assert (access.rate_limit_per_minute, access.max_ongoing_requests) == (120, 7)
-    assert access.cors_origins == {"https://a.example", "https://b.example"}
-
-
-@pytest.mark.parametrize(
-    ("given", "searches", "requests"),
-    [
-        ({}, 128, 224),
-        ({"replicas": 4}, 16, 112),
-        ({"replicas": "1:4", "num_cpus": 2.5}, 32, 128),
-        ({"embedders": 4}, 128, 224),
-        ({"max_searches": 5, "max_url_fetches": 7}, 5, 76),
-        ({"max_ongoing_requests": 9}, 128, 9),
-    ],
-)
-def test_each_replica_lets_in_what_its_cores_can_do_and_other_requests_besides(
-    given: dict[str, Any], searches: int, requests: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several may be on one machine: each has the cores that are reserved for it."""
-    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 8)
-    settings = ServeSettings(collection="c", **given)
-    assert settings.limits().max_searches == searches
-    assert settings.access().max_ongoing_requests == requests
-
-
-def test_without_settings_searches_and_fetches_leave_places_too() -> None:
-    limits = RequestLimits()
-    assert Access().max_ongoing_requests == limits.max_searches + limits.max_url_fetches + 64
-
-
-def test_the_openapi_document_says_how_a_key_is_given(tmp_path: Path) -> None:
-    def document(app: FastAPI) -> Any:
-        return app.openapi()
-
-    plain, with_keys = document(guarded(Access())), document(guarded(keyed(tmp_path).access()))
-    assert "securitySchemes" not in plain.get("components", {})
-    assert with_keys["components"]["securitySchemes"] == {
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-    }
-    search, health = (with_keys["paths"][path] for path in ("/search", "/healthz"))
-    assert search["post"]["security"] == [{"bearer": []}, {"header": []}]
-    assert {"401", "403", "429", "503"} <= search["post"]["responses"].keys()
-    assert "security" not in health["get"]
-    assert "401" not in plain["paths"]["/search"]["post"]["responses"]

@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.nearest import row_of_image
 from api.service import SearchService
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
@@ -38,7 +39,7 @@ def client(service: SearchService) -> Iterator[TestClient]:
 
 
 def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
-    row = service.row(image_id)
+    row = row_of_image(service.engine.searcher, image_id)
     assert row is not None
     return row
 

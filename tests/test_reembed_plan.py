@@ -73,6 +73,19 @@ def test_rows_whose_metadata_changed_are_written_anew(
     assert change.counts.unchanged == 3 - len(changed)
 
 
+def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collection) -> None:
+    add_run(collection, rows(["a", "b", "gone"], metadata={"label": ["cat", "dog", "x"], "year": [1, 2, 3]}))
+    add_run(collection, rows(["c"]), model=OTHER)
+    listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
+    for delete in (True, False):
+        [known] = compare(listing, collection, "memory:", MODEL, delete=delete, verify_hash=False).known
+        plan = known.plan
+        columns = [*plan.listing.columns, *plan.todo.columns, *plan.live.columns, plan.deletes, known.hashes]
+        types = [column.type for column in columns]
+        assert pa.large_string() in types
+        assert pa.string() not in types
+
+
 @pytest.mark.slow
 def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) -> None:
     mib, count = "x" * 2**20, 2_304

@@ -11,6 +11,7 @@ import pytest
 
 from api.compose import build_service
 from api.errors import OtherModelError, Problem
+from api.nearest import row_of_image
 from api.query import Part, Query
 from api.service import SearchService
 from api.settings import ServeSettings
@@ -62,7 +63,7 @@ def test_a_url_is_fetched_by_the_untrusted_fetcher_alone(
 def test_a_rows_picture_is_fetched_by_the_trusted_fetcher_alone(
     service: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
 ) -> None:
-    row = service.row("blue.png")
+    row = row_of_image(service.engine.searcher, "blue.png")
     assert row is not None
     picture = service.picture(row)
     assert (picture.data, picture.media_type) == (png(COLOURS["blue.png"]), "image/png")
@@ -147,7 +148,7 @@ def test_a_missing_picture_names_the_image_and_not_the_operators_path(
     service: SearchService, trusted: RecordingFetcher
 ) -> None:
     trusted.files.clear()
-    row = service.row("red.png")
+    row = row_of_image(service.engine.searcher, "red.png")
     assert row is not None
     with pytest.raises(Problem) as caught:
         service.picture(row)
@@ -157,7 +158,7 @@ def test_a_missing_picture_names_the_image_and_not_the_operators_path(
 
 def test_a_thumbnail_of_a_file_that_broke_is_unavailable(service: SearchService, trusted: RecordingFetcher) -> None:
     trusted.files["memory:red.png"] = b"<html>"
-    row = service.row("red.png")
+    row = row_of_image(service.engine.searcher, "red.png")
     assert row is not None
     with pytest.raises(Problem) as caught:
         service.picture(row, 64)
@@ -212,8 +213,8 @@ def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
 
 
 def test_rows_know_nothing_of_vectors(service: SearchService) -> None:
-    row = service.row("red.png")
+    row = row_of_image(service.engine.searcher, "red.png")
     assert row is not None
     assert "embedding" in FIXED
     assert "embedding" not in row
-    assert service.row("no such id") is None
+    assert row_of_image(service.engine.searcher, "no such id") is None

@@ -1,10 +1,11 @@
-"""One of four searchers is killed while searches come: answers stay right, and soon are whole again."""
+"""Searchers are killed, or replaced by those of something else, while searches come: answers stay right."""
 
 import json
 import signal
 import threading
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ _WHOLE_S = 20.0
 _K = 20
 _QUERIES = unit_vectors(40, seed=21, dim=DIM)
 
-Match = tuple[str, float]
+Match = tuple[str, float, str]
+"""Its id, score and address: the last come from the shards in another round than the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ class Load:
             said = response.json()
             seen = {
                 "rows": said["searched"]["rows"],
-                "matches": tuple((match["image_id"], match["score"]) for match in said["matches"]),
+                "matches": tuple((match["image_id"], match["score"], match["uri"]) for match in said["matches"]),
             }
         elif response.status_code == 503:
             seen = {"problem": json.loads(response.text)["type"]}
@@ -95,11 +97,20 @@ class Load:
         )
 
 
-def ids_of(collection: Collection, number: int) -> set[str]:
+def ids_of(collection: Collection, number: int, shards: int = 4) -> set[str]:
     """The ids of the live rows of a shard."""
     manifest = collection.read_version("000002")
-    shard = Shard.open(collection, manifest, slices(manifest.segments, 4)[number])
+    shard = Shard.open(collection, manifest, slices(manifest.segments, shards)[number])
     return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
+
+
+def answers_of_one_process(collection: Collection) -> list[list[Match]]:
+    """All matches of each of the very queries."""
+    service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
+    whole = Searcher.open(collection).ntotal
+    asked = [SearchRequest(embedding=query.tolist(), k=whole) for query in _QUERIES]
+    answers = [service.search(query_of(each, RequestLimits())).matches for each in asked]
+    return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
 
 
 def searchers(number: int) -> list[psutil.Process]:
@@ -131,11 +142,7 @@ def test_a_killed_searcher_makes_no_answer_wrong(
     url = serving(collection, tmp_path, replicas)
     whole = Searcher.open(collection)
     gone = ids_of(collection, 2)
-    # Of the very requests, as one process answers them.
-    service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
-    asked = [SearchRequest(embedding=query.tolist(), k=whole.ntotal) for query in _QUERIES]
-    answers = [service.search(query_of(each, RequestLimits())).matches for each in asked]
-    every = [[(match.image_id, match.score) for match in answer] for answer in answers]
+    every = answers_of_one_process(collection)
     with Load(url) as load:
         time.sleep(3)
         before = searchers(2)
@@ -175,3 +182,44 @@ def is_whole(before: list[psutil.Process]) -> bool:
     """As many searchers run as there were `before` one was killed, and one of them is new."""
     now = searchers(2)
     return len(now) == len(before) and set(now) != set(before)
+
+
+@pytest.mark.parametrize("changed", ["shards", "collection"])
+def test_no_answer_is_wrong_while_the_deployment_is_changed(
+    collection: Collection, tmp_path: Path, cluster: None, changed: str
+) -> None:
+    """Serve replaces the replicas that answer and the searchers at the same time, each one by one."""
+    other = make_collection(tmp_path / "other", seed=1)
+    first = ServeSettings(
+        collection=collection.location, port=free_port(), replicas=2, shards=2, num_cpus=0.25, searcher_timeout_s=1
+    )
+    changes = {"shards": 4} if changed == "shards" else {"collection": other.location}
+    second = first.model_copy(update=changes)
+    right = [*right_answers(collection, 2), *right_answers(Collection.open(second.collection), second.shards or 0)]
+    models = fakes(tmp_path / "notes")
+    url = run(first, blocking=False, models=models)
+    with Load(url) as load:
+        time.sleep(2)
+        run(second, blocking=False, models=models)
+        again = time.monotonic()
+        time.sleep(3)
+    answered = [told for told in load.told if told.status == 200]
+    for told in answered:
+        assert any(told.matches == matches[told.query] for rows, matches in right if rows == told.rows), told
+    refused = [told for told in load.told if told.status != 200]
+    print(f"{changed}: {len(answered)} answered, {len(refused)} refused: {sorted({told.status for told in refused})}")
+    # Of those that were sent to the second, whose replicas may still be replaced one by one when it says that it runs.
+    last = [told for told in load.told if told.at > again + 2]
+    expected = right_answers(Collection.open(second.collection), second.shards or 0)[0][1]
+    assert [told.matches for told in last] == [expected[told.query] for told in last]
+
+
+def right_answers(collection: Collection, shards: int) -> list[tuple[int, list[tuple[Match, ...]]]]:
+    """How many rows are searched, and the matches of each query: of all shards, and of some where others are lost."""
+    every, held = answers_of_one_process(collection), [ids_of(collection, number, shards) for number in range(shards)]
+    right = []
+    for there in product([True, False], repeat=shards):
+        known = set().union(*(ids for ids, is_there in zip(held, there, strict=True) if is_there))
+        matches = [tuple([match for match in answer if match[0] in known][:_K]) for answer in every]
+        right.append((len(known), matches))
+    return right

@@ -13,10 +13,13 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
+import obstore
 import pyarrow.fs as pafs
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
@@ -25,11 +28,12 @@ from index.clouds import without_secrets
 from index.collection import Collection
 from index.conditional import update_file
 from index.duplicates import near_duplicates
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import CollectionError, DamagedVersionError, UnreachableError
 from index.live import LiveRows
 from index.records import ModelRecord, RunStart
 from index.search import Searcher
 from index.storage import FileInfo, Storage, place
+from jobs.plan import written_files
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
 
@@ -377,6 +381,25 @@ def test_files_of_runs_are_looked_at_side_by_side_and_once(bucket: Bucket) -> No
         proxy.count.clear()
         assert collection.row_file(path) in collection.runs()[0].files
         assert proxy.count["HEAD"] == 1
+
+
+@pytest.mark.parametrize("call", ["head", "get", "get_range"])
+def test_a_bucket_that_refuses_is_not_taken_for_a_damaged_one(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Nobody is told to restore files, and nothing is embedded again, because a token has expired."""
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    run = add_run(collection, rows(["a", "b"]))
+    started = collection.start_run("memory:", run.model)
+    collection.write_rows(started.run_id, "0001-b", rows(["c"]))
+    live = LiveRows.of_runs(collection.storage, [run])
+    monkeypatch.setattr(obstore, call, Mock(side_effect=PermissionDeniedError("403 Forbidden: ExpiredToken")))
+    told = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
+    with pytest.raises(UnreachableError, match=told):
+        list(live.embedded()) if call == "get" else live.read(["uri"])
+    if call != "get":
+        with pytest.raises(UnreachableError, match=told):
+            written_files(collection, started)
 
 
 def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

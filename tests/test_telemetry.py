@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.errors import PROBLEMS, Problem
 from api.logs import JsonLines, TextLines
 from api.metrics import Metrics, Serving
-from api.notes import Notes, notes, noting_outcome, taking_notes
+from api.notes import notes, noting_outcome, taking_notes
 from api.problems import install_problems
 from api.telemetry import install_telemetry
 from embedder.errors import FetchError, ImageError
@@ -396,34 +396,6 @@ def test_a_server_writes_one_line_a_request() -> None:
 
 
 # The dashboard
-
-
-def test_the_dashboard_can_be_imported_for_any_data_source() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
-    assert dashboard["uid"] == "likeness"
-    assert dashboard["templating"]["list"][0]["type"] == "datasource"
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    assert len(set(ids)) == len(ids)
-    drawn = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-    assert {target["datasource"]["uid"] for panel in drawn for target in panel["targets"]} == {"${datasource}"}
-
-
-def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(metrics: Metrics) -> None:
-    metrics.follow(lambda: SERVING)
-    metrics.answered("POST", "/search", 200, 0.1)
-    outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
-    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
-    known = {name: set(series[0][0]) for name, series in samples(metrics).items()}
-    asked = set(re.findall(r'"expr": "(.*)"', DASHBOARD.read_text()))
-    assert len(asked) > 20
-    for expression in asked:
-        names = re.findall(r"\b(?:likeness|process)_\w+", expression)
-        assert names, expression
-        of_series = set.intersection(*(known[name] for name in names)) | {"job", "instance"}
-        groups = re.findall(r"by \(([^)]*)\)", expression)
-        labels = {label.strip() for group in groups for label in group.split(",")}
-        labels |= set(re.findall(r"[{,](\w+)=", expression))
-        assert labels <= of_series, expression
 
 
 def test_the_dashboard_names_the_replica_of_what_it_does_not_add_up() -> None:

@@ -6,6 +6,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from api.browser_headers import install_browser_headers
 from api.problems import install_problems
 from api.web_page import FOLDER, install_web
 
@@ -26,6 +27,7 @@ def client() -> TestClient:
     app = FastAPI(docs_url=None)
     install_problems(app)
     install_web(app)
+    install_browser_headers(app)
     return TestClient(app)
 
 
@@ -48,6 +50,7 @@ def test_a_file_has_its_type_and_a_strict_policy(client: TestClient, path: str, 
     assert response.headers["content-type"] == media_type
     assert set(response.headers["content-security-policy"].split("; ")) == POLICY
     assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["referrer-policy"] == "no-referrer"
     assert response.headers["cache-control"] == "no-cache"
 
 
@@ -56,6 +59,7 @@ def test_what_a_browser_has_is_not_sent_again(client: TestClient) -> None:
     again = client.get("/web/main.js", headers={"if-none-match": f'"other", W/{etag}'})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
     assert client.get("/", headers={"if-none-match": etag}).status_code == 200
+    assert client.get("/", headers={"if-none-match": "*"}).status_code == 304
 
 
 @pytest.mark.parametrize("path", ["/web/", "/web/none.js", "/web/../app.py", "/web/%2e%2e/app.py", "/web/..%2fapp.py"])

@@ -409,6 +409,38 @@ def test_a_server_that_is_gone(open_page: Callable[..., Page]) -> None:
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
 
 
+def test_more_that_is_refused_is_said_beside_the_button(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=star")
+    ids(page)
+    summary = page.get_by_role("status").inner_text()
+    page.route("**/search", refuse)
+    button, said = page.get_by_role("button", name="Show more"), page.locator("#more-status")
+    expect(said).to_have_attribute("aria-live", "polite")
+    button.evaluate("it => it.scrollIntoView({ block: 'end' })")
+    button.click()
+    expect(said).to_have_text("too many requests: come back in 7 s")
+    expect(said).to_be_in_viewport(ratio=1)
+    expect(button).to_be_focused()
+    expect(page.get_by_role("status")).to_have_text(summary)
+    expect(tiles(page)).to_have_count(24)
+    page.unroute("**/search")
+    button.click()
+    expect(tiles(page)).to_have_count(48)
+    expect(said).to_be_empty()
+
+
+def refuse(route: Route) -> None:
+    document = json.dumps({"title": "Too many requests", "detail": "too many requests: come back in 7 s"})
+    route.fulfill(status=429, headers={"Retry-After": "7"}, content_type="application/problem+json", body=document)
+
+
+def test_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:
+    page = open_page("about:blank")
+    page.route("**/search", lambda route: route.fulfill(status=429, headers={"Retry-After": "7"}, body="busy"))
+    page.goto("/?text=star")
+    expect(page.get_by_role("alert")).to_contain_text("The server answered with status 429. Try again in 7 s.")
+
+
 def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
     """Pictures too are asked for with the key, which an img element could not send."""
     key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
@@ -567,6 +599,12 @@ def test_motion_is_reduced_when_asked(open_page: Callable[..., Page]) -> None:
 
 
 # The API's documentation
+
+
+def test_the_documentation_fits_a_phone(open_page: Callable[..., Page]) -> None:
+    page = open_page("/docs", viewport=PHONE, has_touch=True, is_mobile=True)
+    expect(page.locator(".opblock").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
 def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page]) -> None:

@@ -85,10 +85,11 @@ async function answer(path, options) {
 async function problemOf(response) {
   const document = await response.json().catch(() => ({}));
   const wait = response.headers.get("Retry-After");
-  const detail = document.detail || `The server answered with status ${response.status}.`;
+  const again = /^\d+$/.test(wait ?? "") ? ` Try again in ${wait} s.` : "";
   return new Problem({
     title: document.title || "Something went wrong",
-    detail: /^\d+$/.test(wait ?? "") ? `${detail} Try again in ${wait} s.` : detail,
+    // The app's own documents say when to try again; Ray Serve's proxy and other proxies have the header alone.
+    detail: document.detail || `The server answered with status ${response.status}.${again}`,
     status: response.status,
   });
 }

@@ -60,6 +60,7 @@ function fill(query) {
   byId("problem").replaceChildren();
   byId("key-form").hidden = true;
   byId("more").hidden = true;
+  byId("more-status").textContent = "";
   byId("subject").replaceChildren();
   byId("answer").classList.remove("beside");
   byId("answer").ariaBusy = "true";
@@ -92,6 +93,7 @@ function list(found, { k, filter, distinct }) {
   byId("status").textContent = summary(found);
   byId("pictures").replaceChildren(matches.length ? grid(matches, { filter, distinct }) : none(filter));
   byId("more").hidden = matches.length < k || k >= MOST;
+  byId("more-status").textContent = "";
 }
 
 function none(filter) {
@@ -107,6 +109,8 @@ const forgotten = () => new api.Problem({
 function fail(error) {
   byId("status").textContent = "";
   byId("pictures").replaceChildren();
+  byId("more").hidden = true;
+  byId("more-status").textContent = "";
   if (error.status === 401) {
     api.dropKey();
     byId("key-why").textContent = error.message;
@@ -159,7 +163,8 @@ async function more() {
   const { signal } = running;
   const shown = byId("pictures").querySelectorAll("a").length;
   const wider = { ...current, k: Math.min(current.k + PAGE, MOST) };
-  byId("status").textContent = "Searching…";
+  const status = byId("more-status"); // the one above the pictures is out of sight here
+  status.textContent = "Searching…";
   try {
     list(await api.search(toBody(wider, uploads.get(wider.value)), signal), wider);
     current = wider;
@@ -167,8 +172,12 @@ async function more() {
     byId("pictures").querySelectorAll("a")[shown]?.focus({ preventScroll: true });
   } catch (error) {
     if (signal.aborted) return;
-    if (error.status === 401) fail(error);
-    else byId("status").textContent = `${error.title ?? "Something went wrong"}. ${error.message}`; // what is shown stays
+    if (error.status === 401) {
+      fail(error);
+      return;
+    }
+    status.textContent = error.message; // what is shown stays
+    status.scrollIntoView({ block: "nearest" });
   }
 }
 
