@@ -18,8 +18,8 @@ from api.errors import DeployError, ListenError
 from api.settings import ServeSettings, url_of
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.errors import EmptyCollectionError
 from index.records import ModelRecord
+from index.search import no_index
 from index.versions import live_manifest
 
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
@@ -131,7 +131,7 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     # Opened here too, so that a mistyped collection is reported before a cluster is started.
     collection = Collection.open(settings.collection)
     if not collection.versions():
-        raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
+        raise no_index(collection)
     model = settings.model
     if model is not None and Path(model).is_dir():
         model = str(Path(model).resolve())

@@ -29,9 +29,9 @@ from jobs.commit import commit
 from jobs.embed import write
 from jobs.listing import listing_table
 from jobs.plan import make_plan
+from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
-from jobs.run import model_record
 
 SECONDS_PER_IMAGE = 0.02
 """Of the stand-in: 50 images/s on a node. Four nodes then leave most of two cores to Ray and to decoding."""

@@ -40,9 +40,9 @@ from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embed import write
 from jobs.options import DEMO_MODEL
 from jobs.plan import make_plan
+from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions, ModelSource
-from jobs.run import model_record
 from jobs.sources import list_images
 from jobs.stages import DecodeSettings, fetch_and_decode
 

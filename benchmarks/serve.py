@@ -37,7 +37,7 @@ from index.build import build_index
 from index.collection import Collection
 from jobs.demo.gallery import plan_exhibit
 from jobs.options import DEMO_MODEL
-from jobs.run import model_record
+from jobs.reembed_model import model_record
 
 _BATCH = 32
 

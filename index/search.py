@@ -27,11 +27,18 @@ from index.verify import open_segments
 _OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
 
 
+def no_index(collection: Collection) -> EmptyCollectionError:
+    """What is raised where there is no version to search: what has to be done first."""
+    embedded = any(run.files for run in collection.runs())
+    first = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
+    return EmptyCollectionError(f"{collection.location} has no index to search: {first}")
+
+
 def searched_version(collection: Collection, version: str | None) -> VersionManifest:
     """The manifest of a version, by default the live one. EmptyCollectionError when there is none."""
     version = version or collection.current()
     if version is None:
-        raise EmptyCollectionError(f"{collection.location} has no index to search: build one with `likeness index`")
+        raise no_index(collection)
     return collection.read_version(version)
 
 

@@ -39,7 +39,7 @@ from jobs.options import (
 def embed(
     source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
     collection: CollectionArgument,
-    model: ModelOption = DEFAULT_MODEL,
+    model: ModelOption = None,
     revision: RevisionOption = None,
     device: DeviceOption = None,
     num_gpus: NumGpusOption = None,
@@ -62,10 +62,15 @@ def embed(
     from jobs.request import EmbedOptions, EmbedRequest, ModelSource
     from jobs.run import run_embed
 
+    known = Collection.planned(collection).model() if model is None else None
+    if known:
+        model, revision = known.id, revision or known.revision
     request = EmbedRequest(
         source=source,
         collection=collection,
-        load=ModelSource(model=model_named(model), revision=revision, device=device, batch_size=batch_size),
+        load=ModelSource(
+            model=model_named(model or DEFAULT_MODEL), revision=revision, device=device, batch_size=batch_size
+        ),
         options=EmbedOptions(block_size=block_size, max_reject_rate=max_reject_rate, draft=draft),
         extensions=parse_extensions(extensions),
         num_gpus=num_gpus,

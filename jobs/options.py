@@ -56,8 +56,11 @@ AddressOption = Annotated[
     typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays."),
 ]
 ModelOption = Annotated[
-    str,
-    typer.Option(help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness."),
+    str | None,
+    typer.Option(
+        help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness. By default the "
+        f"collection's own; for a new one {DEFAULT_MODEL}."
+    ),
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]

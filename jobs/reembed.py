@@ -29,7 +29,7 @@ from jobs.reembed_plan import Change, compare
 from jobs.reembed_report import ReembedReport, Stopwatch
 from jobs.request import JobRequest, ModelSource
 from jobs.reuse import write_known
-from jobs.sources import list_images
+from jobs.sources import left_out_warning, list_images
 
 CarryOut = Callable[[Sequence[Plan], Collection], list[Written]]
 """Writes the rows of plans, with the model if there are images to embed."""
@@ -88,7 +88,9 @@ def _bring_up_to_date(
 ) -> ReembedReport:
     # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
     with clock("list"), console.status(f"listing {without_secrets(settings.source)}"):
-        listing = list_source(settings)
+        listing = list_source(settings, clock)
+    if clock.left_out:
+        console.print(f"[yellow]{escape(left_out_warning(clock.left_out))}", soft_wrap=True)
     named = settings.load(settings.model, settings.revision) if settings.model else None
     model = wanted_model(collection, named)
     return bring_up_to_date(
@@ -127,10 +129,12 @@ def bring_up_to_date(
     return _report(settings, model, change, written, runs, outcome, clock)
 
 
-def list_source(settings: ReembedSettings) -> pa.Table:
-    """The listing. It may be empty if the collection has rows of the source; `max_missing` then decides."""
+def list_source(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
+    """The listing; `clock` gets what it leaves out. It may be empty if the collection has rows of the source;
+    `max_missing` then decides.
+    """
     try:
-        return list_images(settings.source, extensions=settings.extensions)
+        return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
     except EmptySourceError:
         if not _known(settings):
             raise
@@ -176,6 +180,7 @@ def _report(
         model=str(model),
         dry_run=settings.dry_run,
         counts=change.counts,
+        left_out=dict(clock.left_out),
         embedded=sum(each.report.embedded for each in written),
         rejected=sum(each.report.rejected for each in written) - failed,
         failed=failed,

@@ -1,15 +1,15 @@
-"""Finds the model for an update of a collection, without loading it if it is known."""
+"""Finds the model to embed into a collection with, without loading it if it is known."""
 
 from dataclasses import replace
 
 from embedder.checkpoint import Checkpoint
 from embedder.images import CropSpec
+from embedder.protocol import ModelIdentity
 from index.collection import Collection
 from index.records import ModelRecord
 from index.versions import live_manifest
 from jobs.errors import OtherModelError, UsageError
 from jobs.request import ModelSource
-from jobs.run import model_record
 
 
 def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
@@ -28,6 +28,13 @@ def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecor
         if record.fingerprint == fingerprint:
             return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
     return model_record(replace(load, device="cpu")().identity)
+
+
+def model_record(identity: ModelIdentity) -> ModelRecord:
+    """A model's identity as the collection records it."""
+    return ModelRecord(
+        id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
+    )
 
 
 def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:

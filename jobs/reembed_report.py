@@ -1,6 +1,7 @@
 """The report of re-embedding: a table for people, JSON for programs."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -43,6 +44,7 @@ class Counts:
 class ReembedReport:
     """What was found and done; with `dry_run` what would be.
 
+    `left_out` counts, by extension, the files beside the images that may be pictures of kinds that are not read.
     `embedded`, `rejected` and `failed` add up to the images that needed the model; failed ones are tried again next
     time. `runs` were committed. `recall` is recall@10 of the live version, `promoted` whether this job made it live.
     `seconds` by stage of this process; "start" is the start-up of Ray and the model, "embed" what followed it.
@@ -54,6 +56,7 @@ class ReembedReport:
     model: str
     dry_run: bool
     counts: Counts
+    left_out: dict[str, int]
     embedded: int
     rejected: int
     failed: int
@@ -73,16 +76,18 @@ class ReembedReport:
 
 
 class Stopwatch:
-    """Seconds by stage, and `counts` once they are known: the content of the report of a failed job."""
+    """Seconds by stage, `left_out`, and `counts` once they are known: the content of the report of a failed job."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.counts: Counts | None = None
+        self.left_out = Counter[str]()
 
     def to_json(self, outcome: str, message: str) -> str:
         """The report of a job that did not end well."""
         counts = asdict(self.counts) if self.counts else {}
-        return json.dumps({"outcome": outcome, "message": message, **counts, "seconds": self.seconds}, indent=2)
+        known = {**counts, "left_out": self.left_out, "seconds": self.seconds}
+        return json.dumps({"outcome": outcome, "message": message, **known}, indent=2)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:

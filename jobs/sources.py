@@ -24,18 +24,29 @@ from jobs.tars import list_tars
 
 TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
 _BATCH = 2**15
+_COMPANIONS = frozenset(
+    {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "tsv", "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
+    | {"ini", "db", "log", "aae"}
+)
+"""Nobody misses these where there are pictures; images are among them because --extensions may leave them out."""
 
 
-def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> pa.Table:
+def list_images(
+    location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, left_out: Counter[str] | None = None
+) -> pa.Table:
     """List the images of a source: files by name, rows of tables and tars as they come.
 
     Returns the columns of `LISTING`, then metadata. Raises `EmptySourceError` where there are no images, and
-    `SourceError` where the source is missing or unreadable, or one id stands for two images.
+    `SourceError` where the source is missing or unreadable, or one id stands for two images. `left_out` counts, by
+    extension, the files beside images that may be pictures of kinds that are not read.
     """
     found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown
     if found.images.num_rows:
         listing = found.images
+        if left_out is not None:
+            others = found.extensions.keys() - {*extensions, *_COMPANIONS}
+            left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
     elif found.tars:
         listing = list_tars(found.tars, extensions)
     elif found.tables:
@@ -45,6 +56,15 @@ def list_images(location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS) 
     if listing.num_rows == 0:
         raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
     return _unique(location, listing)
+
+
+def left_out_warning(left_out: Counter[str]) -> str:
+    """What is said of the files that `list_images` left out, the most frequent kinds first."""
+    shown = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in left_out.most_common(8))
+    return (
+        f"files of other kinds are left out, {left_out.total():,} in all: {shown}{', …' if len(left_out) > 8 else ''}. "
+        "Pictures among them have to be converted first, to JPEG or PNG"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

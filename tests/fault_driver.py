@@ -20,9 +20,9 @@ from jobs.cluster import Pool, ray_cluster
 from jobs.commit import commit
 from jobs.embed import write
 from jobs.plan import make_plan
+from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
-from jobs.run import model_record
 from jobs.sources import list_images
 
 BLOCK = 32

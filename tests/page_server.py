@@ -22,7 +22,7 @@ from index.collection import Collection
 from index.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.options import DEMO_MODEL
-from jobs.run import model_record
+from jobs.reembed_model import model_record
 from tests.hand_made import add_run
 from tests.small_collection import embedded_row
 

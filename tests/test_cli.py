@@ -25,7 +25,7 @@ from index.measure import Measured
 from index.records import ModelRecord, RunManifest
 from index.rows import row_schema
 from jobs import cli
-from jobs.options import DEMO_MODEL, console, parse_size
+from jobs.options import DEFAULT_MODEL, DEMO_MODEL, console, parse_size
 from tests.small_collection import COLOURS, png
 
 COMMANDS = (
@@ -428,10 +428,25 @@ def test_a_folder_with_other_files_is_no_place_for_a_collection(run: Run, pictur
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_model_that_is_not_there(run: Run, pictures: Path) -> None:
+def test_a_model_that_is_not_there(run: Run, pictures: Path, tmp_path: Path) -> None:
     hub = run("embed", pictures, "made", "--model", "no/such-model")
     assert_one_line(hub, "model 'no/such-model' is neither a folder nor in the cache", "hf download no/such-model")
     assert_one_line(run("embed", pictures, "made", "--model", "./gone"), "there is no folder", "config.json")
+    assert_one_line(run("embed", pictures, "made"), f"model '{DEFAULT_MODEL}' is neither a folder nor in the cache")
+    assert not (tmp_path / "made").exists()
+
+
+def test_embedding_again_keeps_the_model_and_tells_of_what_is_left_out(
+    run: Run, pictures: Path, collection: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(collection, tmp_path / "again")
+    raw = pictures / "raw.cr2"
+    raw.write_bytes(b"no picture that is read")
+    result = run("embed", pictures, "again")
+    raw.unlink()
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("files of other kinds are left out, 1 in all: 1 cr2.")
+    assert f"3 images listed, 0 to embed with {DEMO_MODEL}" in result.out
 
 
 def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Path, tmp_path: Path) -> None:
@@ -477,8 +492,8 @@ def test_serve_on_ray_looks_for_the_collection_first(run: Run) -> None:
 def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
     Collection.create_or_open(str(tmp_path / "new"))
     assert_one_line(run("index", "new"), "embed images first with `likeness embed`")
-    assert_one_line(run("search", "new", "--text", "x"), "has no index to search: build one with `likeness index`")
-    assert_one_line(run("search", "new", "--like", "x"), "has no index to search: build one with `likeness index`")
+    for search in (("search", "new", "--text", "x"), ("search", "new", "--like", "x"), ("serve", "new", "--local")):
+        assert_one_line(run(*search), "has no index to search: embed images first with `likeness embed`")
     assert_one_line(run("rollback", "new"), "has no live index version to go back from")
     assert json.loads(run("versions", "new", "--format", "json").out) == []
     assert json.loads(run("info", "new", "--format", "json").out)["index"] is None

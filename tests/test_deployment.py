@@ -312,7 +312,7 @@ def test_a_collection_that_is_not_there_is_said_before_a_cluster_is_started(tmp_
     with pytest.raises(NotACollectionError, match="none does not exist"):
         run(ServeSettings(collection=str(tmp_path / "none")), models=fakes())
     Collection.create_or_open(str(tmp_path / "empty"))
-    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
+    with pytest.raises(EmptyCollectionError, match="embed images first with `likeness embed`"):
         run(ServeSettings(collection=str(tmp_path / "empty")), models=fakes())
     assert not ray.is_initialized()
 

@@ -25,9 +25,9 @@ from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embed import write
 from jobs.errors import JobError, TooManyRejectsError
 from jobs.plan import make_plan
+from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
-from jobs.run import model_record
 from jobs.sources import list_images
 
 pytestmark = pytest.mark.ray

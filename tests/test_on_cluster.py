@@ -37,9 +37,10 @@ from jobs.errors import JobError
 from jobs.index import run_on_ray
 from jobs.options import DEMO_MODEL
 from jobs.plan import make_plan
+from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions, EmbedRequest, ModelSource
-from jobs.run import model_record, run_embed
+from jobs.run import run_embed
 from jobs.sources import list_images
 from tests.hand_made import add_run, rows, unit_vectors
 

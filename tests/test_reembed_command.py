@@ -96,6 +96,21 @@ def test_the_report_is_written_to_a_file(here: Path, run: Run) -> None:
     assert {"list", "compare", "index"} <= set(report["seconds"])
 
 
+def test_pictures_that_are_not_read_are_told_of(run: Run, tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    for name in ("one.heic", "two.HEIC", "raw.cr2", "notes.txt"):
+        (tmp_path / "pictures" / name).write_bytes(b"no picture that is read")
+    warning = "files of other kinds are left out, 3 in all: 2 heic, 1 cr2."
+    arguments = (tmp_path / "pictures", tmp_path / "collection", "--dry-run", "--report", tmp_path / "outcome.json")
+    code, out, _ = run(*arguments)
+    assert (code, warning in out) == (0, True)
+    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"cr2": 1, "heic": 2}
+    (tmp_path / "pictures" / "red.png").unlink()
+    code, _, err = run("--spec", job, "--format", "json", "--report", tmp_path / "outcome.json")
+    assert (code, warning in err) == (3, True)
+    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"cr2": 1, "heic": 2}
+
+
 def test_too_many_missing_exits_with_3(here: Path, run: Run, tmp_path: Path) -> None:
     collection = tmp_path / "two"
     pictures = tmp_path / "pictures"

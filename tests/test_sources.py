@@ -7,6 +7,7 @@ import json
 import os
 import tarfile
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from embedder.fetch import Fetcher
 from index.rows import FIXED
 from jobs.errors import SourceError
 from jobs.listing import LISTING
-from jobs.sources import list_images
+from jobs.sources import left_out_warning, list_images
 from tests.s3_server import Bucket, FaultyProxy
 
 FIXED_PART = LISTING.names
@@ -92,6 +93,20 @@ def test_extensions_choose(tmp_path: Path) -> None:
         SourceError, match=r"holds 3 files and nothing .* expected images \(bmp\).* found heic, jpg, png"
     ):
         list_images(str(tmp_path), extensions=("bmp",))
+
+
+def test_files_that_may_be_pictures_of_other_kinds_are_told_of(tmp_path: Path) -> None:
+    companions = ("notes.txt", "a.json", "a.xmp", "list.csv", ".DS_Store", "Thumbs.db", "b.png")
+    for name in ("a.jpg", "one.HEIC", "two.heic", "raw/one.cr2", "raw/scan", *companions):
+        put(tmp_path / name)
+    left_out = Counter[str]()
+    assert ids(list_images(str(tmp_path), extensions=("jpg",), left_out=left_out)) == ["a.jpg"]
+    assert left_out == {"heic": 2, "cr2": 1, "": 1}
+    assert left_out_warning(left_out).startswith(
+        "files of other kinds are left out, 4 in all: 2 heic, 1 without an extension, 1 cr2. Pictures among them"
+    )
+    many = Counter({f"kind{n}": 10 - n for n in range(9)})
+    assert ", 3 kind7, …. Pictures" in left_out_warning(many)
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:

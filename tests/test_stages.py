@@ -25,9 +25,9 @@ from jobs.commit import commit
 from jobs.embed import write
 from jobs.listing import listing_table
 from jobs.plan import make_plan
+from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
-from jobs.run import model_record
 from jobs.stage_metrics import counted_fetch_and_decode
 from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
 from tests.small_collection import png

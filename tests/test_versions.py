@@ -234,7 +234,7 @@ def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection,
     file_of(collection, "segments/000001-00/vectors.faiss").unlink()
     with pytest.raises(DamagedVersionError, match=r"index version 000005 is damaged: .*000001-00/vectors\.faiss"):
         open_last_good(collection)
-    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
+    with pytest.raises(EmptyCollectionError, match="embed images first with `likeness embed`"):
         open_last_good(Collection.create_or_open(str(tmp_path / "new")))
 
 

@@ -18,8 +18,8 @@ from index.records import RowFile, RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
 from jobs.options import DEMO_MODEL
+from jobs.reembed_model import model_record
 from jobs.request import ModelSource
-from jobs.run import model_record
 from jobs.sources import list_images
 from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
 
