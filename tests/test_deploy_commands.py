@@ -80,7 +80,8 @@ def test_commands_are_right(where: str, argv: list[str]) -> None:
 
 def test_they_are_of_every_kind() -> None:
     places = {where.split()[0] for where, _ in COMMANDS}
-    assert {"compose.yaml", "aws.yaml", "cronjob.yaml", "rayjob.yaml", "schedule/README.md", "likeness-serve.service"} <= places
+    assert {"compose.yaml", "aws.yaml", "cronjob.yaml", "rayjob.yaml", "schedule/README.md"} <= places
+    assert {"likeness-reembed.service", "likeness-serve.service"} <= places
 
 
 @pytest.mark.parametrize(
