@@ -83,7 +83,7 @@ class _Gate:
             raise Problem(
                 "forbidden",
                 f"expected a Host that names this machine, such as localhost, got {shortened(_named_host(scope))}: "
-                "without keys, another site's name may not lead here; ask for keys, or set allow_remote",
+                "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
         caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
         if self._rate is None:

@@ -57,7 +57,13 @@ def create_app(
 
     # The documentation pages are in `api.web_page`.
     app = FastAPI(
-        title="Likeness", version="1", description=_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="Likeness",
+        version="1",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect has an empty body: a path that is not there gets a problem document
     )
     install_problems(app)
     limits = limits or RequestLimits()

@@ -26,12 +26,11 @@ def build_service(
     *,
     load_model: LoadModel | None = None,
     open_version: OpenVersion = Searcher.open,
-    query_policy: FetchPolicy | None = None,
 ) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
     `load_model` loads it, and `open_version` opens this index version and later ones; by default both do so in this
-    process. `query_policy` says what queries may name: by default only public web addresses, for every caller.
+    process. URLs of queries may name only public web addresses and `settings.allowed_hosts`.
 
     Raises CollectionError, ModelError, OtherModelError.
     """
@@ -49,7 +48,7 @@ def build_service(
             open_version=open_version,
             interval_s=settings.swap_interval_s,
         ),
-        query_fetcher=Fetcher(query_policy or untrusted),
+        query_fetcher=Fetcher(untrusted),
         picture_fetcher=Fetcher(FetchPolicy()),
         cache=EmbeddingCache(settings.embedding_cache_bytes),
         query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),

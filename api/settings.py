@@ -194,8 +194,8 @@ class ServeSettings(BaseSettings):
         if self.keys_file is None and not self.allow_remote and not is_loopback(self.host):
             raise ListenError(
                 f"expected a loopback host such as 127.0.0.1, got {self.host!r}: everyone who can reach it "
-                "could search the collection and see its pictures. Ask for keys with keys_file (LIKENESS_KEYS_FILE; "
-                "`likeness keys add` makes them), or allow it without with allow_remote (LIKENESS_ALLOW_REMOTE=true)"
+                "could search the collection and see its pictures. Ask for keys with --keys (LIKENESS_KEYS_FILE; "
+                "`likeness keys add` makes them), or allow it without with --allow-remote (LIKENESS_ALLOW_REMOTE=true)"
             )
         return self.host, self.port
 

@@ -68,6 +68,6 @@ def _explain(model_id: str, revision: str | None, error: Exception) -> str:
     wanted = f"{model_id} --revision {revision}" if revision else model_id
     return (
         f"model '{model_id}' is neither a folder nor in the cache {constants.HF_HUB_CACHE}, and {reason}. "
-        f"Run `hf download {wanted}` where there is a network and set HF_HOME to the folder it went to, or "
-        "give the path of a local folder with the checkpoint"
+        f"Run `hf download {wanted} --local-dir checkpoint` where there is a network, copy that folder here, and give "
+        "`--model ./checkpoint`"
     )

@@ -3,6 +3,7 @@
 Commands import what they need when they run: FastAPI, Ray and torch each take seconds that `--help` should not cost.
 """
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -121,25 +122,32 @@ def search(
     from api.compose import build_service
     from api.plain import plain
     from api.settings import ServeSettings
-    from embedder.fetch import FetchPolicy
+    from embedder.fetch import Fetcher
+    from embedder.policy import FetchPolicy
     from jobs.show import match_table
 
-    if [query is not None, text is not None, bool(like)].count(True) != 1:
-        raise UsageError("expected one of a picture, --text and --like")
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
+    if [query is not None, text is not None, bool(like)].count(True) != 1:
+        raise UsageError("expected one of a picture, --text and --like")
+    if offset >= MAX_K:
+        raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
     options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, where=parse_where(where))
     if like:
         matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
+        # Before the model, which takes seconds. A query typed on the user's own command line may name local files and
+        # private hosts.
+        picture = None if query is None else Fetcher(FetchPolicy()).fetch(query)
         with console.status("loading the index and the model"):
             settings = ServeSettings(**given(collection=collection, model=model and model_named(model)))
-            # A query typed on the user's own command line may name local files and private hosts.
-            service = build_service(settings, query_policy=FetchPolicy())
-        by = service.search_by_text if query is None else service.search_by_url
-        matches = by(query or text or "", k, **options).matches
+            service = build_service(settings)
+        if picture is None:
+            matches = service.search_by_text(text or "", k, **options).matches
+        else:
+            matches = service.search_by_bytes(picture, k, **options).matches
     if output is OutputFormat.json:
         print(json.dumps([plain(asdict(match)) for match in matches], indent=2))
     else:
@@ -210,8 +218,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Find images that look alike: embed a folder, bucket or list, index it, search it and serve it.",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"likeness {importlib.metadata.version('likeness')}")
+        raise typer.Exit
+
+
+@app.callback()
+def likeness(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Find images that look alike: embed a folder, bucket or list, index it, search it and serve it."""
+
+
 _COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed,
     "reembed": reembed,

@@ -94,11 +94,15 @@ def rejects(
 
     Example: `likeness rejects my-collection --reason truncated`
     """
-    from jobs.show import list_rejects, rejects_table
+    from jobs.show import list_rejects, reject_counts, rejects_table
 
-    rows = list_rejects(Collection.open(collection), reason)
+    rejected = list_rejects(Collection.open(collection))
+    rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
     if output is OutputFormat.json:
         print(json.dumps(rows, indent=2, default=str))
+    elif rejected and not rows:
+        there = f"none for {reason!r}; there are: {reject_counts(rejected)}"
+        console.print(there, soft_wrap=True, markup=False, highlight=False)
     else:
         console.print(rejects_table(rows))
 

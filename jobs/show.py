@@ -56,7 +56,7 @@ def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def list_rejects(collection: Collection, reason: str | None = None) -> list[dict[str, Any]]:
+def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
     many images failed.
     """
@@ -70,20 +70,23 @@ def list_rejects(collection: Collection, reason: str | None = None) -> list[dict
     rows = pa.concat_tables([*older, collection.live_rows(REJECT_COLUMNS), *newer])
     rows = rows.take(newest([rows["image_id"]])[0])
     rows = rows.filter(pc.is_valid(rows["error_reason"]))
-    if reason is not None:
-        rows = rows.filter(pc.equal(rows["error_reason"], pa.scalar(reason)))
     return rows.sort_by("image_id").to_pylist()
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Each reject with its reason; the counts are in the caption."""
-    counts = Counter(str(row["error_reason"]) for row in rows)
     table = rows_table(
         ("image", "reason", "message"),
         [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
     )
-    table.caption = ", ".join(f"{reason}: {count}" for reason, count in counts.most_common()) or "no rejects"
+    table.caption = reject_counts(rows) or "no rejects"
     return table
+
+
+def reject_counts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many rejects each reason has: "truncated: 3, timeout: 1"; empty when there are none."""
+    counts = Counter(str(row["error_reason"]) for row in rows)
+    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common())
 
 
 def collection_facts(collection: Collection) -> dict[str, Any]:

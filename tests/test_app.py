@@ -320,6 +320,7 @@ def test_a_head_of_what_takes_a_post_is_refused(client: TestClient) -> None:
 
 def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
     assert_problem(client.get("/nowhere"), "not-found", detail="'/nowhere'")
+    assert_problem(client.post("/images", follow_redirects=False), "not-found", detail="'/images'")
     response = client.get("/search")
     assert_problem(response, "method-not-allowed", detail="expected POST, got GET")
     assert response.headers["allow"] == "POST"

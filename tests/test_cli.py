@@ -1,5 +1,6 @@
 """The command line: what it prints of a small collection, and the one clear line that a mistake gets."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -250,7 +251,8 @@ def test_rejects(run: Run, collection: Path) -> None:
     table = run("rejects", collection).out
     assert "bad [red].jpg  truncated  ends early" in table
     assert "truncated: 1, timeout: 1" in table
-    assert "no rejects" in run("rejects", collection, "--reason", "nothing").out
+    none = run("rejects", collection, "--reason", "nothing").out
+    assert none == "none for 'nothing'; there are: truncated: 1, timeout: 1\n"
 
 
 def test_index_says_that_it_covers_everything(run: Run, collection: Path) -> None:
@@ -384,6 +386,10 @@ def test_help_has_an_example(run: Run, command: str) -> None:
     assert f"likeness {command}" in result.out.partition("Example")[2]
 
 
+def test_version(run: Run) -> None:
+    assert run("--version") == Result(0, f"likeness {importlib.metadata.version('likeness')}\n", "")
+
+
 def test_help_names_every_command(run: Run) -> None:
     result = run("--help")
     assert all(command in result.out for command in COMMANDS)
@@ -509,10 +515,13 @@ def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: P
     assert_one_line(run("search", collection, "--like", "gone.png"), "holds no image 'gone.png'")
     unlike = run("search", collection, "--text", "x", "--unlike", "red.png")
     assert_one_line(unlike, "--unlike goes with --like")
+    assert_one_line(run("search", collection, "--unlike", "red.png"), "--unlike goes with --like")
     cancelled = run("search", collection, "--like", "red.png", "--unlike", "red.png")
     assert_one_line(cancelled, "cancel each other out")
     far = run("search", collection, "--like", "red.png", "--offset", "9995")
     assert_one_line(far, "-k is 10: expected 1 to 5 after 9,995")
+    farther = run("search", collection, "--like", "red.png", "--offset", "20000")
+    assert_one_line(farther, "--offset is 20,000: expected at most 9,999")
     for where in ("label", "[1]", '{"label": }'):
         result = run("search", collection, "--like", "red.png", "--where", where)
         assert_one_line(result, f"--where is {where!r}: expected a JSON object such as")
@@ -524,6 +533,16 @@ def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: P
     (tmp_path / "note.jpg").write_text("not a picture")
     assert_one_line(run("search", collection, "note.jpg"), "expected a picture, but this looks like plain text")
     assert_one_line(run("search", collection, "--text", "  "), "text: expected words")
+
+
+def test_a_picture_is_looked_for_before_the_model_is_loaded(
+    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("api.compose.build_service", refuse)
+    assert_one_line(run("search", collection, "gone.jpg"), "gone.jpg: there is no such file")
 
 
 @pytest.mark.parametrize(
@@ -558,7 +577,8 @@ def test_no_extensions_at_all(run: Run) -> None:
 
 
 def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
-    assert_one_line(run("serve", collection, "--local", "--host", "0.0.0.0"), "expected a loopback host")
+    refused = run("serve", collection, "--local", "--host", "0.0.0.0")
+    assert_one_line(refused, "expected a loopback host", "--keys (LIKENESS_KEYS_FILE", "--allow-remote (LIKENESS_ALLOW")
     assert_one_line(run("serve", collection, "--local", "--port", "0", "--keys", "none.json"), "no key file none.json")
 
 

@@ -91,14 +91,17 @@ def test_the_service_of_systemd(job: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_finds_nothing_wrong_with_its_units(tmp_path: Path) -> None:
-    service = (DEPLOY / "schedule" / "likeness-reembed.service").read_text()
-    (tmp_path / "likeness-reembed.service").write_text(
-        service.replace("/opt/likeness/.venv/bin/likeness", str(LIKENESS)).replace("User=likeness", "User=root")
-    )
+    services = [tmp_path / "likeness-reembed.service", tmp_path / "likeness-serve.service"]
+    for service in services:
+        unit = (DEPLOY / "schedule" / service.name).read_text()
+        service.write_text(
+            unit.replace("/opt/likeness/.venv/bin/likeness", str(LIKENESS)).replace("User=likeness", "User=root")
+        )
     timer = shutil.copy(DEPLOY / "schedule" / "likeness-reembed.timer", tmp_path)
-    command = ["systemd-analyze", "verify", "--man=no", str(timer), str(tmp_path / "likeness-reembed.service")]
+    units = [str(timer), *map(str, services)]
+    command = ["systemd-analyze", "verify", "--man=no", *units]
     verified = subprocess.run(command, capture_output=True, text=True, check=False)
-    complaints = [line for line in verified.stderr.splitlines() if "likeness-reembed" in line]
+    complaints = [line for line in verified.stderr.splitlines() if "likeness-" in line]
     assert (verified.returncode, complaints) == (0, []), verified.stderr
     when = re.findall(r"(?m)^OnCalendar=(.*)$", Path(timer).read_text())[0]
     subprocess.run(["systemd-analyze", "calendar", when], check=True, capture_output=True)

@@ -50,6 +50,9 @@ def in_files() -> Iterator[tuple[str, list[str]]]:
     for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
         for line in re.findall(r"(?m)^\s+entrypoint: (.*)$", path.read_text()):
             yield path.name, shlex.split(line)
+    for path in sorted((DEPLOY / "schedule").glob("*.service")):
+        for line in re.findall(r"(?m)^ExecStart=(.*)$", path.read_text()):
+            yield path.name, shlex.split(line)
     for path in sorted(DEPLOY.rglob("*.md")):
         for line in in_pages(path.read_text()):
             words = shlex.split(line, comments=True)
@@ -59,6 +62,8 @@ def in_files() -> Iterator[tuple[str, list[str]]]:
             elif words[:4] == ["docker", "compose", "run", "--rm"]:
                 assert words[4] in compose, line
                 words = [] if len(words) == 5 else words[5:]
+            elif words[:4] == ["runuser", "-u", "likeness", "--"]:
+                words = words[4:]
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words = words[1:]
             if words and Path(words[0]).name in PROGRAMS:
@@ -76,6 +81,7 @@ def test_commands_are_right(where: str, argv: list[str]) -> None:
 def test_they_are_of_every_kind() -> None:
     places = {where.split()[0] for where, _ in COMMANDS}
     assert {"compose.yaml", "aws.yaml", "cronjob.yaml", "rayjob.yaml", "schedule/README.md"} <= places
+    assert {"likeness-reembed.service", "likeness-serve.service"} <= places
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Checkpoints by hub id, from a small hub of our own: downloaded, cached, missing, slow."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,8 +127,11 @@ def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     started = time.monotonic()
 
-    with pytest.raises(ModelNotFoundError, match=r"9 could not be reached .* `hf download me/tiny --revision v1`"):
+    with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
         fetch_checkpoint("me/tiny", "v1")
+
+    told = re.findall(r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`", str(caught.value))
+    assert told == [("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")]
 
     assert time.monotonic() - started < 5
 
@@ -135,7 +139,7 @@ def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(
 def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
-    with pytest.raises(ModelNotFoundError, match=r"and HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny`"):
+    with pytest.raises(ModelNotFoundError, match=r"HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny --"):
         fetch_checkpoint("me/tiny", None)
 
 
