@@ -26,6 +26,7 @@ from benchmarks.report import Report
 from benchmarks.scale_costs import Costs, Machine
 from benchmarks.scale_page import rendered, tables
 from benchmarks.upkeep import in_new_process
+from embedder.openmp import WAITING
 
 FIGURES, PAGE = "scale.json", "scale.md"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -79,10 +80,9 @@ def parts(plan: Plan, folder: Path) -> dict[str, Callable[[], dict[str, object]]
 
     def indexes() -> dict[str, object]:
         found = []
-        for number, size in enumerate(plan.rows):
-            kinds = (scale_index.FAST,) if number == 0 else scale_index.KINDS
+        for size in plan.rows:
             with tempfile.TemporaryDirectory(dir=folder) as name:
-                found += scale_index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms, kinds=kinds)
+                found += scale_index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms)
         return {"indexes": found, "scan": in_new_process(scale_index.scan, plan.rows[0])}
 
     return {
@@ -149,9 +149,8 @@ def main() -> int:
     if options.render:
         render(options.render)
         return 0
-    # Idle threads of OpenMP must not count as work; read when faiss and torch are loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        os.environ.setdefault(name, value)
     earlier = Costs.read((options.write or DOCS) / FIGURES)
     with tempfile.TemporaryDirectory() as name:
         plan = QUICK if options.quick else Plan()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -75,17 +76,17 @@ class Listing(Record):
     comparing_s: float
     comparing_bytes: float
     manifest_bytes_per_file: float
-    id_bytes: float
 
 
 class Index(Record):
-    """One segment of `rows` vectors. What ends in `_bytes` is of a row.
+    """One segment of `rows` vectors.
 
     `core_ms` is a query's share of a batch on one core; `p50_ms` is of single queries on one core with their rows'
     columns; `candidates` are the vectors that it reads from the file of the exact ones. `truth_core_s` is the
     exact pass over all rows that recall is measured against, `check_s` the checksums of all files, `lookup_ms` finding
-    a row by its id. `own_bytes` and `mapped_bytes` are what a server gains in memory: its own, and the
-    approximate index; `peak_bytes` is what building held, `peak_own_bytes` that without pages of files.
+    a row by its id. `ann_bytes`, `vectors_bytes` and `rows_bytes` are its files'; `own_bytes` and `mapped_bytes` what a
+    server gains in memory: its own, and the approximate index; `peak_bytes` is what building held, `peak_own_bytes`
+    that without pages of files.
     """
 
     kind: str
@@ -111,13 +112,24 @@ class Index(Record):
 
     @property
     def memory_bytes(self) -> float:
-        """Of a row, that should be in memory to search."""
+        """That should be in memory to search."""
         return self.own_bytes + self.mapped_bytes
 
     @property
     def disk_bytes(self) -> float:
-        """Of a row, of all files of a segment."""
+        """Of all files of a segment."""
         return self.ann_bytes + self.vectors_bytes + self.rows_bytes
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cost that grows with rows: what there is for none, and for each."""
+
+    constant: float
+    slope: float
+
+    def at(self, rows: float) -> float:
+        return self.constant + self.slope * rows
 
 
 class Scan(Record):
@@ -178,13 +190,23 @@ class Costs(Record):
 
     def index_of(self, kind: str) -> Index:
         """The largest of a kind."""
-        return max((each for each in self.indexes if each.kind == kind), key=lambda each: each.rows)
+        return self._ends(kind)[1]
+
+    def line(self, kind: str, figure: Callable[[Index], float]) -> Line:
+        """A figure of a kind through its smallest and its largest index, neither part of it below zero."""
+        small, large = self._ends(kind)
+        slope = (figure(large) - figure(small)) / (large.rows - small.rows)
+        slope = min(max(slope, 0.0), figure(large) / large.rows)
+        return Line(constant=figure(large) - slope * large.rows, slope=slope)
 
     def growth(self, kind: str) -> float:
         """The power of a segment's rows with which the cost of a query grows, between the smallest and the largest."""
-        of_kind = sorted((each for each in self.indexes if each.kind == kind), key=lambda each: each.rows)
-        small, large = of_kind[0], of_kind[-1]
+        small, large = self._ends(kind)
         return math.log(large.core_ms / small.core_ms) / math.log(large.rows / small.rows)
+
+    def _ends(self, kind: str) -> tuple[Index, Index]:
+        of_kind = sorted((each for each in self.indexes if each.kind == kind), key=lambda each: each.rows)
+        return of_kind[0], of_kind[-1]
 
     def requests_of(self, step: str, unit: str) -> Requests:
         return next(each for each in self.requests if (each.step, each.unit) == (step, unit))

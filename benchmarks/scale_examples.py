@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from benchmarks.scale_costs import MILLION, Costs
 from benchmarks.scale_index import FAST
-from benchmarks.scale_text import amount
+from benchmarks.scale_text import amount, duration
 
 GB, TB = 1e9, 1e12
 DIM = 512
 MODEL = "ViT-B/32"
 IDS_STEP = "read the ids"
 READ_AT_ONCE = 16
-"""Files that `index.live.at_once` reads side by side."""
+"""Files that `index.row_files.at_once` reads side by side."""
+LISTED_AT_ONCE = 32
+"""Requests that `index.object_listing` makes side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +105,10 @@ def job_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
             name="List",
             work=f"{pages:,.0f} LIST requests; {amount(images * listing.listing_bytes)} of the driver's memory",
             seconds={
-                "LIST requests of one prefix, page after page": pages * assumed.page_s,
+                f"LIST requests, {LISTED_AT_ONCE} at once": pages * assumed.page_s / LISTED_AT_ONCE,
                 "one core of the driver": images * listing.listing_s,
             },
-            remedy="folders: many are listed 32 at a time; a list in Parquet instead of a listing",
+            remedy="a list in Parquet instead of a listing; on Azure folders, for each is listed page after page",
         ),
         Step(
             name="Fetch and decode",
@@ -152,19 +154,20 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
     # A row is compared with all inverted lists, which are as many as the root of the rows.
     longer = max(1.0, min(example.images, example.segment_rows) / index.rows) ** 0.5
     core_s = share * (index.build_core_s - index.truth_core_s) * longer
-    task_bytes = index.peak_own_bytes * min(example.images, example.segment_rows)
+    task_bytes = costs.line(FAST, lambda each: each.peak_own_bytes).at(min(example.images, example.segment_rows))
     at_once = machines * max(1, min(assumed.cores // 2, int(assumed.usable * assumed.memory_bytes / task_bytes)))
     ids = requests_for(costs, IDS_STEP, "row file") * example.files
-    read = (requests_for(costs, "build the index", "row file") * example.files - ids) * assumed.request_s
-    copied = example.images * index.disk_bytes / assumed.network_bytes_per_s
+    rows = requests_for(costs, "build the index", "row file") * example.files - ids
+    copied_bytes = share * index.disk_bytes
     return [
         Step(
             name="Build segments",
             work=f"{example.segments:,.0f} of {min(example.images, example.segment_rows):,} rows; "
-            f"{core_s / 3600:,.1f} core hours, {amount(task_bytes)} of memory each",
+            f"{duration(core_s)} of a core, {amount(task_bytes)} of memory each",
             seconds={
                 f"row files that the driver opens, {READ_AT_ONCE} at once": assumed.waiting(ids),
-                "row files that a task opens one after the other": read / min(at_once, example.segments),
+                f"row files that a task fetches, {READ_AT_ONCE} at once": assumed.waiting(rows)
+                / min(at_once, example.segments),
                 "cores": core_s / min(machines * assumed.cores, assumed.cores * example.segments),
             },
             serial=True,
@@ -172,10 +175,10 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
         ),
         Step(
             name="Finish the version",
-            work=f"one process copies {amount(example.images * index.disk_bytes)} from the bucket, checks it, and "
+            work=f"one process copies {amount(copied_bytes)} from the bucket, checks it, and "
             "compares all rows with 1,000 queries",
             seconds={
-                "copying from the bucket": copied,
+                "copying from the bucket": copied_bytes / assumed.network_bytes_per_s,
                 "checksums": share * index.check_s / assumed.cores,
                 "exact neighbours": share * index.truth_core_s / assumed.cores,
             },
@@ -187,8 +190,8 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
 
 def night(costs: Costs, example: Example, assumed: Assumed) -> Step:
     """A re-embedding of a share of the images, everything else unchanged."""
-    listing, some = costs.listing, assumed.night
-    whole = example.images * costs.index_of(FAST).disk_bytes
+    listing, index, some = costs.listing, costs.index_of(FAST), assumed.night
+    whole = example.images * index.disk_bytes / index.rows
     jobs = {step.name: step for step in job_steps(costs, example, assumed)}
     build = next(step for step in index_steps(costs, example, assumed) if step.name == "Build segments")
     return Step(

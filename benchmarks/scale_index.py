@@ -30,44 +30,41 @@ _SINGLES = 300
 _MILLISECONDS = 1e3
 
 
-def indexes(folder: Path, *, rows: int, latency_ms: float, kinds: tuple[str, ...]) -> list[Index]:
-    """The kinds of index of one set. With `latency_ms` a set is to be so large that it is not searched exactly."""
+def indexes(folder: Path, *, rows: int, latency_ms: float) -> list[Index]:
+    """Both kinds of index of one set. With `latency_ms` a set is to be so large that it is not searched exactly."""
     collection = Collection.create_or_open(str(folder))
     add_rows(collection, Clustered(), range(rows))
     limits = {FAST: None, LEAN: _LEAN_BYTES * rows}
     return [
-        _index(
-            kind, collection, IndexSettings(latency_ms=latency_ms, max_memory=limits[kind], segment_rows=max(rows, 1))
-        )
-        for kind in kinds
+        _index(kind, collection, IndexSettings(latency_ms=latency_ms, max_memory=limits[kind], segment_rows=rows))
+        for kind in KINDS
     ]
 
 
 def _index(kind: str, collection: Collection, settings: IndexSettings) -> Index:
     built, build_core_s = in_new_process(_build, collection.location, settings)
     (segment,) = built.manifest.segments
-    rows = segment.ntotal
     queries = Clustered().queries(_QUERIES)
     memory = in_new_process(serving_memory, collection.location, queries)
     truth_core_s, check_s = in_new_process(_last_pass, collection.location)
     core_ms, p50_ms, lookup_ms = in_new_process(_asked, collection.location)
     return Index(
         kind=kind,
-        rows=rows,
+        rows=segment.ntotal,
         dim=DIM,
         factory=segment.factory,
         recall=built.manifest.recall["10"],
         build_s=built.seconds,
         build_core_s=build_core_s,
-        peak_bytes=built.peak_rss / rows,
-        peak_own_bytes=built.peak_anonymous / rows,
+        peak_bytes=built.peak_rss,
+        peak_own_bytes=built.peak_anonymous,
         truth_core_s=truth_core_s,
         check_s=check_s,
-        ann_bytes=segment.files[ANN].size / rows,
-        vectors_bytes=segment.files[VECTORS].size / rows,
-        rows_bytes=segment.files[ROWS].size / rows,
-        own_bytes=memory["anonymous"] / rows,
-        mapped_bytes=memory[ANN] / rows,
+        ann_bytes=segment.files[ANN].size,
+        vectors_bytes=segment.files[VECTORS].size,
+        rows_bytes=segment.files[ROWS].size,
+        own_bytes=memory["anonymous"],
+        mapped_bytes=memory[ANN],
         core_ms=core_ms,
         p50_ms=p50_ms,
         candidates=round(segment.parameters["rescore"] * TUNED_K),

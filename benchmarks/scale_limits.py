@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from benchmarks.scale_costs import Costs
@@ -23,6 +24,8 @@ class Limit:
 def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
     """From the first that is met."""
     index, listing = costs.index_of(FAST), costs.listing
+    disk_bytes = index.disk_bytes / index.rows
+    lookup = costs.line(FAST, lambda each: each.lookup_ms)
     per_file = {step: assumed.waiting(requests_for(costs, step, "row file")) for step in ("commit", IDS_STEP)}
     found = [
         Limit(
@@ -34,8 +37,8 @@ def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
         Limit(
             what=f"the driver's memory, listing on {amount(assumed.memory_bytes)}",
             images=assumed.memory_bytes / listing.listing_bytes,
-            why=f"{listing.listing_bytes:,.0f} bytes a file: each is an object of Python before it is a row",
-            remedy="a list in Parquet, a source for each prefix",
+            why=f"{listing.listing_bytes:,.0f} bytes a file: rows are sorted, and ids that come twice looked for",
+            remedy="a source for each prefix",
         ),
         *(
             Limit(
@@ -53,13 +56,13 @@ def limits(costs: Costs, assumed: Assumed) -> list[Limit]:
         ),
         Limit(
             what=f"the disk of whoever finishes a version, {amount(assumed.disk_bytes)}",
-            images=assumed.disk_bytes / index.disk_bytes,
-            why=f"{index.disk_bytes:,.0f} bytes a row: it copies every segment from the bucket to measure recall",
+            images=assumed.disk_bytes / disk_bytes,
+            why=f"{disk_bytes:,.0f} bytes a row: it copies every segment from the bucket to measure recall",
             remedy="a larger disk; several collections",
         ),
         Limit(
             what="finding an image by its id: a second",
-            images=1e3 / index.lookup_ms * index.rows,
+            images=(1e3 - lookup.constant) / lookup.slope if lookup.slope else math.inf,
             why=f"ids are compared one by one, {index.lookup_ms:.1f} ms for {index.rows:,} of them",
             remedy="shards look at theirs at once; ask by vector where you can",
         ),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pyarrow.compute as pc
-
-from benchmarks.reembed_rows import compare_listed, usual_images, write_listed
+from benchmarks.reembed_rows import compare_listed, write_listed
 from benchmarks.scale_costs import Listing
 from benchmarks.upkeep import in_new_process, peak_rss
 from jobs.sources import list_images
@@ -35,7 +33,6 @@ def listing(folder: Path, *, files: int, rows: int, manifest_bytes_per_file: flo
         comparing_s=_beyond(compared[0].seconds, compared[1].seconds, more_rows),
         comparing_bytes=_beyond(compared[0].peak_rss, compared[1].peak_rss, more_rows),
         manifest_bytes_per_file=manifest_bytes_per_file,
-        id_bytes=float(pc.mean(pc.binary_length(usual_images(range(_FOLDER))["image_id"])).as_py()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from benchmarks.scale_costs import Costs
+from benchmarks.scale_costs import Costs, Line
 from benchmarks.scale_examples import EXAMPLES, GB, Assumed, Example, Step, index_steps, job_steps, night
 from benchmarks.scale_index import FAST, KINDS
 from benchmarks.scale_limits import limits
@@ -102,16 +102,16 @@ def _index(costs: Costs) -> str:
     lines: list[tuple[str, list[object]]] = [
         ("faiss factory", [f"`{each.factory}`" for each in every]),
         ("recall@10, as its build measured it", [f"{each.recall:.3f}" for each in every]),
-        ("bytes a row in memory to search", [each.memory_bytes for each in every]),
-        ("… of which the server's own", [each.own_bytes for each in every]),
-        ("bytes a row on disk: approximate index", [each.ann_bytes for each in every]),
-        ("… exact vectors", [each.vectors_bytes for each in every]),
-        ("… rows", [each.rows_bytes for each in every]),
+        ("memory to search", [amount(each.memory_bytes) for each in every]),
+        ("… of which the server's own", [amount(each.own_bytes) for each in every]),
+        ("bytes a row on disk: approximate index", [each.ann_bytes / each.rows for each in every]),
+        ("… exact vectors", [each.vectors_bytes / each.rows for each in every]),
+        ("… rows", [each.rows_bytes / each.rows for each in every]),
         ("core seconds to build, a million rows", [each.build_core_s * 1e6 / each.rows for each in every]),
         ("… of which exact neighbours, to measure recall", [each.truth_core_s * 1e6 / each.rows for each in every]),
         ("seconds to check files, a million rows", [each.check_s * 1e6 / each.rows for each in every]),
-        ("memory to build, without pages of files", [amount(each.peak_own_bytes * each.rows) for each in every]),
-        ("… with them, given back at need", [amount(each.peak_bytes * each.rows) for each in every]),
+        ("memory to build, without pages of files", [amount(each.peak_own_bytes) for each in every]),
+        ("… with them, given back at need", [amount(each.peak_bytes) for each in every]),
         ("queries/s a core, in batches", [1e3 / each.core_ms for each in every]),
         ("p50 ms, single queries on one core, with their rows", [each.p50_ms for each in every]),
         ("exact vectors read for a query", [str(each.candidates) for each in every]),
@@ -120,9 +120,24 @@ def _index(costs: Costs) -> str:
     head = ["", *(f"{each.kind}, {each.rows:,} rows" for each in every)]
     scan = costs.scan
     return (
-        f"{table(head, [(name, *values) for name, values in lines])}\n\n"
+        f"{table(head, [(name, *values) for name, values in lines])}\n\n{_by_rows(costs)}\n\n"
         f"An exact scan of {scan.rows:,} vectors of {scan.dim} dimensions in memory: {shown(1e3 / scan.core_ms)} "
         f"queries/s a core in batches, {shown(scan.p50_ms)} ms for a single query on one core. {_growth(costs)}"
+    )
+
+
+def _by_rows(costs: Costs) -> str:
+    """What grows in proportion, as the lines through the measured sizes."""
+
+    def cells(line: Line) -> tuple[str, float]:
+        return amount(line.constant), line.slope
+
+    return table(
+        ("memory", "for no row", "and bytes for each row"),
+        [
+            *((f"to search, {kind}", *cells(costs.line(kind, lambda each: each.memory_bytes))) for kind in KINDS),
+            *((f"to build, {kind}", *cells(costs.line(kind, lambda each: each.peak_own_bytes))) for kind in KINDS),
+        ],
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from benchmarks.scale_costs import Costs
 from benchmarks.scale_examples import Assumed, Example
-from benchmarks.scale_index import FAST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +37,22 @@ class Serving:
 
 def serving(costs: Costs, example: Example, assumed: Assumed, kind: str) -> Serving:
     """One replica of an index of a kind, on as few machines as hold it."""
-    index = costs.index_of(kind)
-    memory, disk = example.images * index.memory_bytes, example.images * index.disk_bytes
+    index, memory = costs.index_of(kind), costs.line(kind, lambda each: each.memory_bytes)
+    disk = example.images * index.disk_bytes / index.rows
     shards = max(
-        1, math.ceil(memory / (assumed.usable * assumed.memory_bytes)), math.ceil(disk / (0.9 * assumed.disk_bytes))
+        1,
+        math.ceil(example.images * memory.slope / (assumed.usable * assumed.memory_bytes - memory.constant)),
+        math.ceil(disk / (0.9 * assumed.disk_bytes)),
     )
+    held = shards * memory.constant + example.images * memory.slope
     rows = min(example.images, example.segment_rows)
-    core_ms = example.segments * index.core_ms * (rows / index.rows) ** costs.growth(FAST)
-    free = shards * assumed.memory_bytes * 0.9 - memory
-    in_memory = min(1.0, free / (example.images * index.vectors_bytes))
+    core_ms = example.segments * index.core_ms * (rows / index.rows) ** costs.growth(kind)
+    free = shards * assumed.memory_bytes * 0.9 - held
+    in_memory = min(1.0, free / (example.images * index.vectors_bytes / index.rows))
     reads = example.segments * index.candidates * (1 - in_memory)
     return Serving(
         kind=kind,
-        memory_bytes=memory,
+        memory_bytes=held,
         disk_bytes=disk,
         shards=shards,
         core_ms=core_ms,
