@@ -281,6 +281,7 @@ def test_requests_are_counted_by_method() -> None:
     assert not counting.take()
 
 
+@pytest.mark.slow
 def test_what_each_step_asks_of_a_bucket(tmp_path: Path) -> None:
     found = {(each.step, each.unit): each for each in in_new_process(requests, tmp_path)}
     assert 1 <= found["list", "1,000 pictures"].list <= 3  # ranges that turn out empty cost requests

@@ -191,6 +191,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.content.Fetcher", lambda _: fetcher)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = (*FAULTS, "silent")
