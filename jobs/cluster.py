@@ -1,5 +1,6 @@
 """Ray for a job: a new cluster on this machine, or an existing one."""
 
+import gc
 import logging
 import math
 import os
@@ -45,6 +46,9 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
         try:
             yield
         finally:
+            # What other threads free while Ray ends makes its C++ side exit(1): an ObjectRef that only a cycle still
+            # holds, when their garbage collection comes upon it.
+            gc.collect()
             ray.shutdown()
 
 
