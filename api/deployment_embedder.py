@@ -20,6 +20,7 @@ from api.deployment_calls import answer, cancel
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import require_same_model
 from api.errors import ApiError, Problem
+from api.giving_way import giving_way
 from api.held import Held
 from api.logs import configure_logs
 from api.settings import ServeSettings
@@ -64,18 +65,22 @@ class EmbedderReplica:
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
         """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
-        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded, record))
+        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded_beside, record))
         return embedder.identity, embedder.crop
 
     async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
-        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded, record))
+        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded_beside, record))
         contents = [item if isinstance(item, str) else item.tobytes() for item in items]
         begun = [
             batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
             for content, item in zip(contents, items, strict=True)
         ]
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
+
+    def _loaded_beside(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
+        with giving_way():
+            return self._loaded(record)
 
     def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
         embedder = self._load_model(record)

@@ -1,16 +1,15 @@
 """Follows the collection's live index version: opened, warmed, and swapped in while queries go on."""
 
 import logging
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from api.engine import Engine
 from api.errors import ApiError
+from api.giving_way import giving_way
 from embedder.errors import EmbedderError
 from embedder.protocol import Embedder
 from index.collection import Collection
@@ -22,9 +21,6 @@ from index.versions import OpenVersion
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 60.0
-# A thread that loads a model computes in Python for a tenth of a second. Meanwhile a search waits this long each time
-# it needs the interpreter, a dozen times; the default is 5 ms.
-_SWITCH_S: Final = 0.0005
 _EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
 
 
@@ -111,7 +107,7 @@ class LiveEngine:
 
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()
-        with _letting_others_run():
+        with giving_way():
             engine = before.successor(source.open_version(source.collection, version), source.load_model)
             engine.warm_up()
         self.engine, self.has_answered = engine, True
@@ -142,14 +138,3 @@ class LiveEngine:
                 error,
                 exc_info=unexpected,
             )
-
-
-@contextmanager
-def _letting_others_run() -> Iterator[None]:
-    """Lets searches take the interpreter from this thread sooner."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -1,6 +1,7 @@
 """CLIP-family models: crops of pictures, or texts, to unit vectors."""
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -75,7 +76,8 @@ class ClipEmbedder:
             keep_freed_memory()
         # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
         # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
-        with ThreadPoolExecutor(1, "likeness-load") as thread:
+        # The caller's trace function goes along, which may be a debugger's, or one that gives way to other threads.
+        with ThreadPoolExecutor(1, "likeness-load", sys.settrace, (sys.gettrace(),)) as thread:
             return thread.submit(cls._load, Checkpoint.find(model, revision), where, precision, batch_size).result()
 
     @classmethod
