@@ -78,35 +78,29 @@ class Outcome:
     idle_share: float
 
 
-def measure(nodes: int, listing: pa.Table, folder: Path) -> Outcome:
-    """Embed a listing on so many nodes, with an actor each. The cluster's head has the driver and nothing else."""
-    cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
-    try:
-        for _ in range(nodes):
-            cluster.add_node(**_NODE, resources={"device": 1})
-        collection = Collection.create_or_open(str(folder))
-        fake = FakeEmbedder()
-        plan = make_plan(listing, collection, "benchmark", model_record(fake.identity))
-        marks, joined = Marks(), time.time()
-        with ray_cluster(cluster.address, verbose=False):
-            written = write(
-                plan,
-                collection,
-                load=SleepingEmbedder,
-                crop=fake.crop,
-                options=EmbedOptions(block_size=_BLOCK),
-                pool=Pool.fitting(None, None, resources={"device": 1}),
-                progress=marks,
-            )
-        commit(collection, [written], 0.0)
-        return Outcome(
-            nodes=nodes,
-            images_per_second=marks.steady_rate(nodes, listing.num_rows),
-            start_seconds=next(at for at, _, there in marks.noted if there == nodes) - joined,
-            idle_share=written.report.idle_share,
+def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> Outcome:
+    """Embed a listing on the cluster at `address`, which has so many nodes with an actor each."""
+    collection = Collection.create_or_open(str(folder))
+    fake = FakeEmbedder()
+    plan = make_plan(listing, collection, "benchmark", model_record(fake.identity))
+    marks, joined = Marks(), time.time()
+    with ray_cluster(address, verbose=False):
+        written = write(
+            plan,
+            collection,
+            load=SleepingEmbedder,
+            crop=fake.crop,
+            options=EmbedOptions(block_size=_BLOCK),
+            pool=Pool.fitting(None, None, resources={"device": 1}),
+            progress=marks,
         )
-    finally:
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+    commit(collection, [written], 0.0)
+    return Outcome(
+        nodes=nodes,
+        images_per_second=marks.steady_rate(nodes, listing.num_rows),
+        start_seconds=next(at for at, _, there in marks.noted if there == nodes) - joined,
+        idle_share=written.report.idle_share,
+    )
 
 
 def make_listing(folder: Path, count: int) -> pa.Table:
@@ -121,14 +115,22 @@ def make_listing(folder: Path, count: int) -> pa.Table:
 
 
 def scaling(sizes: Sequence[int], seconds: float) -> list[Outcome]:
-    """Each size of cluster with so many seconds of work for each of its nodes."""
-    with tempfile.TemporaryDirectory() as name:
-        outcomes = []
-        for nodes in sizes:
-            count = _BLOCK * round(nodes * seconds / SECONDS_PER_IMAGE / _BLOCK)
-            listing = make_listing(Path(name) / f"pictures-{nodes}", count)
-            outcomes.append(measure(nodes, listing, Path(name) / f"collection-{nodes}"))
-        return outcomes
+    """Each number of nodes, in rising order, with so many seconds of work for each node. The driver is on the cluster's
+    head, which has no actor.
+    """
+    outcomes: list[Outcome] = []
+    cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            for nodes, before in zip(sizes, (0, *sizes), strict=False):
+                for _ in range(nodes - before):
+                    cluster.add_node(**_NODE, resources={"device": 1})
+                count = _BLOCK * round(nodes * seconds / SECONDS_PER_IMAGE / _BLOCK)
+                listing = make_listing(Path(name) / f"pictures-{nodes}", count)
+                outcomes.append(measure(cluster.address, nodes, listing, Path(name) / f"collection-{nodes}"))
+    finally:
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+    return outcomes
 
 
 def conclude(outcomes: Sequence[Outcome], console: Console) -> int:
