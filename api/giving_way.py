@@ -13,12 +13,13 @@ _REST_S: Final = 0.001
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """This thread's Python code rests for a millisecond after each half of one, when it next calls a function.
+    """This thread rests for 1 ms at the first call of a Python function after each 0.5 ms.
 
     A search takes the interpreter a hundred times, once for each operation of its model, and each time waits for a
     thread that computes in Python. While a small model was loaded in 0.1 s, searches took five times as long; with
-    these rests it is loaded in 0.5 s, and they take a third longer. `sys.settrace` can make a library's code rest;
-    `ClipEmbedder.load` hands it on to the thread in which it loads.
+    these rests it is loaded in 0.5 s, and searches take a third longer. Only `sys.settrace` makes a library's code
+    rest. It replaces this thread's own trace function meanwhile; `ClipEmbedder.load` hands it on to the thread in
+    which it loads.
     """
     rested = time.perf_counter()
 

@@ -109,7 +109,7 @@ class LiveEngine:
         before, started = self.engine, time.monotonic()
         with giving_way():
             engine = before.successor(source.open_version(source.collection, version), source.load_model)
-            engine.warm_up()
+        engine.warm_up()
         self.engine, self.has_answered = engine, True
         self.swaps += 1
         self.failure = self._failed_version = None

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def scaling(sizes: Sequence[int], seconds: float) -> list[Outcome]:
     cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
     try:
         with tempfile.TemporaryDirectory() as name:
-            for nodes, before in zip(sizes, (0, *sizes), strict=False):
+            for before, nodes in pairwise((0, *sizes)):
                 for _ in range(nodes - before):
                     cluster.add_node(**_NODE, resources={"device": 1})
                 count = _BLOCK * round(nodes * seconds / SECONDS_PER_IMAGE / _BLOCK)

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -76,8 +77,9 @@ class ClipEmbedder:
             keep_freed_memory()
         # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
         # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
-        # The caller's trace function goes along, which may be a debugger's, or one that gives way to other threads.
-        with ThreadPoolExecutor(1, "likeness-load", sys.settrace, (sys.gettrace(),)) as thread:
+        # The caller's trace function goes along: it may be one that gives way to other threads.
+        trace = sys.gettrace() or threading.gettrace()
+        with ThreadPoolExecutor(1, "likeness-load", sys.settrace, (trace,)) as thread:
             return thread.submit(cls._load, Checkpoint.find(model, revision), where, precision, batch_size).result()
 
     @classmethod

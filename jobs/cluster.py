@@ -46,8 +46,7 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            # What other threads free while Ray ends makes its C++ side exit(1): an ObjectRef that only a cycle still
-            # holds, when their garbage collection comes upon it.
+            # Ray's C++ side exits with status 1 if another thread's garbage collection frees an ObjectRef meanwhile.
             gc.collect()
             ray.shutdown()
 

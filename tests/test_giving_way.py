@@ -12,10 +12,9 @@ from jobs.options import DEMO_MODEL
 
 
 def work(seconds: float) -> float:
-    """Calls functions for so long; returns the share of this time in which the thread computed."""
+    """Calls functions for `seconds`; returns the share of this time in which the thread computed."""
     began, computed = time.perf_counter(), time.thread_time()
     while (passed := time.perf_counter() - began) < seconds:
-        str(passed).zfill(20)
         nothing()
     return (time.thread_time() - computed) / passed
 
