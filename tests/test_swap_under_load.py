@@ -15,7 +15,6 @@ from tests.served import Served, serving
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _SWAPS = 20
-_TRIES = 2  # of the latencies alone: a machine that others use is slow at times, for seconds of one phase
 _NORMAL_S = 8.0
 _BETWEEN_SWAPS_S = 1.0
 _SETTINGS = {
@@ -40,12 +39,7 @@ def sequence(editions: Editions) -> list[str]:
 def swap_under_load(served: Served, editions: Editions) -> None:
     crowd(served.url, editions.pictures, clients=2, seconds=2)
     able = len(crowd(served.url, editions.pictures, clients=4, seconds=4)) / 4
-    assert any(p99_ratio(served, editions, able / 3) <= 2 for _ in range(_TRIES))
-
-
-def p99_ratio(served: Served, editions: Editions, rate: float) -> float:
-    """p99 while versions are swapped ÷ p99 before and after, at `rate` searches a second, of which none may fail."""
-    with load(served.url, editions.pictures, rate) as going:
+    with load(served.url, editions.pictures, able / 3) as going:
         began = time.monotonic()
         time.sleep(_NORMAL_S)
         swaps = time.monotonic()
@@ -56,16 +50,14 @@ def p99_ratio(served: Served, editions: Editions, rate: float) -> float:
         swapped = time.monotonic()
         time.sleep(_NORMAL_S)
         ended = time.monotonic()
-    return judge(going, editions, normal=[(began, swaps), (swapped, ended)], swapping=(swaps, swapped))
+    judge(going, editions, normal=[(began, swaps), (swapped, ended)], swapping=(swaps, swapped))
 
 
 def answers(served: Served, version: str) -> bool:
     return served.version() == version
 
 
-def judge(
-    going: Load, editions: Editions, *, normal: list[tuple[float, float]], swapping: tuple[float, float]
-) -> float:
+def judge(going: Load, editions: Editions, *, normal: list[tuple[float, float]], swapping: tuple[float, float]) -> None:
     failed = [each for each in going.asked if each.status != 200]
     usual: list[Asked] = list(chain(*(going.between(*phase) for phase in normal)))
     during = going.between(*swapping)
@@ -75,7 +67,7 @@ def judge(
     assert failed == []
     seen = check_of_one_version(going.asked, editions)
     assert seen == set(editions.names)
-    return milliseconds(during, 99) / milliseconds(usual, 99)
+    assert milliseconds(during, 99) <= 2 * milliseconds(usual, 99)
 
 
 def test_on_the_local_server(editions: Editions, tmp_path: Path) -> None:
