@@ -2,9 +2,8 @@
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -32,7 +31,9 @@ class QueryBatcher:
     while each arrives within `linger` times that batch's duration of the one before. After that it takes only queries
     that follow within a tenth of this time; without them one caller would be left out of every batch.
 
-    The thread ends with the last reference to the batcher. The functions in `on_batch` get the size of each pass.
+    The thread ends with `close`, with the last reference to the batcher, or at the latest with the program, which waits
+    for it: torch ends the process with SIGABRT if Python shuts down under a thread that computes or frees tensors.
+    The functions in `on_batch` get the size of each pass.
     """
 
     def __init__(
@@ -46,12 +47,10 @@ class QueryBatcher:
     ) -> None:
         self.cache = cache
         self.on_batch = on_batch
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._running = _Running(cache)
-        work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
-        threading.Thread(target=work.run, name="likeness-embed", daemon=True).start()
-        # Not at the interpreter's exit: the thread would free the model's tensors while Python shuts down.
-        weakref.finalize(self, self._queue.put, None).atexit = False
+        self._work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
+        self._thread = ThreadPoolExecutor(1, "likeness-embed")
 
     @property
     def waiting(self) -> int:
@@ -71,7 +70,16 @@ class QueryBatcher:
         future, is_new = self._running.start(key)
         if is_new:
             self._queue.put(_Job(key, made, future))
+            try:
+                self._thread.submit(self._work.embed_next)
+            except RuntimeError:  # closed, or the program ends
+                self._work.refuse_waiting()
         return future
+
+    def close(self) -> None:
+        """End the thread when its pass is over; what waits then, or comes later, gets `embedder-unavailable`."""
+        self._thread.shutdown(cancel_futures=True)
+        self._work.refuse_waiting()
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,46 +134,53 @@ class _Running:
             del self._futures[job.key]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Work:
-    """What the thread holds. It must not hold the batcher, which would then never be dropped."""
+    """What the thread does. It does not hold the batcher, which would then never be dropped."""
 
     embedder: Embedder
-    queue: "SimpleQueue[_Job | None]"
+    queue: "SimpleQueue[_Job]"
     running: _Running
     on_batch: OnBatch
     max_batch: int
     linger: float
+    last_batch: int = 1
+    patience: float = 0.0
+    idle_since: float = 0.0
 
-    def run(self) -> None:
-        crowd, patience = 1, 0.0
+    def embed_next(self) -> None:
+        """Embed a batch of what waits. It is called once for each job: nothing waits if an earlier batch had it."""
+        try:
+            first = self.queue.get_nowait()
+        except Empty:
+            return
+        if time.perf_counter() - self.idle_since > self.patience:
+            self.last_batch = 1  # the callers of the last pass have not come back
+        batch = self._gather(first)
+        started = time.perf_counter()
+        self._embed_all(batch)
+        self.idle_since = time.perf_counter()
+        self.last_batch, self.patience = len(batch), self.linger * (self.idle_since - started)
+
+    def refuse_waiting(self) -> None:
         while True:
-            idle_since = time.perf_counter()
-            first = self.queue.get()
-            if time.perf_counter() - idle_since > patience:
-                crowd = 1  # the callers of the last pass have not come back
-            batch, ended = self._gather(first, crowd, patience)
-            if batch:
-                started = time.perf_counter()
-                self._embed_all(batch)
-                crowd, patience = len(batch), self.linger * (time.perf_counter() - started)
-            if ended:
-                return
-
-    def _gather(self, first: "_Job | None", crowd: int, patience: float) -> "tuple[list[_Job], bool]":
-        """All queries that wait and, up to `crowd`, those that come within `patience` seconds; and whether to end."""
-        batch: list[_Job] = []
-        close_behind = patience / 10 if crowd > 1 else 0
-        job = first
-        while job is not None:
-            batch.append(job)
-            if len(batch) == self.max_batch:
-                return batch, False
             try:
-                job = self.queue.get(timeout=patience if len(batch) < crowd else close_behind)
+                job = self.queue.get_nowait()
             except Empty:
-                return batch, False
-        return batch, True
+                return
+            self.running.fail(job, Problem("embedder-unavailable", "the model is closed: open it again, or try later"))
+
+    def _gather(self, first: _Job) -> list[_Job]:
+        """All queries that wait and, up to the size of the last batch, those that come within `patience` seconds."""
+        batch = [first]
+        close_behind = self.patience / 10 if self.last_batch > 1 else 0
+        while len(batch) < self.max_batch:
+            try:
+                patience = self.patience if len(batch) < self.last_batch else close_behind
+                batch.append(self.queue.get(timeout=patience))
+            except Empty:
+                break
+        return batch
 
     def _embed_all(self, jobs: Sequence[_Job]) -> None:
         pictures = [job for job in jobs if not isinstance(job.item, str)]

@@ -50,7 +50,8 @@ class Likeness:
         likeness = Likeness.open("my-collection")
         likeness.search("a striped red star", k=12, filter={"width": {"$gte": 640}})
 
-    Opening maps the index and loads no model: `load_model` is called by the first query that needs it.
+    Opening maps the index and loads no model: `load_model` is called by the first query that needs it, and `close`, or
+    the end of a `with` block, frees it.
     """
 
     def __init__(
@@ -91,6 +92,18 @@ class Likeness:
     def __repr__(self) -> str:
         searcher = self.searcher
         return f"<{self.location}: {len(self):,} images, index version {searcher.version}, model {searcher.model.id}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the model, and end its thread. A later query that needs it loads it again."""
+        service = self.__dict__.pop("_service", None)
+        if service is not None:
+            service.close()
 
     def __len__(self) -> int:
         """Number of images."""

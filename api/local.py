@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 import uvicorn
@@ -38,10 +38,11 @@ def run_local(
         configure_logs(settings.log_format)
         with collecting_later():
             service = compose(settings)
-        app = create_app(service, limits=settings.limits(), access=access)
-        if on_listening is not None:
-            on_listening(_url(listener))
-        _server(app).run(sockets=[listener])
+        with closing(service):
+            app = create_app(service, limits=settings.limits(), access=access)
+            if on_listening is not None:
+                on_listening(_url(listener))
+            _server(app).run(sockets=[listener])
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def running(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> Iterator
     """Serve `app` from a thread while the block lasts; gives the server's URL. Port 0 takes a free port."""
     with listening(host, port) as listener:
         server = _server(app)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="likeness-http", daemon=True)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="likeness-http")
         thread.start()
         try:
             while not server.started:

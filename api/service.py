@@ -77,6 +77,11 @@ class SearchService:
         """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
         self.live.warm_up()
 
+    def close(self) -> None:
+        """End the threads: the one that follows CURRENT, and the model's when its pass is over."""
+        self.live.stop()
+        self.engine.batcher.close()
+
     def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
         """The `k` nearest to the picture at `url`. Raises Problem.
 

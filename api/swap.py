@@ -62,8 +62,7 @@ class LiveEngine:
         """Follow CURRENT from a thread, if there is a source."""
         if self.source is not None and self._thread is None:
             self._stop.clear()
-            follow = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap", daemon=True)
-            self._thread = follow
+            self._thread = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap")
             self._thread.start()
 
     def stop(self) -> None:
@@ -103,6 +102,8 @@ class LiveEngine:
 
     def _follow(self, source: IndexSource) -> None:
         while not self._stop.wait(source.interval_s):
+            if not threading.main_thread().is_alive():
+                return  # nobody called `stop`, and the program waits for this thread
             self.look(now=False)
 
     def _swap(self, source: IndexSource, version: str) -> None:

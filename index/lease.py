@@ -59,11 +59,13 @@ class Lease:
     record: LeaseRecord
     ttl: timedelta
     _done: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread = field(init=False)
     _renewed: datetime = field(init=False)
     _lost: LeaseLostError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._renewed = self.record.since
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     @classmethod
     def acquire(cls, storage: Storage, command: str, ttl: timedelta = TTL) -> Lease:
@@ -87,7 +89,7 @@ class Lease:
 
         update_file(storage, LEASE, take)
         lease = cls(storage, wanted, ttl)
-        threading.Thread(target=lease._keep, name="lease", daemon=True).start()
+        lease._thread.start()
         return lease
 
     def check(self) -> None:
@@ -136,6 +138,7 @@ class Lease:
             update_file(self.storage, LEASE, clear)
         except (CollectionError, OSError) as error:
             logger.warning("the lease on %s ends by itself within %s: %s", self.storage.location, self.ttl, error)
+        self._thread.join()  # Python may shut down next, which a thread inside a store's client should not meet
 
     def _keep(self) -> None:
         while not self._done.wait(self.ttl.total_seconds() / 4):

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -144,10 +145,11 @@ def search(
         with console.status("loading the index and the model"):
             settings = ServeSettings(**given(collection=collection, model=model and model_named(model)))
             service = build_service(settings)
-        if picture is None:
-            matches = service.search_by_text(text or "", k, **options).matches
-        else:
-            matches = service.search_by_bytes(picture, k, **options).matches
+        with closing(service):
+            if picture is None:
+                matches = service.search_by_text(text or "", k, **options).matches
+            else:
+                matches = service.search_by_bytes(picture, k, **options).matches
     if output is OutputFormat.json:
         print(json.dumps([plain(asdict(match)) for match in matches], indent=2))
     else:
@@ -193,7 +195,10 @@ def demo(
     port = _free_port(port)
     # The tour's URL query names this server itself.
     settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
-    with running(create_app(build_service(settings), limits=settings.limits()), port=port) as url:
+    with (
+        closing(build_service(settings)) as service,
+        running(create_app(service, limits=settings.limits()), port=port) as url,
+    ):
         example = gallery.exhibits[0]
         show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
         if not once:

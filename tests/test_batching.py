@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from api.batching import QueryBatcher, Vector
 from api.embedding_cache import ContentKey, EmbeddingCache
+from api.errors import Problem
 from api.lru import LruCache
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
@@ -203,10 +204,24 @@ def test_its_thread_and_its_model_go_with_it() -> None:
     batcher = QueryBatcher(FakeEmbedder(), EmbeddingCache())
     ask(batcher, "star").result(10)
     (thread,) = set(threading.enumerate()) - before
-    assert thread.name == "likeness-embed"
+    assert thread.name.startswith("likeness-embed")
     del batcher
     gc.collect()
     assert eventually(lambda: not thread.is_alive())
+
+
+def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_what_waits(slow: SlowEmbedder) -> None:
+    batcher = QueryBatcher(slow, EmbeddingCache())
+    first = held(slow, batcher)
+    waiting = [ask(batcher, text) for text in ("red", "blue")]
+    threading.Timer(0.1, slow.go.set).start()
+    batcher.close()
+    np.testing.assert_array_equal(first.result(0), FakeEmbedder().embed_images(picture(0)[None])[0])
+    for refused in (*waiting, ask(batcher, "late")):
+        with pytest.raises(Problem, match="the model is closed"):
+            refused.result(0)
+    assert slow.passes == [("images", 1)]
+    batcher.close()
 
 
 def test_the_cache_keeps_what_was_used_last() -> None:

@@ -182,6 +182,22 @@ def test_between_commits_the_storage_is_asked_only_after_a_silence(
         assert asked.call_count == 3
 
 
+def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing = threading.Event()
+
+    def slowly(*arguments: object) -> None:
+        if threading.current_thread().name == "lease":
+            renewing.set()
+            time.sleep(0.3)
+
+    monkeypatch.setattr("index.lease.update_file", slowly)
+    with writing(collection, "embed", timedelta(seconds=0.2)):
+        assert renewing.wait(10)
+    assert "lease" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_a_lease_that_its_renewal_found_lost_ends_the_next_block(collection: Collection) -> None:
     with writing(collection, "embed", SHORT) as held:
         assert held.lease

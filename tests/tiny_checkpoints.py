@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import Dinov2Config, Dinov2Model, PreTrainedTokenizerFast, SiglipConfig, SiglipModel
+from transformers import (
+    CLIPConfig,
+    CLIPModel,
+    Dinov2Config,
+    Dinov2Model,
+    PreTrainedTokenizerFast,
+    SiglipConfig,
+    SiglipModel,
+)
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -32,6 +40,18 @@ def save_clip(folder: Path) -> None:
     build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+
+
+def save_deep_clip(folder: Path) -> None:
+    """Many small layers: freeing it takes as long as freeing a large model, since that goes tensor by tensor."""
+    torch.manual_seed(4)
+    tokenizer = build_tokenizer()
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    tower = {**TOWER, "hidden_size": 16, "num_hidden_layers": 60, "projection_dim": 16}
+    text, vision = {**tower, **ids, "vocab_size": len(tokenizer)}, {**tower, "image_size": 32, "patch_size": 16}
+    CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
 
 
 def save_siglip(folder: Path) -> None:
