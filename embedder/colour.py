@@ -18,16 +18,19 @@ def linear(image: Image.Image) -> tuple[Image.Image, Callable[[Image.Image], Ima
         low, high = _grey_range(image)
         return image, lambda small: _to_grey(small, low, high)
     if image.has_transparency_data:
-        # Premultiplied, so that the colour of invisible pixels does not bleed into visible ones.
-        return image.convert("RGBA").convert("RGBa"), _over_white
+        return _over_white(image), lambda small: small
     if image.mode in ("1", "L"):
         return image.convert("L"), lambda small: small.convert("RGB")
     return image.convert("RGB"), lambda small: small
 
 
-def _over_white(premultiplied: Image.Image) -> Image.Image:
-    pixels = np.asarray(premultiplied).astype(np.int16)
-    return Image.fromarray(np.clip(pixels[..., :3] + (255 - pixels[..., 3:]), 0, 255).astype(np.uint8))
+def _over_white(image: Image.Image) -> Image.Image:
+    # Before resizing, as the image processors of transformers have it. Resized with its alpha, a picture loses the
+    # rings that bicubic resizing draws along edges: they are cut off in colour and alpha, each by itself.
+    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(rgba, mask=rgba)
+    return white
 
 
 def _grey_range(image: Image.Image) -> tuple[float, float]:

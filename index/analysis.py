@@ -47,21 +47,16 @@ def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
     if k < 1:
         raise QueryError(f"k is {k!r}: expected a whole number from 1")
     segments = searcher.segments
-    blocks = list(segments.live_blocks(_ROWS))
-    places = np.concatenate([np.zeros(0, np.int64), *(positions for positions, _ in blocks)])
+    places = segments.live_positions()
+    vectors = segments.vectors(places)
     order = np.full(segments.ntotal + 1, -1, np.int64)  # the last one is for "no neighbour", which is -1
     order[places] = np.arange(len(places))
-    scores, neighbours = [np.zeros((0, k), np.float32)], [np.zeros((0, k), np.int64)]
-    for positions, vectors in blocks:
-        found, others = drop_own(*segments.search(vectors, k + 1), positions)
-        scores.append(found)
-        neighbours.append(order[others])
-    return Neighbourhoods(
-        ids=segments.ids(places),
-        vectors=np.concatenate([np.zeros((0, searcher.dim), np.float32), *(vectors for _, vectors in blocks)]),
-        neighbours=np.concatenate(neighbours),
-        scores=np.concatenate(scores),
-    )
+    scores, neighbours = np.empty((len(places), k), np.float32), np.empty((len(places), k), np.int64)
+    for start in range(0, len(places), _ROWS):
+        rows = slice(start, start + _ROWS)
+        scores[rows], others = drop_own(*segments.search(vectors[rows], k + 1), places[rows])
+        neighbours[rows] = order[others]
+    return Neighbourhoods(ids=segments.ids(places), vectors=vectors, neighbours=neighbours, scores=scores)
 
 
 def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:

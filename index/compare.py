@@ -47,9 +47,5 @@ def shared_neighbours(one: Searcher, other: Searcher, image_ids: Sequence[str], 
 
 
 def _hashes(searcher: Searcher) -> dict[str, str | None]:
-    rows = [
-        row
-        for positions, _ in searcher.segments.live_blocks()
-        for row in searcher.segments.rows(positions, ["image_id", "content_hash"])
-    ]
+    rows = searcher.segments.rows(searcher.segments.live_positions(), ["image_id", "content_hash"])
     return {row["image_id"]: row["content_hash"] for row in rows}

@@ -92,8 +92,13 @@ class Segments:
             for positions, vectors in segment.live_blocks(rows):
                 yield positions + start, vectors
 
-    def live_positions(self, numbers: npt.NDArray[np.int64]) -> Positions:
-        """Positions of the live rows with these numbers, which ascend and count through the live rows alone."""
+    def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
+        """Positions of the live rows with these numbers, which ascend and count through the live rows alone.
+
+        None: all of them.
+        """
+        if numbers is None:
+            numbers = np.arange(self.live_count)
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
         cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
         return np.concatenate(

@@ -30,13 +30,12 @@ class VectorFile:
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
 
-    def blocks(self, rows: int = 32_768) -> Iterator[Vectors]:
-        """All vectors in blocks, `(rows, dim)` float32; each block reuses the memory of the one before."""
-        block = np.empty((min(rows, self._ntotal), self._dim), np.float32)
+    def blocks(self, rows: int = 16_384) -> Iterator[Vectors]:
+        """All vectors in blocks, `(rows, dim)` float32. A caller may keep a block: each has memory of its own."""
         for start in range(0, self._ntotal, rows):
-            part = block[: self._ntotal - start]
-            self._read(part, start)
-            yield part
+            block = np.empty((min(rows, self._ntotal - start), self._dim), np.float32)
+            self._read(block, start)
+            yield block
 
     def sample(self, size: int) -> Vectors:
         """At most `size` of the vectors, `(n, dim)` float32, in their order: short runs that start at random."""

@@ -1,7 +1,7 @@
 """The embeddings of sixty files agree with the reference: the stock image processor and model, in float32.
 
-The reference gets each picture upright and converted to RGB at full size; those conversions have tests of their
-own. What is compared here is draft-mode decoding, cropping lying pictures, resizing, normalising and the model.
+The reference gets each picture upright. What is compared here is draft-mode decoding, conversion to RGB, cropping lying
+pictures, resizing, normalising and the model.
 """
 
 import io
@@ -24,11 +24,11 @@ from transformers import (
     SiglipConfig,
     SiglipModel,
 )
+from transformers.image_transforms import convert_to_rgb
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from embedder.colour import linear
 from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from tests.sixty_pictures import Picture, sixty_pictures
@@ -95,9 +95,11 @@ def tell_pictures_apart(model: PreTrainedModel) -> None:
 
 
 def upright(picture: Picture) -> Image.Image:
-    """The whole picture, in RGB."""
-    image, to_rgb = linear(ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data))))
-    return to_rgb(image)
+    """The whole picture, in RGB as the reference has it."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data)))
+    if image.mode == "I;16":  # clipped by the reference
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+    return Image.fromarray(convert_to_rgb(image, return_numpy=True))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from index.analysis import Neighbourhoods, label_votes, neighbourhoods, principal_plane
@@ -29,6 +30,32 @@ def test_neighbourhoods_are_those_of_brute_force_through_segments_and_tombstones
         best = sorted(cosines, key=lambda other: -cosines[other])[:4]
         assert list(found.ids[near]) == best
         np.testing.assert_allclose(scores, [cosines[other] for other in best], atol=1e-6)
+
+
+def test_mend_01_neighbourhoods_of_20_000_rows_in_three_segments_with_tombstones(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "c"))
+    vectors: dict[str, npt.NDArray[np.float32]] = {}
+    for night, (start, end) in enumerate([(0, 12_000), (11_000, 17_000), (16_500, 20_500)]):
+        names = [f"{number:05}" for number in range(start, end)]  # some of each night replace those of the one before
+        gone = [f"{number:05}" for number in range(100 * night, 100 * night + 250 * night)]
+        vectors |= dict(zip(names, unit_vectors(len(names), seed=night), strict=True))
+        add_run(collection, rows(names, np.array([vectors[name] for name in names])), deletes=gone)
+        vectors = {name: vector for name, vector in vectors.items() if name not in gone}
+        build_index(collection)
+    searcher = Searcher.open(collection)
+    assert [segment.ntotal for segment in searcher.segments.parts] == [12_000, 6_000, 4_000]
+    assert len(vectors) == searcher.ntotal < searcher.segments.ntotal
+
+    found = neighbourhoods(searcher, k=5)
+    assert sorted(found.ids) == sorted(vectors)
+    mine = np.array([vectors[image_id] for image_id in found.ids])
+    np.testing.assert_allclose(found.vectors, mine, atol=1e-6)
+    for start in range(0, len(mine), 2_000):
+        cosines = mine[start : start + 2_000] @ mine.T
+        cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))] = -2
+        np.testing.assert_allclose(found.scores[start : start + 2_000], -np.sort(-cosines)[:, :5], atol=1e-6)
+    each = np.einsum("nd,nkd->nk", mine, mine[found.neighbours])
+    np.testing.assert_allclose(each, found.scores, atol=1e-6)
 
 
 def test_fewer_images_than_neighbours(tmp_path: Path) -> None:

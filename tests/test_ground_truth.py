@@ -75,7 +75,7 @@ def test_updated_is_what_is_computed_from_scratch(
     segments = Segments([segment_of(folder / "first", unit_vectors(first, seed=seed), 0)])
     held_out = HeldOut.sample(segments, 10)
     for step, (added, start, share) in enumerate(changes):
-        live = sorted(map(int, segments.ids(segments.live_positions(np.arange(segments.live_count)))))
+        live = sorted(map(int, segments.ids(segments.live_positions())))
         deleted = [number for number in live if random.random() < share]
         new = range(start, start + added)
         if not set(live) - set(deleted) and not added:
