@@ -28,9 +28,9 @@ from embedder.errors import EmbedderError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
+from index.current import live_manifest
 from index.errors import CollectionError
 from index.records import ModelRecord
-from index.versions import live_manifest
 
 logger = logging.getLogger(__name__)
 

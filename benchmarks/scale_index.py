@@ -14,11 +14,12 @@ from benchmarks.clustered import DIM, Clustered, add_rows, exact
 from benchmarks.scale_costs import Index, Scan
 from benchmarks.upkeep import Built, build, in_new_process, serving_memory
 from index.collection import Collection
+from index.current import check_version
 from index.ground_truth import HeldOut
 from index.records import IndexSettings
 from index.search import Searcher
 from index.segment import ANN, ROWS, TUNED_K, VECTORS
-from index.verify import check_version, open_segments
+from index.verify import open_segments
 
 KINDS = FAST, LEAN = "fast", "lean"
 """Ranked by 8-bit vectors in memory, as chosen where nothing limits it; and the least memory, ranked from the disk."""

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from index.collection import Collection
-from index.errors import DamagedVersionError, FactoryError, OvertakenError, RecallTooLowError
+from index.current import (
+    NOT_GOOD,
+    check_version,
+    live_version,
+    pass_over,
+    require_good,
+    standing_manifest,
+    was_rolled_back,
+)
+from index.errors import (
+    DamagedRunError,
+    DamagedVersionError,
+    FactoryError,
+    OvertakenError,
+    RecallTooLowError,
+    RolledBackError,
+)
 from index.records import (
     IndexSettings,
     RunManifest,
@@ -14,9 +31,7 @@ from index.records import (
     VersionManifest,
 )
 from index.segment_job import SegmentJob
-from index.verify import check_version
 from index.version_build import RunJobs, VersionBuild
-from index.versions import NOT_GOOD, live_manifest, live_version, pass_over, require_good
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +47,7 @@ def build_index(
     *,
     promote: bool = True,
     rebuild: bool = False,
+    accept_lost_runs: bool = False,
     run_jobs: RunJobs = run_here,
 ) -> VersionManifest:
     """Index the live embedded rows as a new version, measure it, and make it the live one.
@@ -39,30 +55,112 @@ def build_index(
     The live version is updated by the changes since. If there are none, and every file is whole (in a bucket: has its
     size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an
     update's recall is below the target. A version that is complete but not live is not built twice. `settings` None:
-    those of the live version.
+    those of the live version. A CURRENT that cannot be read is repaired first: it names the newest good version again.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
-    RecallTooLowError when recall@10 is below the target, OvertakenError when somebody made another version live
-    meanwhile: the new version is then complete, and not live. The live version stays as it is.
+    DamagedRunError when a run that the live version was built from has no manifest any more (`accept_lost_runs` goes on
+    without it). The new version is complete, and not live, at a RecallTooLowError (recall@10 is below the target), an
+    OvertakenError (somebody made another version live meanwhile) and a RolledBackError (it has the rows or the model of
+    a version that was rolled back; see `_gone_back_from`). The live version stays as it is.
     """
+    _repair_current(collection)
     runs = collection.runs()
-    before, live = live_version(collection), live_manifest(collection)
+    before, live = live_version(collection), standing_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
+    if live and not accept_lost_runs:
+        _require_every_run(collection, live, runs)
     base = live if live and _covers_first(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings
-    if base and update and len(base.runs) == len(runs) and _is_whole(collection, base):
+    if base and update and base.version == before and len(base.runs) == len(runs) and _is_whole(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
+    left = _gone_back_from(collection, live, runs)
+    if left and not rebuild:
+        _require_no_repeat(collection, left, runs, settings)
     manifest = None if rebuild else _made_already(collection, runs, settings, before)
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
     manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
+    if promote and left:
+        pass_over(collection, manifest.version)
+        raise RolledBackError(
+            f"index version {manifest.version} is built and not live, for it repeats {', '.join(left)}, which was "
+            f"rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
+        )
     if promote:
         _promote(collection, manifest, before)
     return manifest
+
+
+def _repair_current(collection: Collection) -> None:
+    """If CURRENT is lost or cannot be read, make the version live that is served meanwhile."""
+    try:
+        collection.current()
+    except DamagedVersionError as error:
+        if good := standing_manifest(collection):
+            collection.promote(good.version, None)
+            logger.warning("%s. Index version %s, the newest good one, is live again", error, good.version)
+
+
+def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
+    """DamagedRunError when the live version was built from a run whose manifest is lost: its images would vanish."""
+    there = {run.run_id for run in runs}
+    lost = [run_id for run_id in live.runs if run_id not in there]
+    if not lost:
+        return
+    sources = {start.run_id: f" (of {start.source})" for start in collection.run_starts()}
+    named = ", ".join(f"runs/{run_id}/manifest.json{sources.get(run_id, '')}" for run_id in lost)
+    raise DamagedRunError(
+        f"{named} is missing, and index version {live.version}, which stays live, was built from it: a build without "
+        "would lose its images. Restore the file from a backup; or embed the source again with `likeness embed`, then "
+        f"run `likeness index {collection.location} --accept-lost-runs`, which goes on without the file",
+        f"runs/{lost[0]}/manifest.json",
+    )
+
+
+def _gone_back_from(
+    collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
+) -> dict[str, VersionManifest | None]:
+    """The versions that somebody left for the live one, or chose it instead of, and that a build of these runs would
+    repeat: they have the same rows, or the same other model. They go live again by a promotion alone.
+
+    None where a manifest cannot be read: it may be the same. New rows of the live model are no repetition.
+    """
+    if not live or not runs:
+        return {}
+    ids, model = [run.run_id for run in runs], runs[-1].model
+    left: dict[str, VersionManifest | None] = {}
+    for name in reversed(collection.versions()):
+        if name <= live.version or not was_rolled_back(collection, name):
+            continue
+        made = None
+        with suppress(DamagedVersionError):
+            made = collection.read_version(name)
+        other_model = made and made.model.agrees_with(model) and not live.model.agrees_with(model)
+        if made is None or made.runs == ids or other_model:
+            left[name] = made
+    return left
+
+
+def _require_no_repeat(
+    collection: Collection,
+    left: Mapping[str, VersionManifest | None],
+    runs: Sequence[RunManifest],
+    settings: IndexSettings,
+) -> None:
+    """RolledBackError when one of the versions that were `left` is just what a build would make again."""
+    for name, made in left.items():
+        if made is None:
+            continue
+        same_rows = made.runs == [run.run_id for run in runs]
+        if not same_rows or (made.settings == settings and _is_whole(collection, made)):
+            raise RolledBackError(
+                f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
+                f"{live_version(collection)} stays live; `likeness promote {collection.location} {name}` takes it again"
+            )
 
 
 def _made_already(

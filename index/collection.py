@@ -18,7 +18,7 @@ from index.clouds import without_secrets
 from index.conditional import update_file
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, OvertakenError
 from index.live import LiveRows
-from index.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
+from index.records import Current, ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.row_files import at_once
 from index.rows import EMBEDDING, check_rows, conform
 from index.storage import Storage
@@ -45,7 +45,6 @@ class Summary:
     unfinished_runs: int
     embedded: int
     rejected: int
-    model: ModelRecord | None
     versions: list[str]
 
 
@@ -170,11 +169,6 @@ class Collection:
         self.check_lease()
         self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
 
-    def model(self) -> ModelRecord | None:
-        """The model of the newest committed run."""
-        runs = self.runs()
-        return runs[-1].model if runs else None
-
     # Rows
 
     def live_rows(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -198,7 +192,6 @@ class Collection:
             unfinished_runs=len(self.run_starts()),
             embedded=reasons.null_count,
             rejected=len(reasons) - reasons.null_count,
-            model=runs[-1].model if runs else None,
             versions=self.versions(),
         )
 
@@ -210,22 +203,29 @@ class Collection:
         return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/manifest.json")]
 
     def current(self) -> str | None:
-        """The live index version, or None. DamagedVersionError when CURRENT does not name one."""
+        """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
+        complete versions.
+        """
         try:
-            content = self.storage.read("CURRENT")
+            return Current.from_bytes(self.storage.read("CURRENT")).version
+        except ValueError as error:
+            problem, versions = f"is damaged ({error})", self.versions()
         except FileNotFoundError:
-            return None
-        version = _version_named(content)
-        if version is None:
-            raise DamagedVersionError(
-                f"CURRENT holds {content[:40].decode(errors='replace')!r}: expected six digits; versions: "
-                f"{self.other_versions()}; make one of them live with `likeness promote`",
-                "CURRENT",
-            )
-        return version
+            problem, versions = "is missing", self.versions()
+            if not versions:
+                return None
+        raise DamagedVersionError(
+            f"CURRENT {problem}: it names the live version of {', '.join(versions) or 'none'}; `likeness index` makes "
+            "the newest good one live, `likeness promote` another",
+            "CURRENT",
+        )
+
+    def begin_current(self) -> None:
+        """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
+        update_file(self.storage, "CURRENT", lambda content: content or Current(version=None).to_bytes())
 
     def promote(self, version: str, before: str | None) -> None:
-        """Make a version the live one in place of `before`, at once; None: of none, or of what CURRENT does not name.
+        """Make a version the live one in place of `before`, at once; None: of none, or of a CURRENT that is damaged.
 
         DamagedVersionError when it has no readable manifest, OvertakenError when another than `before` is live.
         """
@@ -242,7 +242,7 @@ class Collection:
                     f"index version {now} was made live meanwhile, so that stays and {version} is not live: look at "
                     f"`likeness versions {self.location}`, and run this again if you still want it"
                 )
-            return f"{version}\n".encode()
+            return Current(version=version).to_bytes()
 
         update_file(self.storage, "CURRENT", replace)
 
@@ -250,7 +250,7 @@ class Collection:
         """Which version last took the place of this one, and when; None if none did."""
         path = f"index/{version}/superseded"
         try:
-            return self.storage.read(path).decode().strip(), self.storage.modified(path)
+            return self.storage.read(path).decode(errors="replace").strip(), self.storage.modified(path)
         except FileNotFoundError:
             return None
 
@@ -300,9 +300,10 @@ class Collection:
 
 
 def _version_named(content: bytes) -> str | None:
-    """What CURRENT names; None where that is no version."""
-    text = content.decode(errors="replace").strip()
-    return text if _VERSION.fullmatch(text) else None
+    """What CURRENT names; None where it cannot be read."""
+    with suppress(ValueError):
+        return Current.from_bytes(content).version
+    return None
 
 
 def _run_time(run_id: str) -> datetime | None:

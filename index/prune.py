@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.fs as pafs
 
 from index.collection import Collection
+from index.current import NOT_GOOD, require_good
 from index.errors import CollectionError, DamagedVersionError
 from index.files import SEGMENTS
 from index.lease import writing
 from index.prune_runs import abandoned_runs
 from index.records import VersionManifest
-from index.versions import NOT_GOOD, require_good
 
 ABANDONED = timedelta(days=1)
 """Once nothing of an unfinished build has changed for so long, its files count as remains.
@@ -114,6 +114,12 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         else:
             (segments if path in dropped else remains).append(path)
     runs = abandoned_runs(collection, ABANDONED)
+    for version in sorted(manifests.keys() - set(versions), reverse=True):
+        for run_id in runs.keys() & set(manifests[version].runs):
+            left[f"runs/{run_id}"] = (
+                f"index version {version} was built from it, and the run's manifest is lost: restore it"
+            )
+            del runs[run_id]
     gone = [*(f"index/{name}" for name in versions), *segments, *remains]
     pruned = Pruned(
         versions=versions,

@@ -93,6 +93,12 @@ class RunManifest(Record):
     counts: dict[str, int] = {}
 
 
+class Current(Record):
+    """`CURRENT`: the live version; None where versions were built and none has gone live yet."""
+
+    version: str | None
+
+
 class IndexSettings(Record):
     """The settings of an index. An update of a version keeps that version's settings.
 

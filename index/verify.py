@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from index.choose import exact_rows
 from index.collection import Collection
+from index.current import check_version
 from index.errors import CollectionError, DamagedVersionError
 from index.exact import Positions
 from index.file_cache import FileCache, too_small
-from index.files import SEGMENTS, first_damage, version_files
+from index.files import SEGMENTS, version_files
 from index.records import SegmentRecord, VersionManifest
 from index.segment import ANN, Segment
 from index.segments import Segments
@@ -48,19 +49,6 @@ def _mapped(storage: Storage, manifest: VersionManifest) -> Segments:
     dead = read_tombstones(storage, manifest)
     opened = zip(manifest.segments, dead, strict=True)
     return Segments([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
-
-
-def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
-    """DamagedVersionError when a file of a version is not as its manifest says; see `open_segments`."""
-    damage = first_damage(collection.storage, version_files(manifest), verify=verify)
-    if damage:
-        path, problem = damage
-        raise DamagedVersionError(
-            f"index version {manifest.version} is damaged: {path} {problem}; other versions: "
-            f"{collection.other_versions(manifest.version)}; go back with `likeness rollback`, or build it again with "
-            "`likeness compact`",
-            path,
-        )
 
 
 def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:

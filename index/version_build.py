@@ -13,6 +13,7 @@ from pathlib import Path
 
 from index.choose import FEWEST, choose
 from index.collection import Collection
+from index.current import check_version
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.files import SEGMENTS, file_record
 from index.ground_truth import HeldOut
@@ -31,7 +32,7 @@ from index.segment_job import RowSource, SegmentJob
 from index.segments import Segments
 from index.tombstones import TOMBSTONES, write_tombstones
 from index.update import QUERIES_FILE, change_of, read_held_out, touched_ids
-from index.verify import check_version, open_segments
+from index.verify import open_segments
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
@@ -156,6 +157,7 @@ class VersionBuild:
             }
         )
         self.collection.check_lease()
+        self.collection.begin_current()
         self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
         return manifest
 

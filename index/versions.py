@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from index.collection import Collection
-from index.errors import DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
+from index.current import (
+    NOT_GOOD,
+    check_version,
+    live_version,
+    older_versions,
+    pass_over,
+    require_good,
+    unmark,
+    was_rolled_back,
+)
+from index.errors import DamagedVersionError, EmptyCollectionError
 from index.records import VersionManifest
 from index.search import Searcher
-from index.verify import check_version
-
-NOT_GOOD = (DamagedVersionError, RecallTooLowError, RolledBackError)
-"""Errors that say why a version is not good enough to go back to."""
 
 OpenVersion = Callable[[Collection, str | None], Searcher]
 """A function like `Searcher.open`."""
@@ -56,27 +61,20 @@ def list_versions(collection: Collection) -> list[Version]:
     return [_version(collection, name, live=name == current) for name in collection.versions()]
 
 
-def live_manifest(collection: Collection) -> VersionManifest | None:
-    """The manifest of the live version; None if there is none, or (with a warning) if it cannot be read."""
-    try:
-        current = collection.current()
-        return collection.read_version(current) if current else None
-    except DamagedVersionError as error:
-        logger.warning("%s", error)
-        return None
-
-
 def promote(collection: Collection, version: str) -> VersionManifest:
     """Make a version the live one, once every byte of it has been verified; in a bucket the size of every file.
 
     DamagedVersionError names the file that is not whole: the live version then stays as it is. A version whose
-    recall is below its target is promoted too: that is for whoever names it to decide. OvertakenError when somebody
-    makes another version live at the same moment.
+    recall is below its target is promoted too: that is for whoever names it to decide. To promote an older version than
+    the live one is to roll that back. OvertakenError when somebody makes another version live at the same moment.
     """
     manifest = collection.read_version(version)
     check_version(collection, manifest, verify=collection.storage.is_local)
-    collection.promote(version, live_version(collection))
-    collection.storage.delete(_mark(version))
+    before = live_version(collection)
+    if before and before > version:
+        pass_over(collection, before)
+    collection.promote(version, before)
+    unmark(collection, version)
     return manifest
 
 
@@ -92,7 +90,7 @@ def rollback(collection: Collection) -> RolledBack:
     if before is None:
         raise EmptyCollectionError(f"{collection.location} has no live index version to go back from")
     skipped: dict[str, str] = {}
-    for name in _older(collection, before):
+    for name in older_versions(collection, before):
         try:
             manifest = require_good(collection, name, verify=collection.storage.is_local)
         except NOT_GOOD as error:
@@ -119,7 +117,7 @@ def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.
         return open_version(collection, None)
     except DamagedVersionError as error:
         damage = error
-    for name in _older(collection, live_version(collection)):
+    for name in older_versions(collection, live_version(collection)):
         try:
             require_good(collection, name, verify=False)  # opening it verifies every byte
             searcher = open_version(collection, name)
@@ -131,28 +129,6 @@ def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.
     raise damage
 
 
-def pass_over(collection: Collection, version: str) -> None:
-    """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
-    collection.storage.write_atomic(_mark(version), f"{datetime.now(UTC).isoformat()}\n".encode())
-
-
-def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
-    """The manifest of a version whose files are whole, whose recall meets its target, and that was not rolled back.
-
-    Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
-    """
-    manifest = collection.read_version(version)
-    if _was_rolled_back(collection, version):
-        raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
-    if manifest.below_target:
-        raise RecallTooLowError(
-            f"index version {version} has a recall@10 of {manifest.recall['10']}, below its target of "
-            f"{manifest.settings.target_recall}"
-        )
-    check_version(collection, manifest, verify=verify)
-    return manifest
-
-
 def _version(collection: Collection, name: str, *, live: bool) -> Version:
     manifest, damage = None, None
     try:
@@ -162,29 +138,7 @@ def _version(collection: Collection, name: str, *, live: bool) -> Version:
     return Version(
         name=name,
         live=live,
-        rolled_back=_was_rolled_back(collection, name),
+        rolled_back=was_rolled_back(collection, name),
         manifest=manifest,
         damage=damage,
     )
-
-
-def _mark(version: str) -> str:
-    """The file whose presence marks a version as rolled back."""
-    return f"index/{version}/rolled_back"
-
-
-def _was_rolled_back(collection: Collection, version: str) -> bool:
-    return collection.storage.is_file(_mark(version))
-
-
-def _older(collection: Collection, version: str | None) -> Iterator[str]:
-    """Versions before this one, or all of them; newest first."""
-    return (name for name in reversed(collection.versions()) if version is None or name < version)
-
-
-def live_version(collection: Collection) -> str | None:
-    """The number of the live version; None if there is none, or if CURRENT cannot be read."""
-    try:
-        return collection.current()
-    except DamagedVersionError:
-        return None

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from index.collection import Collection
+from index.current import collection_model
 from jobs.index_commands import build_and_show
 from jobs.options import (
     DEFAULT_MODEL,
@@ -62,8 +63,8 @@ def embed(
     from jobs.request import EmbedOptions, EmbedRequest, ModelSource
     from jobs.run import run_embed
 
-    known = Collection.planned(collection).model() if model is None else None
-    if known:
+    planned = Collection.planned(collection)
+    if model is None and (known := collection_model(planned, planned.runs())):
         model, revision = known.id, revision or known.revision
     request = EmbedRequest(
         source=source,

@@ -12,11 +12,15 @@ import typer
 from rich.markup import escape
 
 from index.collection import Collection
-from index.errors import RecallTooLowError
+from index.current import standing_manifest
+from index.errors import RecallTooLowError, RolledBackError
 from index.records import IndexSettings, VersionManifest
 from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
+AcceptLostRunsOption = Annotated[
+    bool, typer.Option(help="Go on without runs whose manifests are lost, and without their images.")
+]
 VersionArgument = Annotated[str, typer.Argument(help="Its six digits, as `likeness versions` lists them.")]
 
 
@@ -42,6 +46,7 @@ def build_index(
         int | None, typer.Option(min=1, help="Maximum images in a segment; at first a million.")
     ] = None,
     promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
+    accept_lost_runs: AcceptLostRunsOption = False,
     address: AddressOption = None,
 ) -> None:
     """Bring the index of a collection up to date, measure it, and make it the live one.
@@ -56,15 +61,18 @@ def build_index(
         changes["max_memory"] = None if max_memory == "none" else parse_size("--max-memory", max_memory)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
-    build_and_show(Collection.open(collection), changes, promote=promote, address=address)
+    opened = Collection.open(collection)
+    build_and_show(opened, changes, promote=promote, accept_lost_runs=accept_lost_runs, address=address)
 
 
-def compact(collection: CollectionArgument, address: AddressOption = None) -> None:
+def compact(
+    collection: CollectionArgument, accept_lost_runs: AcceptLostRunsOption = False, address: AddressOption = None
+) -> None:
     """Rebuild the index from all images, so that small segments are joined and deleted images are dropped.
 
     Example: `likeness compact my-collection`
     """
-    build_and_show(Collection.open(collection), rebuild=True, address=address)
+    build_and_show(Collection.open(collection), rebuild=True, accept_lost_runs=accept_lost_runs, address=address)
 
 
 def build_and_show(
@@ -73,24 +81,35 @@ def build_and_show(
     *,
     promote: bool = True,
     rebuild: bool = False,
+    accept_lost_runs: bool = False,
     address: str | None = None,
 ) -> None:
     """Build with the live version's settings and `changes`; print the choice and the measurements.
 
-    Large segments are built on the Ray cluster at `address`, or on one that is started here.
+    Large segments are built on the Ray cluster at `address`, or on one that is started here. If nothing goes live
+    because of a rollback, that is said.
     """
     from index import build
     from index.lease import writing
-    from index.versions import live_manifest
     from jobs.index import run_on_ray
 
-    before = live_manifest(collection)
+    before = standing_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:
         # If the caller already holds the lease, it is kept.
         with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
             run_jobs = run_on_ray(address, console)
-            manifest = build.build_index(held, settings, promote=promote, rebuild=rebuild, run_jobs=run_jobs)
+            manifest = build.build_index(
+                held,
+                settings,
+                promote=promote,
+                rebuild=rebuild,
+                accept_lost_runs=accept_lost_runs,
+                run_jobs=run_jobs,
+            )
+    except RolledBackError as error:
+        console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)
+        return
     except RecallTooLowError:
         _show_measured(collection.read_version(collection.versions()[-1]))  # the newest is the one that was refused
         raise

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
+from index.current import collection_model
 from index.errors import UnreachableError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
@@ -184,7 +185,7 @@ def block_of(path: str) -> str:
 
 
 def _check_model(collection: Collection, model: ModelRecord) -> None:
-    there = collection.model()
+    there = collection_model(collection, collection.runs())
     if there is not None and not there.agrees_with(model):
         raise OtherModelError(
             f"{collection.location} was embedded with {there}, not with {model}: their vectors cannot be compared. "
@@ -197,7 +198,7 @@ def covered(listing: pa.Table, rows: pa.Table) -> Column:
     tried again. What one side does not know (a list has no sizes) is no evidence of a change.
     """
     if rows.num_rows == 0:
-        return pa.array([False] * listing.num_rows)
+        return pa.array([False] * listing.num_rows, pa.bool_())
     at = pc.index_in(listing["image_id"], rows["image_id"])
     found = rows.select(["uri", "size", "modified", "etag", "error_reason", "retryable"]).take(at)
     covered: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))

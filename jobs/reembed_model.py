@@ -6,25 +6,26 @@ from embedder.checkpoint import Checkpoint
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
 from index.collection import Collection
+from index.current import collection_model
 from index.records import ModelRecord
-from index.versions import live_manifest
 from jobs.errors import OtherModelError, UsageError
 from jobs.request import ModelSource
 
 
 def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
-    """The requested model, else that of the live index, else that of the newest run.
+    """The requested model, else that of the collection (`index.current.collection_model`).
 
     Raises `UsageError` when there is none of these, and what `Checkpoint.find` and loading raise.
     """
-    known = _known_models(collection)
+    runs = collection.runs()
+    here = collection_model(collection, runs)
     if load is None:
-        if not known:
+        if not here:
             raise UsageError(f"nothing is embedded yet in {collection.location}: name a model with --model")
-        return known[0]
+        return here
     checkpoint = Checkpoint.find(load.model, load.revision)
     fingerprint = checkpoint.fingerprint()
-    for record in known:
+    for record in [*([here] if here else []), *(run.model for run in reversed(runs))]:
         if record.fingerprint == fingerprint:
             return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
     return model_record(replace(load, device="cpu")().identity)
@@ -48,9 +49,3 @@ def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
                 "embed everything with the one that is there by naming it with --model"
             )
     return checkpoint.preprocessing.crop
-
-
-def _known_models(collection: Collection) -> list[ModelRecord]:
-    """The live index's model first, then those of the runs, newest first."""
-    live = live_manifest(collection)
-    return [*([live.model] if live else []), *(run.model for run in reversed(collection.runs()))]

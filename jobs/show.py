@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from index.collection import Collection
+from index.current import collection_model
 from index.errors import DamagedVersionError
 from index.files import first_damage, version_files
 from index.live import LiveRows
@@ -92,13 +93,14 @@ def reject_counts(rows: Sequence[Mapping[str, Any]]) -> str:
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` says, ready for JSON."""
     summary = collection.summary()
+    model = collection_model(collection, collection.runs())
     return {
         "collection": collection.location,
         "embedded": summary.embedded,
         "rejected": summary.rejected,
         "runs": summary.runs,
         "unfinished_runs": summary.unfinished_runs,
-        "model": summary.model.model_dump() if summary.model else None,
+        "model": model.model_dump() if model else None,
         "index": _live_facts(collection),
         "versions": summary.versions,
     }
@@ -136,10 +138,12 @@ def _live_facts(collection: Collection) -> dict[str, Any] | None:
     except DamagedVersionError as error:
         return {"version": version, "damage": str(error)}
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
+    runs = [run.run_id for run in collection.runs()]
     return {
         "version": manifest.version,
         "created_at": manifest.created_at.isoformat(timespec="seconds"),
-        "up_to_date": manifest.runs == [run.run_id for run in collection.runs()],
+        "up_to_date": manifest.runs == runs,
+        "lost_runs": [run for run in manifest.runs if run not in runs],
         "damage": " ".join(damage) if damage else None,
         **_index_facts(manifest),
     }

@@ -33,7 +33,7 @@ def index(collection: Collection) -> IndexOutcome:
 
 
 def test_a_model_that_was_rolled_back_waits_until_it_is_promoted(collection: Collection) -> None:
-    again = "and was rolled back: `likeness promote` takes it again"
+    again = f"and was rolled back: 000001 stays live; `likeness promote {collection.location} 000002` takes it again"
     assert index(collection).note == f"index 000002 has these images {again}"
     add_run(collection, rows(["new"], unit_vectors(1, dim=4)), model=OTHER)
     outcome = index(collection)

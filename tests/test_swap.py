@@ -238,7 +238,8 @@ def test_current_that_cannot_be_read(
     current.unlink()
     service.live.look(now=False)
     assert service.version == "000001"
-    assert not service.live.failure
+    assert service.live.failure is not None
+    assert "CURRENT is missing" in service.live.failure
 
 
 def test_no_request_fails_while_index_and_model_change(collection: Collection, models: Models) -> None:
