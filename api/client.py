@@ -41,8 +41,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Limits of one request: the server's maximum count, and half of its default maximum of bytes.
+# Limits of one request: the server's maximum counts of items and values, and half of its default maximum of bytes.
 _BATCH: Final = 64
+_BATCH_VALUES: Final = 2**18
 _BATCH_BYTES: Final = 16 * 2**20
 
 
@@ -163,13 +164,14 @@ class LikenessClient:
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
     """Batches of texts, in order; a text that exceeds the size of a batch is sent alone, for the server to judge."""
     batch: list[str] = []
-    size = 0
+    size = values = 0
     for text in texts:
-        if batch and (len(batch) == _BATCH or size + len(text) > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(text)
         size += len(text)
+        values += text.count(",") + 1
+        if batch and (len(batch) == _BATCH or size > _BATCH_BYTES or values > _BATCH_VALUES):
+            yield batch
+            batch, size, values = [], len(text), text.count(",") + 1
+        batch.append(text)
     if batch:
         yield batch
 

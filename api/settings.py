@@ -27,6 +27,8 @@ class RequestLimits:
     max_k: int = 1_000
     max_upload_bytes: int = 16 * 2**20
     max_json_bytes: int = 32 * 2**20  # a picture of the largest size in base64
+    # 64 vectors of 4,096. Parsing holds the interpreter: so many take 20 ms, as many as fit into the bytes a second.
+    max_json_values: int = 2**18
     max_url_length: int = 4_096
     max_text_length: int = 1_000
     max_id_length: int = 4_096
