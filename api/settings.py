@@ -1,6 +1,5 @@
 """The server's settings: keyword arguments, or environment variables that begin with LIKENESS_."""
 
-import ipaddress
 import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from api.addresses import is_loopback
 from api.errors import ListenError
 from api.keys import KeyRing
 from api.logs import LogFormat
@@ -205,13 +205,3 @@ class ServeSettings(BaseSettings):
 def url_of(host: str, port: int) -> str:
     """The URL of a server that listens there."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is a loopback one, without resolving it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
