@@ -108,15 +108,15 @@ class LikenessClient:
 
     def image(self, image_id: str) -> dict[str, Any]:
         """An image's row by the names of its columns, metadata among them; times are ISO 8601."""
-        row = self._http.json("GET", _image_path(image_id))
+        row = self._http.json("GET", f"/image?id={quote(image_id)}")
         row.pop("picture", None)
         metadata: dict[str, Any] = row.pop("metadata", {})
         return row | metadata
 
     def picture(self, image_id: str, size: int | None = None) -> bytes:
         """The file of an image, or a JPEG thumbnail whose longer side has at most `size` pixels."""
-        thumbnail = "" if size is None else f"?size={size}"
-        return self._http.send("GET", f"{_image_path(image_id)}/picture{thumbnail}")
+        thumbnail = "" if size is None else f"&size={size}"
+        return self._http.send("GET", f"/picture?id={quote(image_id)}{thumbnail}")
 
     def index(self) -> IndexDocument:
         """The index version that answers: its model, size, recall, speed, and the columns that a filter can name."""
@@ -174,12 +174,6 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
         batch.append(text)
     if batch:
         yield batch
-
-
-def _image_path(image_id: str) -> str:
-    """The path of an id: its slashes stay slashes; segments of dots are quoted, or they would mean directories."""
-    segments = (quote(segment) if segment.strip(".") else "%2E" * len(segment) for segment in image_id.split("/"))
-    return f"/images/{'/'.join(segments)}"
 
 
 def _vector(numbers: list[float]) -> npt.NDArray[np.float32]:
