@@ -7,22 +7,21 @@ CORS, key and rate, then the limit on concurrent work, with the time limit.
 import math
 from collections.abc import Callable
 from functools import partial
-from ipaddress import ip_interface
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.addresses import caller_at, is_loopback, named_host
 from api.errors import Problem, shortened
 from api.keys import KeyRing, KeyScope
 from api.notes import notes
-from api.overload import Bound, Places, route_path
+from api.overload import PROBES, Bound, Places, route_path
 from api.problems import problem_docs, problem_response
 from api.rate_limit import RateLimit
-from api.settings import Access, is_loopback
+from api.settings import Access
 
 _OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
 _OPEN_FOLDER: Final = "/web/"
@@ -86,7 +85,7 @@ class _Gate:
                 "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
         caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
-        if self._rate is None:
+        if self._rate is None or route_path(scope) in PROBES:
             return
         if wait_s := self._rate.wait_s(caller, _COST_OF_READING if scope["method"] in _READING else 1.0):
             wait_s = math.ceil(wait_s)
@@ -102,9 +101,7 @@ def _stranger(scope: Scope) -> str:
             "without keys, index versions are changed from this machine only, and not by other sites' pages; "
             "to allow it from elsewhere, start the server with a file of keys",
         )
-    # In IPv6 one caller usually has a whole /64.
-    host = _host(scope)
-    return str(ip_interface(f"{host}/64").network) if ":" in host else host
+    return caller_at(_host(scope))
 
 
 def _holder(scope: Scope, keys: KeyRing) -> str:
@@ -142,20 +139,14 @@ def _is_local(scope: Scope) -> bool:
     """
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    try:
-        origin = urlsplit(headers.get("origin", f"//{host}")).netloc
-    except ValueError:
-        return False
+    own = headers.get("origin") in (None, f"http://{host}", f"https://{host}")
     proxied = "forwarded" in headers or "x-forwarded-for" in headers
-    return is_loopback(_host(scope)) and is_loopback(_named_host(scope)) and origin == host and not proxied
+    return is_loopback(_host(scope)) and is_loopback(_named_host(scope)) and own and not proxied
 
 
 def _named_host(scope: Scope) -> str:
-    """The name by which the caller addresses this server, without a port; empty when there is none."""
-    try:
-        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
-    except ValueError:
-        return ""
+    """The name by which the caller addresses this server; empty when there is none."""
+    return named_host(Headers(scope=scope).get("host", ""))
 
 
 def _host(scope: Scope) -> str:

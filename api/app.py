@@ -15,7 +15,7 @@ from api.head import install_head
 from api.metrics import Metrics
 from api.openapi import add_schemas
 from api.overload import Places
-from api.problems import install_problems, problem_table
+from api.problems import install_catch_all, install_problems, problem_table
 from api.routes_images import image_routes
 from api.routes_search import search_routes
 from api.routes_state import state_routes
@@ -81,5 +81,6 @@ def create_app(
     install_browser_headers(app)
     metrics = metrics or Metrics()
     follow(service, metrics)
+    install_catch_all(app)
     install_telemetry(app, metrics)
     return app

@@ -9,7 +9,7 @@ from index.queries import MAX_K
 
 _WHAT: Final = ("url", "image", "text", "id", "embedding")
 _DISTINCT: Final = 0.98
-_LONGEST_VECTOR: Final = 65_536
+_MOST_FIELDS: Final = 1_000
 _CLOSED: Final = ConfigDict(strict=True, extra="forbid")
 
 
@@ -46,7 +46,10 @@ class Options(BaseModel):
         description=f"of images whose cosine with each other is this or more, keep the best; true is {_DISTINCT}",
     )
     fields: list[str] | None = Field(
-        default=None, description="metadata columns to return; absent: all", examples=[["label"]]
+        default=None,
+        max_length=_MOST_FIELDS,
+        description="metadata columns to return; absent: all",
+        examples=[["label"]],
     )
     allow_partial: bool = Field(
         default=False,
@@ -66,9 +69,9 @@ class What(BaseModel):
     )
     text: str | None = Field(default=None, description="what the picture shows, in words", examples=["a red star"])
     id: str | None = Field(default=None, description="an image of the index, which is itself left out")
-    embedding: (
-        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=_LONGEST_VECTOR)] | None
-    ) = Field(default=None, description="a vector of the model's length, which need not be 1 long")
+    embedding: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+        default=None, description="a vector of the model's length, which need not be 1 long"
+    )
 
 
 class Example(What):

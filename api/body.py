@@ -1,19 +1,22 @@
 """Reads the body of a request, JSON or multipart, up to the allowed size."""
 
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import anyio
+from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.types import Message, Receive
 
 from api.asked import Example, SearchRequest, UploadFields
 from api.errors import Problem, invalid, invalid_fields, shortened
+from api.overload import admit_body
 from api.query import Query
-from api.reading import query_of, query_of_upload, too_large
+from api.reading import check_lengths, query_of, query_of_upload, too_large
 from api.settings import RequestLimits
 
 M = TypeVar("M", bound=BaseModel)
@@ -22,41 +25,86 @@ T = TypeVar("T")
 # Bytes for boundaries, part headers and fields, besides the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
 _MOST_ERRORS = 100
+# A smaller body is parsed in less than a millisecond, which a thread would hardly spare.
+_LARGE = 64 * 2**10
 
 
-async def read_search(request: Request, limits: RequestLimits) -> Query:
-    """The query in the body. Raises Problem when the body is too large, too slow, of another type or not valid."""
-    _check_not_compressed(request)
-    media_type = _media_type(request)
-    if media_type == "multipart/form-data":
-        return await _in_time(_read_multipart(request, limits), limits)
-    if media_type == "application/json":
-        return query_of(await read_json(request, SearchRequest, limits), limits)
-    raise _unsupported("application/json, or multipart/form-data with an image", media_type)
+class BodyReader:
+    """Reads bodies for an event loop, which runs on while a large one is parsed: in a thread, one after another."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limits = limits
+        self._parsing = CapacityLimiter(1)
+
+    async def search(self, request: Request, dim: int) -> Query:
+        """The query in the body; `dim` is the length of the index's vectors.
+
+        Raises Problem when the body is too large, too slow, of another type or not valid.
+        """
+        _check_not_compressed(request)
+        media_type = _media_type(request)
+        if media_type == "multipart/form-data":
+            return await _in_time(_read_multipart(request, self._limits), self._limits)
+        if media_type == "application/json":
+            return await self.json(request, partial(_search_of, dim=dim, limits=self._limits))
+        raise _unsupported("application/json, or multipart/form-data with an image", media_type)
+
+    async def json(self, request: Request, parse: Callable[[Any], T]) -> T:
+        """What `parse` makes of the JSON document in the body. Raises Problem as `search` does."""
+        _check_not_compressed(request)
+        media_type = _media_type(request)
+        if media_type != "application/json":
+            raise _unsupported("application/json", media_type)
+        body = await _in_time(_capped(request, self._limits.max_json_bytes, "JSON body").body(), self._limits)
+        admit_body(request)
+
+        def parsed() -> T:
+            return parse(_document(body, self._limits))
+
+        if len(body) <= _LARGE:
+            return parsed()
+        return await to_thread.run_sync(parsed, limiter=self._parsing)
 
 
-async def read_json(request: Request, model: type[M], limits: RequestLimits) -> M:
-    """The body as this model. Raises Problem as `read_search` does."""
-    _check_not_compressed(request)
-    media_type = _media_type(request)
-    if media_type != "application/json":
-        raise _unsupported("application/json", media_type)
-    body = await _in_time(_capped(request, limits.max_json_bytes, "JSON body").body(), limits)
+def valid(document: object, model: type[M]) -> M:
+    """The document as this model. Raises Problem."""
+    # Each mistake would be listed, and take a thousand times its own size.
+    if isinstance(document, dict) and len(document) > _MOST_ERRORS:
+        raise _not_as_described(f"{len(document):,} fields")
     try:
-        return model.model_validate_json(body)
+        return model.model_validate(document)
     except ValidationError as error:
         raise problem_of_invalid(error, model) from error
 
 
+def _document(body: bytes, limits: RequestLimits) -> Any:
+    # Each value but the first follows a comma or the name of a member.
+    if body.count(b",") > limits.max_json_values:
+        raise Problem(
+            "too-large",
+            f"expected a JSON body of at most {limits.max_json_values:,} values, got more: send it in parts",
+        )
+    try:
+        return from_json(body)
+    except ValueError as error:
+        raise Problem("malformed-body", f"expected a JSON object: {error}") from error
+
+
+def _search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
+    check_lengths(document, dim, limits)
+    return query_of(valid(document, SearchRequest), limits)
+
+
 def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
     """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
-    if (count := error.error_count()) > _MOST_ERRORS:  # each would be listed, and take a thousand times its own size
-        mistakes = {"field": "body", "expected": "a document as the API describes it", "got": f"{count:,} mistakes"}
-        return invalid_fields([mistakes])
+    if (count := error.error_count()) > _MOST_ERRORS:
+        return _not_as_described(f"{count:,} mistakes")
     details = error.errors(include_url=False)
-    if details[0]["type"] == "json_invalid":
-        return Problem("malformed-body", f"expected a JSON object: {details[0]['msg']}")
     return invalid_fields([_explained(detail, [*model.model_fields, *more]) for detail in details])
+
+
+def _not_as_described(got: str) -> Problem:
+    return invalid_fields([{"field": "body", "expected": "a document as the API describes it", "got": got}])
 
 
 async def _in_time(reading: Awaitable[T], limits: RequestLimits) -> T:
@@ -104,7 +152,8 @@ def _upload_fields(form: FormData) -> UploadFields:
 def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -> Request:
     """`request` with a body that raises as soon as it exceeds `max_bytes` plus `overhead`."""
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_bytes + overhead:
+    # Python refuses to read numbers of thousands of digits.
+    if declared.isdecimal() and int(declared[:20]) > max_bytes + overhead:
         raise too_large(what, max_bytes)
     return Request(request.scope, _counted(request.receive, max_bytes + overhead, too_large(what, max_bytes)))
 
@@ -133,8 +182,17 @@ def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
         case "value_error":
             got = detail["input"]
             return {"field": field, "expected": str(detail["ctx"]["error"]), "got": _names(got)}
-        case "model_type":
+        case "missing":
+            return {"field": field, "expected": "a value: this field is required", "got": "nothing"}
+        case "model_type" | "dict_type":
             return {"field": field, "expected": "an object", "got": shortened(detail["input"])}
+        case "too_long":
+            sizes = detail["ctx"]
+            return {
+                "field": field,
+                "expected": f"at most {sizes['max_length']:,} items",
+                "got": f"{sizes['actual_length']:,}",
+            }
         case _:
             expected = detail["msg"].removeprefix("Input should be ")
             return {"field": field, "expected": expected, "got": shortened(detail["input"])}

@@ -41,8 +41,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Limits of one request: the server's maximum count, and half of its default maximum of bytes.
+# Limits of one request: the server's maximum counts of items and values, and half of its default maximum of bytes.
 _BATCH: Final = 64
+_BATCH_VALUES: Final = 2**18
 _BATCH_BYTES: Final = 16 * 2**20
 
 
@@ -107,15 +108,15 @@ class LikenessClient:
 
     def image(self, image_id: str) -> dict[str, Any]:
         """An image's row by the names of its columns, metadata among them; times are ISO 8601."""
-        row = self._http.json("GET", _image_path(image_id))
+        row = self._http.json("GET", f"/image?id={quote(image_id)}")
         row.pop("picture", None)
         metadata: dict[str, Any] = row.pop("metadata", {})
         return row | metadata
 
     def picture(self, image_id: str, size: int | None = None) -> bytes:
         """The file of an image, or a JPEG thumbnail whose longer side has at most `size` pixels."""
-        thumbnail = "" if size is None else f"?size={size}"
-        return self._http.send("GET", f"{_image_path(image_id)}/picture{thumbnail}")
+        thumbnail = "" if size is None else f"&size={size}"
+        return self._http.send("GET", f"/picture?id={quote(image_id)}{thumbnail}")
 
     def index(self) -> IndexDocument:
         """The index version that answers: its model, size, recall, speed, and the columns that a filter can name."""
@@ -163,21 +164,16 @@ class LikenessClient:
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
     """Batches of texts, in order; a text that exceeds the size of a batch is sent alone, for the server to judge."""
     batch: list[str] = []
-    size = 0
+    size = values = 0
     for text in texts:
-        if batch and (len(batch) == _BATCH or size + len(text) > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(text)
         size += len(text)
+        values += text.count(",") + 1
+        if batch and (len(batch) == _BATCH or size > _BATCH_BYTES or values > _BATCH_VALUES):
+            yield batch
+            batch, size, values = [], len(text), text.count(",") + 1
+        batch.append(text)
     if batch:
         yield batch
-
-
-def _image_path(image_id: str) -> str:
-    """The path of an id: its slashes stay slashes; segments of dots are quoted, or they would mean directories."""
-    segments = (quote(segment) if segment.strip(".") else "%2E" * len(segment) for segment in image_id.split("/"))
-    return f"/images/{'/'.join(segments)}"
 
 
 def _vector(numbers: list[float]) -> npt.NDArray[np.float32]:

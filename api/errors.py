@@ -240,5 +240,31 @@ def invalid_fields(errors: list[dict[str, str]]) -> Problem:
 
 def shortened(value: object, limit: int = 80) -> str:
     """`repr(value)`, cut: messages quote what a caller sent, but not megabytes of it."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    text = ""
+    for piece in _written(value, limit):
+        text += piece
+        if len(text) > limit:
+            return text[: limit - 1] + "…"
+    return text
+
+
+def _written(value: object, limit: int) -> Iterator[str]:
+    """`repr` in pieces: all of a document of megabytes would take long. Texts are cut to a little over `limit`."""
+    match value:
+        case str():
+            yield repr(value[: limit + 1])
+        case list():
+            yield "["
+            for number, element in enumerate(value):
+                yield ", " if number else ""
+                yield from _written(element, limit)
+            yield "]"
+        case dict():
+            yield "{"
+            for number, (name, member) in enumerate(value.items()):
+                yield ", " if number else ""
+                yield f"{shortened(name, limit)}: "
+                yield from _written(member, limit)
+            yield "}"
+        case _:
+            yield repr(value)

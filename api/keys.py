@@ -67,14 +67,15 @@ class _Contents(BaseModel):
 
 class KeyRing:
     """The keys of a file, read again when it has changed. If the file is removed, no key is valid. If it cannot be
-    read, this is reported once, and the keys read before stay valid.
+    read, or makes no sense, this is reported once, and the keys read before stay valid.
 
     Raises KeysError when at first there is no such file, or no key in it.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._seen = _stamp(self._path)
+        self._reported = ""
+        self._seen: tuple[int, int, int] | None = _stamp(self._path)
         self._contents = _read(self._path)
         if not self._contents.keys:
             raise KeysError(f"{path} has no key in it, so nobody could ask for anything: {_how_to_add(path)}")
@@ -85,16 +86,20 @@ class KeyRing:
         return self._contents.find(key)
 
     def _refresh(self) -> None:
-        stamp = _stamp(self._path)
-        if stamp == self._seen:
-            return
-        self._seen = stamp
         try:
-            if stamp is None:
-                self._contents = self._contents.model_copy(update={"keys": ()})
+            stamp = _stamp(self._path)
+            if stamp == self._seen:
+                return
             self._contents = _read(self._path)
+            self._seen, self._reported = stamp, ""
         except KeysError as error:
-            logger.error("%s; %d keys are valid", error, len(self._contents.keys))
+            if isinstance(error.__cause__, FileNotFoundError):
+                self._contents = self._contents.model_copy(update={"keys": ()})
+            # Tried again with each request: the file may be readable by then without being another.
+            self._seen = None
+            if str(error) != self._reported:
+                self._reported = str(error)
+                logger.error("%s; %d keys are valid", error, len(self._contents.keys))
 
 
 def list_keys(path: str | Path) -> tuple[StoredKey, ...]:
@@ -136,23 +141,31 @@ def _digest(key: bytes, salt: str) -> str:
     return hashlib.blake2b(key, key=bytes.fromhex(salt), digest_size=32).hexdigest()
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Changes with the file. Raises KeysError."""
+    with _naming(path):
         stat = path.stat()
-    except OSError:
-        return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _read(path: Path) -> _Contents:
+    with _naming(path):
+        data = path.read_bytes()
     try:
-        return _Contents.model_validate_json(path.read_bytes())
+        return _Contents.model_validate_json(data)
+    except ValidationError as error:
+        raise KeysError(f"{path} is not a file of keys as `likeness keys` writes them") from error
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turns errors of the file system into KeysError."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise KeysError(f"no key file {path}: {_how_to_add(path)}") from error
     except OSError as error:
         raise KeysError(f"the key file {path} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise KeysError(f"{path} is not a file of keys as `likeness keys` writes them") from error
 
 
 def _how_to_add(path: str | Path) -> str:

@@ -1,5 +1,6 @@
 """Runs the app in this process under uvicorn, with no cluster: for the demo, notebooks and one machine."""
 
+import os
 import socket
 import threading
 import time
@@ -88,6 +89,8 @@ def _server(app: FastAPI) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         log_level="warning",
+        # Whose X-Forwarded-For is believed: a proxy on this machine, over IPv6 too.
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1,::ffff:127.0.0.1"),
         timeout_graceful_shutdown=5,
     )
     return uvicorn.Server(config)

@@ -136,7 +136,10 @@ class Metrics:
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The metrics of the server in the format of an Accept header, and its media type."""
-        encode, media_type = choose_encoder(accept)
+        try:
+            encode, media_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that it cannot compare
+            encode, media_type = choose_encoder("")
         if self._gather is None:
             return encode(self._registry), media_type
         gathered = CollectorRegistry()

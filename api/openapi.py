@@ -42,7 +42,7 @@ _FOUND: Final[dict[str, Any]] = {
             "score": 0.91342,
             "uri": "s3://pictures/cats/0001.jpg",
             "metadata": {"label": "cat"},
-            "picture": "/images/cats/0001.jpg/picture",
+            "picture": "/picture?id=cats/0001.jpg",
             "duplicates": ["cats/0001-copy.jpg"],
             "percentile": 99.98,
         }

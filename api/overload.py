@@ -69,6 +69,16 @@ class Kept:
         places.taken += 1
         self._lapses = asyncio.get_running_loop().call_later(_KEPT_S, self.give_back)
 
+    def keep(self) -> None:
+        """Holds the place until it is given back, for a body that has arrived. Raises Problem when it has lapsed, and
+        all are taken by now.
+        """
+        if not self._is_held:
+            self._places.require()
+            self._places.taken += 1
+            self._is_held = True
+        self._lapses.cancel()
+
     def give_back(self) -> bool:
         """Gives the place back; returns whether it was held until now."""
         was_held, self._is_held = self._is_held, False
@@ -135,6 +145,12 @@ class Bound:
         elif not started:  # otherwise the server closes the connection, since the answer is incomplete
             problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)
             await problem_response(problem)(scope, receive, send)
+
+
+def admit_body(request: Request) -> None:
+    """Admit the body of a search that has arrived, before it is parsed. Raises Problem when there is no place left."""
+    if (kept := request.scope.get(_KEPT)) is not None:
+        kept.keep()
 
 
 def admit(request: Request, places: Places, count: int) -> None:

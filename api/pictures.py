@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Final
 
 from api.errors import Problem
@@ -11,10 +12,6 @@ from embedder.errors import FetchError, ImageError
 from embedder.fetch import Fetcher
 from embedder.formats import SUPPORTED, picture_format
 from embedder.images import thumbnail
-
-# A browser is told only these types: whatever else a file may be, it is never shown as a page.
-# (Many cameras write JPEGs with a second picture after the first, which Pillow calls "mpo".)
-_MEDIA_TYPES: Final = {name.lower(): f"image/{name.lower()}" for name in SUPPORTED} | {"mpo": "image/jpeg"}
 
 _MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 
@@ -33,7 +30,8 @@ class Pictures:
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
-        Raises Problem: picture-not-found when the file is gone, else picture-unavailable.
+        It is the picture that was embedded: one of another content is not shown. Raises Problem: picture-not-found when
+        the file is gone, else picture-unavailable.
         """
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
@@ -49,12 +47,13 @@ class Pictures:
             ) from error
 
     def _original(self, row: Mapping[str, Any]) -> Tagged:
-        media_type = _MEDIA_TYPES.get(row["format"], "application/octet-stream")
-        data = self._fetcher.fetch(row["uri"])
-        if picture_format(data) is None:
-            # The address may lead elsewhere by now, and such content is not for callers.
-            raise ImageError("not_an_image", "expected the picture that was embedded, got something else")
-        return Tagged.of(data, media_type)
+        data = self._embedded(row)
+        if row["content_hash"] is None:
+            with self._decoding:
+                thumbnail(data, 1)  # a few bytes may look like a picture's: whether it is one, its decoder says
+        # A browser is told only these types: whatever else a file may be, it is never shown as a page.
+        name = picture_format(data)
+        return Tagged.of(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
 
     def _thumbnail(self, row: Mapping[str, Any], size: int) -> Tagged:
         # If a file has changed, its row differs in one of these once it has been embedded again.
@@ -62,8 +61,23 @@ class Pictures:
         cached = self._thumbnails.get(key)
         if cached is not None:
             return cached
-        data = self._fetcher.fetch(row["uri"])
+        data = self._embedded(row)
         with self._decoding:
             small = Tagged.of(thumbnail(data, size), "image/jpeg")
         self._thumbnails.put(key, small, len(small.data))
         return small
+
+    def _embedded(self, row: Mapping[str, Any]) -> bytes:
+        """The file of a row. Raises Problem when it is not the one that was embedded: the address may lead elsewhere by
+        now, and what lies there is not for callers.
+        """
+        data = self._fetcher.fetch(row["uri"])
+        if row["content_hash"] in (None, sha256(data).hexdigest()):
+            return data
+        raise Problem(
+            "picture-unavailable",
+            f"the file of {row['image_id']!r} is another than was embedded: it can be seen once it is embedded again",
+            reason="changed",
+            stage="fetch",
+            retryable=False,
+        )

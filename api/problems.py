@@ -70,9 +70,15 @@ def install_problems(app: FastAPI) -> None:
         Problem: on_problem,
         HTTPException: _on_http_exception,
         RequestValidationError: _on_invalid_parameters,
+        Exception: _on_defect,
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
+    install_catch_all(app)
+
+
+def install_catch_all(app: FastAPI) -> None:
+    """Let `app` answer any other exception, of the routes and the middleware that it has by now, with a problem."""
     app.add_middleware(_CatchAll)
 
 
@@ -118,7 +124,7 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
     headers = Headers(error.headers)
     match error.status_code:
         case 404:
-            problem = Problem("not-found", f"no page {shortened(request.url.path)}; see /docs for those there are")
+            problem = Problem("not-found", f"no page {shortened(request.scope['path'])}; see /docs for those there are")
         case 405:
             problem = Problem("method-not-allowed", f"expected {headers.get('allow')}, got {request.method}")
         case 413:
@@ -126,6 +132,11 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
         case _:
             problem = Problem("malformed-body", str(error.detail))
     return problem_response(problem, headers)
+
+
+def _on_defect(_: Request, __: Exception) -> Response:
+    """Answers where even the outermost middleware has failed. Starlette raises the exception again: that logs it."""
+    return problem_response(_unforeseen())
 
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:

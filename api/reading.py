@@ -15,12 +15,29 @@ from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
 
 
+def check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
+    """Raises Problem for lists of a search that are too long, before their elements are read one by one."""
+    if not isinstance(document, dict):
+        return
+    _check_vector(document, "embedding", dim)
+    queries = document.get("queries")
+    if isinstance(queries, list):
+        if len(queries) > limits.max_examples:
+            raise invalid("queries", f"at most {limits.max_examples} examples", len(queries))
+        for number, example in enumerate(queries):
+            _check_vector(example, f"queries.{number}.embedding", dim)
+
+
+def _check_vector(holder: object, field: str, dim: int) -> None:
+    vector = holder.get("embedding") if isinstance(holder, dict) else None
+    if isinstance(vector, list) and len(vector) > dim:
+        raise invalid(field, f"{dim} numbers, as the model of the index makes", len(vector))
+
+
 def query_of(asked: SearchRequest, limits: RequestLimits) -> Query:
     """The query of a search. Raises Problem when it exceeds a limit, or is not base64."""
     if asked.queries is None:
         return _query((_part(asked, "{}", limits),), asked, limits)
-    if len(asked.queries) > limits.max_examples:
-        raise invalid("queries", f"at most {limits.max_examples} examples", f"{len(asked.queries)}")
     parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(asked.queries))
     return _query(tuple(parts), asked, limits)
 
@@ -33,14 +50,15 @@ def query_of_upload(data: bytes, fields: UploadFields, limits: RequestLimits) ->
 def parts_of(asked: EmbedRequest, limits: RequestLimits) -> "list[Part | Problem]":
     """For each item to embed, its part, or the problem with it."""
     name, values = next((name, values) for name, values in asked if values is not None)
-    check_count(name, len(values), limits)
     return [_part_or_problem(name, number, value, limits) for number, value in enumerate(values)]
 
 
-def check_count(field: str, count: int, limits: RequestLimits) -> None:
-    """Raises Problem when a batch holds more than it may."""
-    if count > limits.max_batch:
-        raise invalid(field, f"at most {limits.max_batch}", count)
+def check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
+    """Raises Problem when a batch, whose items are in one of `fields`, holds more than it may."""
+    for field in fields:
+        items = document.get(field) if isinstance(document, dict) else None
+        if isinstance(items, list) and len(items) > limits.max_batch:
+            raise invalid(field, f"at most {limits.max_batch}", len(items))
 
 
 def too_large(what: str, max_bytes: int) -> Problem:

@@ -3,14 +3,15 @@
 from functools import partial
 from typing import Final
 
+from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from api.access import charge
 from api.answering import Answering, settled
 from api.asked import BatchRequest, EmbedRequest, SearchRequest
-from api.body import problem_of_invalid, read_json, read_search
+from api.body import BodyReader, valid
 from api.errors import Problem
 from api.openapi import (
     BATCH_ANSWER,
@@ -24,7 +25,7 @@ from api.openapi import (
 from api.overload import Places
 from api.problems import failed, problem_docs
 from api.query import Part, Query
-from api.reading import check_count, parts_of, query_of
+from api.reading import check_counts, check_lengths, parts_of, query_of
 from api.schemas import BatchResponse, Embedded, EmbedResponse, Found, IndexOut, ModelOut, SearchResponse
 from api.service import SearchService
 from api.settings import RequestLimits
@@ -43,6 +44,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
     """`POST /search`, `/search/batch` and `/embed`; each search and each embedding takes a place."""
     router = APIRouter(tags=["search"])
     answering = Answering(service, limits, searching)
+    bodies = BodyReader(limits)
 
     @router.post(
         "/search",
@@ -52,7 +54,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
         openapi_extra={"requestBody": search_body(limits)},
     )
     async def search(request: Request) -> Response:
-        query, engine = await read_search(request, limits), service.engine
+        query, engine = await bodies.search(request, service.engine.model.dim), service.engine
         answering.admit(request, [query.parts])
         return _json(await answering.search(query, engine))
 
@@ -64,9 +66,8 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
         openapi_extra={"requestBody": BATCH_BODY},
     )
     async def batch(request: Request) -> Response:
-        asked, engine = await read_json(request, BatchRequest, limits), service.engine
-        check_count("searches", len(asked.searches), limits)
-        queries = [_query_or_problem(document, limits) for document in asked.searches]
+        reading = partial(_queries_of, dim=service.engine.model.dim, limits=limits)
+        queries, engine = await bodies.json(request, reading), service.engine
         answering.admit(request, [query.parts for query in queries if isinstance(query, Query)])
         charge(request, len(queries) - 1)
 
@@ -76,7 +77,8 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
             return Found(ok=await answering.search(query, engine))
 
         found = await settled([partial(answer, query) for query in queries])
-        return _json(BatchResponse(results=[failed(each) if isinstance(each, Exception) else each for each in found]))
+        response = BatchResponse(results=[failed(each) if isinstance(each, Exception) else each for each in found])
+        return await to_thread.run_sync(_json, response)  # thousands of matches
 
     @router.post(
         "/embed",
@@ -86,14 +88,13 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
         openapi_extra={"requestBody": EMBED_BODY},
     )
     async def embed(request: Request) -> Response:
-        asked, engine = await read_json(request, EmbedRequest, limits), service.engine
+        parts, engine = await bodies.json(request, partial(_parts_of, limits=limits)), service.engine
 
         async def answer(part: Part | Problem) -> Embedded:
             if isinstance(part, Problem):
                 raise part
             return await answering.embed(part, engine)
 
-        parts = parts_of(asked, limits)
         answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
         found = await settled([partial(answer, part) for part in parts])
@@ -104,13 +105,24 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
     return router
 
 
-def _query_or_problem(document: object, limits: RequestLimits) -> Query | Problem:
+def _queries_of(document: object, *, dim: int, limits: RequestLimits) -> list[Query | Problem]:
+    """For each search of a batch its query, or the problem with it."""
+    check_counts(document, limits, "searches")
+    return [_query_or_problem(each, dim, limits) for each in valid(document, BatchRequest).searches]
+
+
+def _query_or_problem(document: object, dim: int, limits: RequestLimits) -> Query | Problem:
     try:
-        return query_of(SearchRequest.model_validate(document), limits)
-    except ValidationError as error:
-        return problem_of_invalid(error, SearchRequest)
+        check_lengths(document, dim, limits)
+        return query_of(valid(document, SearchRequest), limits)
     except Problem as problem:
         return problem
+
+
+def _parts_of(document: object, *, limits: RequestLimits) -> list[Part | Problem]:
+    """For each item to embed its part, or the problem with it."""
+    check_counts(document, limits, "images", "texts", "urls")
+    return parts_of(valid(document, EmbedRequest), limits)
 
 
 def _json(document: BaseModel) -> Response:

@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from api.asked import PromoteRequest
-from api.body import read_json
+from api.body import BodyReader, valid
 from api.errors import Problem, invalid
 from api.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
 from api.problems import problem_docs
@@ -23,6 +23,7 @@ _PROBLEMS: Final = ("forbidden", "version-not-usable", "internal")
 def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
     router = APIRouter(prefix="/index", tags=["index versions"])
+    bodies = BodyReader(limits)
 
     @router.get(
         "/versions",
@@ -46,7 +47,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
-        asked = await read_json(request, PromoteRequest, limits)
+        asked = await bodies.json(request, lambda document: valid(document, PromoteRequest))
         return await to_thread.run_sync(_promote, live, collection, asked.version)
 
     @router.post(

@@ -228,8 +228,8 @@ class ProblemOut(BaseModel):
 
 
 def picture_path(image_id: str) -> str:
-    """The address of an image's picture, relative to the server's root; slashes of the id stay slashes."""
-    return f"/images/{quote(image_id)}/picture"
+    """The address of an image's picture, relative to the server's root."""
+    return f"/picture?id={quote(image_id)}"
 
 
 def _match_out(match: Match) -> MatchOut:

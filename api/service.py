@@ -161,7 +161,7 @@ class SearchService:
         if part.vector is None:
             raise ValueError("a part without anything to look for")
         if len(part.vector) != engine.model.dim:
-            expected = f"{engine.model.dim} numbers, as {engine.model.model_id} makes"
+            expected = f"{engine.model.dim} numbers, as the model of the index makes"
             raise invalid(part.at.format("embedding"), expected, len(part.vector))
         return part.vector
 

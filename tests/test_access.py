@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from api.errors import ListenError
 from api.keys import KeyRing, KeyScope, add_key, remove_key
+from api.local import running
 from api.rate_limit import RateLimit
 from api.settings import Access, ServeSettings
 from tests.guarded_app import guarded, local, told
@@ -121,6 +124,9 @@ def test_a_key_that_is_removed_is_refused_from_then_on(tmp_path: Path) -> None:
         ("127.0.0.1", {"Origin": "http://localhost:8000"}, 200),
         ("192.168.1.5", {}, 403),
         ("::ffff:10.0.0.1", {}, 403),
+        ("::ffff:127.0.0.1", {}, 200),
+        ("::ffff:127.0.0.1", {"Host": "[::ffff:127.0.0.1]"}, 200),
+        ("127.0.0.1", {"Host": "evil.test:80@127.0.0.1", "Origin": "http://evil.test:80@127.0.0.1"}, 403),
         ("2001:db8::1", {}, 403),
         ("testclient", {}, 403),
         ("127.0.0.1", {"Origin": "https://evil.example"}, 403),
@@ -133,7 +139,7 @@ def test_a_key_that_is_removed_is_refused_from_then_on(tmp_path: Path) -> None:
         ("127.0.0.1", {"Forwarded": "for=127.0.0.1"}, 403),
     ],
 )
-def test_without_keys_admin_is_for_this_machine(address: str, headers: dict[str, str], status: int) -> None:
+def test_mend_17_without_keys_admin_is_for_this_machine(address: str, headers: dict[str, str], status: int) -> None:
     client = TestClient(guarded(Access()), base_url="http://localhost:8000", client=(address, 1))
     response = client.post("/index/promote", headers=headers)
     assert response.status_code == status
@@ -151,15 +157,34 @@ def test_without_keys_admin_is_for_this_machine(address: str, headers: dict[str,
         ("rebound.example", 403),
         ("[bad", 403),
         ("", 403),
+        ("LOCALHOST:8000", 200),
+        ("[::ffff:127.0.0.1]:8000", 200),
+        pytest.param("evil.test:80@127.0.0.1", 403, id="user"),
+        ("127.0.0.1/evil.test", 403),
+        ("127.0.0.1:80:80", 403),
+        ("127.0.0.1#evil.test", 403),
+        ("[::1]evil.test", 403),
+        ("evil.test\\@127.0.0.1", 403),
     ],
 )
-def test_another_sites_name_does_not_lead_to_a_server_of_this_machine_alone(host: str, status: int) -> None:
+def test_mend_17_another_sites_name_does_not_lead_to_a_server_of_this_machine_alone(host: str, status: int) -> None:
     client = local(Access(loopback_names_only=True))
     response = client.post("/search", headers={"Host": host})
     assert response.status_code == status
     if status == 403:
         assert told(response) == (403, "forbidden")
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "::ffff:127.0.0.1"])
+def test_mend_17_a_loopback_address_needs_no_keys(host: str) -> None:
+    assert ServeSettings(collection="c", host=host).listen_address() == (host, 8000)
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0", "::ffff:10.0.0.1", "::ffff:0.0.0.0", "10.0.0.1", "evil@127.0.0.1"])
+def test_mend_17_any_other_address_needs_keys(host: str) -> None:
+    with pytest.raises(ListenError, match="expected a loopback host"):
+        ServeSettings(collection="c", host=host).listen_address()
 
 
 def test_only_a_server_of_this_machine_without_keys_minds_the_name(keys: Keys) -> None:
@@ -227,6 +252,27 @@ def test_a_batch_costs_what_is_in_it_and_reading_little(keys: Keys) -> None:
     assert local(Access()).post("/search/batch?searches=9").status_code == 200
 
 
+@pytest.mark.parametrize(("host", "at"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1"), ("::", "[::1]")])
+def test_mend_17_a_proxys_callers_have_rates_of_their_own(host: str, at: str) -> None:
+    with running(guarded(Access(rate_limit_per_minute=1)), host=host) as url, httpx.Client() as client:
+        address = f"http://{at}:{url.rpartition(':')[2]}/search"
+
+        def ask(caller: str) -> int:
+            return client.post(address, headers={"X-Forwarded-For": caller}).status_code
+
+        assert [ask(caller) for caller in ("10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1")] == [200, 200, 429]
+
+
+def test_mend_18_what_machines_ask_for_every_few_seconds_is_not_counted(keys: Keys) -> None:
+    for access in (Access(rate_limit_per_minute=1), Access(rate_limit_per_minute=1, keys=keys.ring)):
+        client = local(access, headers=keys.headers("search"))
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert [client.get(path).status_code for _ in range(30)] == [200] * 30
+        assert [client.post("/search").status_code for _ in range(2)] == [200, 429]
+        assert client.get("/metrics").status_code == 200
+    assert told(local(Access(keys=keys.ring)).get("/metrics")) == (401, "unauthorized")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "shared"),
     [
@@ -235,9 +281,12 @@ def test_a_batch_costs_what_is_in_it_and_reading_little(keys: Keys) -> None:
         ("2001:db8::1", "2001:db8::2", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("a:b", "c:d", True),
     ],
 )
-def test_without_keys_an_address_has_a_rate(first: str, second: str, shared: bool) -> None:
+def test_mend_17_without_keys_an_address_has_a_rate(first: str, second: str, shared: bool) -> None:
     app = guarded(Access(rate_limit_per_minute=1))
     assert TestClient(app, client=(first, 1)).post("/search").status_code == 200
     assert TestClient(app, client=(second, 2)).post("/search").status_code == (429 if shared else 200)

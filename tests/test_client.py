@@ -39,7 +39,7 @@ MATCH = {
     "score": 0.5,
     "uri": "memory:a/b.png",
     "metadata": {"label": "red"},
-    "picture": "/images/a/b.png/picture",
+    "picture": "/picture?id=a/b.png",
     "duplicates": ["c.png"],
     "percentile": 99.5,
 }
@@ -203,22 +203,27 @@ def test_what_cannot_be_sent_is_said_before(client: LikenessClient, server: Scri
 @pytest.mark.parametrize(
     ("image_id", "path"),
     [
-        ("a/b c/ü 100%.png", "/images/a/b%20c/%C3%BC%20100%25.png"),
-        ("50%25.png", "/images/50%2525.png"),
-        ("q?x=1#top", "/images/q%3Fx%3D1%23top"),
-        ("/abs.png", "/images//abs.png"),
-        ("a&b+c", "/images/a%26b%2Bc"),
+        ("a/b c/ü 100%.png", "id=a/b%20c/%C3%BC%20100%25.png"),
+        ("50%25.png", "id=50%2525.png"),
+        ("q?x=1#top", "id=q%3Fx%3D1%23top"),
+        ("/abs.png", "id=/abs.png"),
+        ("a&b+c", "id=a%26b%2Bc"),
+        ("../.", "id=../."),
+        ("two\nlines", "id=two%0Alines"),
+        ("x/picture", "id=x/picture"),
     ],
 )
-def test_the_paths_of_odd_ids(client: LikenessClient, server: ScriptedServer, image_id: str, path: str) -> None:
+def test_mend_21_the_addresses_of_odd_ids(
+    client: LikenessClient, server: ScriptedServer, image_id: str, path: str
+) -> None:
     client.image(image_id)
     client.picture(image_id, size=64)
     client.picture(image_id)
-    assert [asked.path for asked in server.asked] == [path, f"{path}/picture?size=64", f"{path}/picture"]
+    assert [asked.path for asked in server.asked] == [f"/image?{path}", f"/picture?{path}&size=64", f"/picture?{path}"]
 
 
 def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server: ScriptedServer) -> None:
-    document = {"image_id": "a", "width": 3, "metadata": {"label": "x", "picture": 7}, "picture": "/images/a/picture"}
+    document = {"image_id": "a", "width": 3, "metadata": {"label": "x", "picture": 7}, "picture": "/picture?id=a"}
     server.replies = [Reply(document=document), Reply(data=b"\x89PNG")]
     assert client.image("a") == {"image_id": "a", "width": 3, "label": "x", "picture": 7}
     assert client.picture("a") == b"\x89PNG"

@@ -1,8 +1,10 @@
 """API keys: what is kept of them, and that servers take and refuse them as the file says."""
 
+import errno
 import hashlib
 import json
 import logging
+import os
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +110,29 @@ def test_names_that_logs_could_not_hold_are_refused(file: Path, name: str) -> No
     with pytest.raises(KeysError, match="expected a name of up to 64 letters"):
         add_key(file, name, KeyScope.search)
     assert not file.exists()
+
+
+@pytest.mark.parametrize("failing", ["stat", "read_bytes"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT])
+def test_mend_18_a_file_that_cannot_be_read_for_a_while_leaves_the_keys(
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failing: str, number: int
+) -> None:
+    alice = add_key(file, "alice", KeyScope.search)
+    ring = KeyRing(file)
+    bob = add_key(file, "bob", KeyScope.search)
+
+    def fails(path: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, failing, fails)
+        assert [ring.find(alice.encode()) is None for _ in range(3)] == [False] * 3
+        assert ring.find(bob.encode()) is None
+    assert caplog.text.count(f"the key file {file} cannot be read: {os.strerror(number)}; 1 keys are valid") == 1
+    # Readable again, without another change of the file.
+    assert ring.find(bob.encode()) is not None
+    remove_key(file, "alice")
+    assert ring.find(alice.encode()) is None
 
 
 def test_names_are_given_once_and_removed_once(file: Path) -> None:

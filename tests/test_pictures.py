@@ -1,17 +1,27 @@
 """Pictures of the collection's rows: thumbnails are made once, and nothing is sent twice to who has it."""
 
+import io
 from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from api.app import create_app
 from api.nearest import row_of_image
 from api.service import SearchService
 from embedder.fake import FakeEmbedder
+from index.build import build_index
+from index.collection import Collection
+from index.rows import row_schema
 from index.search import Searcher
-from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from jobs.reembed_model import model_record
+from tests.hand_made import add_run
+from tests.small_collection import COLOURS, RecordingFetcher, embedded_row, make_collection, png
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +69,7 @@ def test_a_row_that_was_embedded_again_has_a_new_thumbnail(service: SearchServic
     before = service.picture(row, 64)
     fetcher.files["memory:red.png"] = png(COLOURS["blue.png"])
     assert service.picture(row, 64) is before
-    after = service.picture({**row, "content_hash": "another"}, 64)
+    after = service.picture({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
     assert after.etag != before.etag
 
 
@@ -76,6 +86,66 @@ def test_who_has_a_picture_is_not_sent_it_again(client: TestClient, fetcher: Rec
     fetcher.files["memory:red.png"] = png(COLOURS["green.png"])
     if "size" not in path:
         assert client.get(path, headers={"If-None-Match": etag}).status_code == 200
+
+
+HOSTILE = {
+    "a password file": b"BMroot:x:0:0:root:/root:/bin/bash\n" * 50,
+    "a document": b"II*\0" + b"the plans of next year" * 9,
+    "a page": b"\xff\xd8\xff<script>alert(1)</script>",
+    "a GIF's beginning": b"GIF89a" + bytes(100),
+    "half a picture": png((1, 2, 3), (400, 200))[:-40],
+}
+
+
+@pytest.mark.parametrize("query", ["", "?size=64"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_mend_19_what_only_begins_like_a_picture_is_not_sent(
+    client: TestClient, fetcher: RecordingFetcher, kind: str, query: str
+) -> None:
+    fetcher.files["memory:red.png"] = HOSTILE[kind]
+    response = client.get(f"/images/red.png/picture{query}")
+    assert (response.status_code, response.headers["content-type"]) == (502, "application/problem+json")
+    assert response.json()["type"] == "urn:likeness:problem:picture-unavailable"
+
+
+@pytest.mark.parametrize("query", ["", "?size=64"])
+def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
+    """The row knows the hash of its file."""
+    mine, other = png((1, 2, 3)), png((3, 2, 1))
+    collection = Collection.create_or_open(str(tmp_path / "c"))
+    embedder = FakeEmbedder()
+    row = embedded_row("a.png", "memory:a.png", mine, embedder) | {"content_hash": sha256(mine).hexdigest()}
+    table = pa.Table.from_pylist([row], schema=row_schema(embedder.identity.dim, []))
+    add_run(collection, table, model=model_record(embedder.identity))
+    build_index(collection)
+    fetcher = RecordingFetcher({"memory:a.png": other})
+    client = TestClient(
+        create_app(
+            SearchService(
+                embedder=embedder,
+                searcher=Searcher.open(collection),
+                query_fetcher=RecordingFetcher({}),
+                picture_fetcher=fetcher,
+            )
+        )
+    )
+    refused = client.get(f"/images/a.png/picture{query}")
+    assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
+    assert refused.json()["detail"] == (
+        "the file of 'a.png' is another than was embedded: it can be seen once it is embedded again"
+    )
+    fetcher.files["memory:a.png"] = mine
+    shown = client.get(f"/images/a.png/picture{query}")
+    assert shown.status_code == 200
+    assert (shown.content == mine) is (query == "")
+
+
+def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher: RecordingFetcher) -> None:
+    """Not what the row of another file says."""
+    target = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(target, "BMP")
+    fetcher.files["memory:red.png"] = target.getvalue()
+    assert client.get("/images/red.png/picture").headers["content-type"] == "image/bmp"
 
 
 def test_what_is_no_picture_any_more_is_not_sent(client: TestClient, fetcher: RecordingFetcher) -> None:

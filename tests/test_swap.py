@@ -434,7 +434,7 @@ def test_a_promoted_version_whose_model_is_missing(collection: Collection, model
     [
         ({"version": "000009"}, "one of 000001"),
         ({"version": "../../x"}, "pattern"),
-        ({}, "Field required"),
+        ({}, "this field is required"),
         ({"version": 1}, "a valid string"),
     ],
 )

@@ -23,7 +23,7 @@ export function search(body, signal) {
 export const index = (signal) => json("index", { signal });
 
 /** What the index knows of an image. */
-export const image = (id, signal) => json(`images/${encoded(id)}`, { signal });
+export const image = (id, signal) => json(`image?id=${encodeURIComponent(id)}`, { signal });
 
 /** Pictures of the collection to begin with: those nearest to a direction that nobody chose. */
 export async function examples(dim, count) {
@@ -33,7 +33,7 @@ export async function examples(dim, count) {
 
 /** Let `img` show a picture of the server's; with `size`, a thumbnail of at most that many pixels a side. */
 export async function showPicture(img, path, size) {
-  const address = picture(path) + (size ? `?size=${size}` : "");
+  const address = picture(path) + (size ? `&size=${size}` : "");
   if (!hasKey()) {
     img.src = address;
     return;
@@ -93,6 +93,3 @@ async function problemOf(response) {
     status: response.status,
   });
 }
-
-/** An id in a path: its slashes stay slashes. */
-const encoded = (id) => id.split("/").map(encodeURIComponent).join("/");

@@ -21,7 +21,7 @@ def show_queries(url: str, picture: Path, image_id: str, console: Console) -> No
     _command(["curl", "-F", f"image=@{picture}", "-F", f"k={K}", f"{url}/search"], console)
     with picture.open("rb") as file:
         _show(requests.post(f"{url}/search", files={"image": file}, data={"k": K}, timeout=60), console)
-    page = f"{url}/images/{quote(image_id)}/picture"
+    page = f"{url}/picture?id={quote(image_id)}"
     for title, query in (("a URL", {"url": page, "k": K}), ("words", {"text": TEXT, "k": K})):
         console.rule(title)
         _command(
