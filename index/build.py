@@ -33,20 +33,21 @@ def build_index(
     promote: bool = True,
     rebuild: bool = False,
     run_jobs: RunJobs = run_here,
+    runs: Sequence[RunManifest] | None = None,
 ) -> VersionManifest:
     """Index the live embedded rows as a new version, measure it, and make it the live one.
 
     The live version is updated by the changes since. If there are none, and every file is whole (in a bucket: has its
     size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an
     update's recall is below the target. A version that is complete but not live is not built twice. `settings` None:
-    those of the live version.
+    those of the live version. `runs` are all committed ones, if the caller has read them.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
     RecallTooLowError when recall@10 is below the target, OvertakenError when somebody made another version live
     meanwhile: the new version is then complete, and not live. The live version stays as it is.
     """
-    runs = collection.runs()
+    runs = collection.runs() if runs is None else runs
     before, live = live_version(collection), live_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
     base = live if live and _covers_first(live, runs) else None

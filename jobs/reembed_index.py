@@ -35,23 +35,26 @@ class IndexOutcome:
 
 
 def bring_index_up_to_date(
-    collection: Collection, changes: Mapping[str, Any], address: str | None, console: Console
+    collection: Collection,
+    runs: Sequence[RunManifest],
+    changes: Mapping[str, Any],
+    address: str | None,
+    console: Console,
 ) -> IndexOutcome:
-    """Build and promote a version if the live one does not cover every run, or if other settings are requested.
+    """Build and promote a version if the live one does not cover all `runs`, or if other settings are requested.
 
     A version that covers every run and was rolled back stays so until something changes, or, if it brought another
     model, until it is promoted. Raises what `index.build.build_index` raises.
     """
     live = live_manifest(collection)
     settings = IndexSettings(**{**_settings(collection, live).model_dump(), **changes})
-    runs = collection.runs()
     if live and live.runs == [run.run_id for run in runs] and live.settings == settings:
         return IndexOutcome.untouched(collection)
     if note := _gone_back_from(collection, live, runs, settings):
         return IndexOutcome.untouched(collection, note)
     from index.build import build_index
 
-    built = build_index(collection, settings, run_jobs=run_on_ray(address, console))
+    built = build_index(collection, settings, run_jobs=run_on_ray(address, console), runs=runs)
     return IndexOutcome(before=live.version if live else None, after=built.version, recall=built.recall["10"])
 
 

@@ -1,27 +1,26 @@
 """Finds the model to embed into a collection with, without loading it if it is known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from embedder.checkpoint import Checkpoint
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
-from index.collection import Collection
+from index.collection import Snapshot
 from index.records import ModelRecord
 from index.versions import live_manifest
-from jobs.errors import OtherModelError, UsageError
+from jobs.errors import OtherModelError
 from jobs.request import ModelSource
 
 
-def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
-    """The requested model, else that of the live index, else that of the newest run.
+def known_models(snapshot: Snapshot) -> list[ModelRecord]:
+    """The live index's model first, which is the collection's, then those of the runs, newest first."""
+    live = live_manifest(snapshot.collection)
+    return [*([live.model] if live else []), *(run.model for run in reversed(snapshot.committed))]
 
-    Raises `UsageError` when there is none of these, and what `Checkpoint.find` and loading raise.
-    """
-    known = _known_models(collection)
-    if load is None:
-        if not known:
-            raise UsageError(f"nothing is embedded yet in {collection.location}: name a model with --model")
-        return known[0]
+
+def wanted_model(known: Sequence[ModelRecord], load: ModelSource) -> ModelRecord:
+    """The requested model; it is loaded if it is none of the `known` ones, which raises what loading does."""
     checkpoint = Checkpoint.find(load.model, load.revision)
     fingerprint = checkpoint.fingerprint()
     for record in known:
@@ -48,9 +47,3 @@ def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
                 "embed everything with the one that is there by naming it with --model"
             )
     return checkpoint.preprocessing.crop
-
-
-def _known_models(collection: Collection) -> list[ModelRecord]:
-    """The live index's model first, then those of the runs, newest first."""
-    live = live_manifest(collection)
-    return [*([live.model] if live else []), *(run.model for run in reversed(collection.runs()))]
