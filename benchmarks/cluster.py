@@ -29,8 +29,8 @@ from jobs.cluster import Pool, ray_cluster
 from jobs.commit import commit
 from jobs.embed import write
 from jobs.listing import listing_table
-from jobs.plan import make_plan
 from jobs.reembed_model import model_record
+from jobs.reembed_plan import compare
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
 
@@ -83,7 +83,10 @@ def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> Outcom
     """Embed a listing on the cluster at `address`, which has so many nodes with an actor each."""
     collection = Collection.create_or_open(str(folder))
     fake = FakeEmbedder()
-    plan = make_plan(listing, collection, "benchmark", model_record(fake.identity))
+    change = compare(
+        listing, collection.snapshot(), "benchmark", model_record(fake.identity), delete=False, verify_hash=False
+    )
+    plan = change.known[0].plan
     marks, joined = Marks(), time.time()
     with ray_cluster(address, verbose=False):
         written = write(

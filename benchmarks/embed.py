@@ -39,8 +39,8 @@ from jobs.cluster import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embed import write
 from jobs.options import DEMO_MODEL
-from jobs.plan import make_plan
 from jobs.reembed_model import model_record
+from jobs.reembed_plan import compare
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions, ModelSource
 from jobs.sources import list_images
@@ -64,7 +64,10 @@ def pipeline_rate(
     load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
     loaded = load()
     collection = Collection.create_or_open(str(folder))
-    plan = make_plan(listing, collection, "benchmark", model_record(loaded.identity))
+    change = compare(
+        listing, collection.snapshot(), "benchmark", model_record(loaded.identity), delete=False, verify_hash=False
+    )
+    plan = change.known[0].plan
     options = EmbedOptions(block_size=block, max_reject_rate=1)
     pool = Pool(num_gpus=float(device == "cuda"))
     marks = Marks()

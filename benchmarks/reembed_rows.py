@@ -69,7 +69,7 @@ def compare_listed(folder: Path, rows: int = LISTED) -> Compared:
     listing = listing.set_column(2, "size", sizes).set_column(3, "modified", modified)
     started = time.perf_counter()
     change = compare(
-        listing, Collection.open(str(folder / "collection")), _SOURCE, _MODEL, delete=True, verify_hash=False
+        listing, Collection.open(str(folder / "collection")).snapshot(), _SOURCE, _MODEL, delete=True, verify_hash=False
     )
     seconds = listed_in + time.perf_counter() - started
     if change.counts.unchanged != rows:

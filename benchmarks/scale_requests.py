@@ -149,7 +149,9 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> _C
     counting.take()
     LiveRows.of_runs(collection.storage, runs)
     steps["read the ids"] = counting.take()
-    compare(usual_images(range(files * _ROWS)), collection, "memory:", _MODEL, delete=True, verify_hash=False)
+    compare(
+        usual_images(range(files * _ROWS)), collection.snapshot(), "memory:", _MODEL, delete=True, verify_hash=False
+    )
     steps["compare"] = counting.take()
     build_index(collection, IndexSettings(segment_rows=files * _ROWS // segments))
     steps["build the index"] = counting.take()

@@ -49,13 +49,15 @@ def build_index(
     rebuild: bool = False,
     accept_lost_runs: bool = False,
     run_jobs: RunJobs = run_here,
+    runs: Sequence[RunManifest] | None = None,
 ) -> VersionManifest:
     """Index the live embedded rows as a new version, measure it, and make it the live one.
 
     The live version is updated by the changes since. If there are none, and every file is whole (in a bucket: has its
     size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an
     update's recall is below the target. A version that is complete but not live is not built twice. `settings` None:
-    those of the live version. A CURRENT that cannot be read is repaired first: it names the newest good version again.
+    those of the live version. `runs` are all committed ones, if the caller has read them. A CURRENT that cannot be read
+    is repaired first: it names the newest good version again.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
@@ -65,7 +67,7 @@ def build_index(
     a version that was rolled back; see `_gone_back_from`). The live version stays as it is.
     """
     _repair_current(collection)
-    runs = collection.runs()
+    runs = collection.runs() if runs is None else runs
     before, live = live_version(collection), standing_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
@@ -111,7 +113,7 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     lost = [run_id for run_id in live.runs if run_id not in there]
     if not lost:
         return
-    sources = {start.run_id: f" (of {start.source})" for start in collection.run_starts()}
+    sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
     named = ", ".join(f"runs/{run_id}/manifest.json{sources.get(run_id, '')}" for run_id in lost)
     raise DamagedRunError(
         f"{named} is missing, and index version {live.version}, which stays live, was built from it: a build without "

@@ -38,6 +38,22 @@ _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The runs of a collection at one moment, oldest first: `committed`, and `unfinished` ones.
+
+    A job reads it once, while it has the lease, and hands it down.
+    """
+
+    collection: Collection
+    committed: list[RunManifest]
+    unfinished: list[RunStart]
+
+    def live(self) -> LiveRows:
+        """The live rows, of which the ids are read."""
+        return LiveRows.of_runs(self.collection.storage, self.committed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Counts for people."""
 
@@ -109,16 +125,18 @@ class Collection:
 
     def runs(self) -> list[RunManifest]:
         """Committed runs, oldest first. DamagedRunError names a damaged manifest."""
-        paths = [f"{folder}/manifest.json" for folder in self._run_folders()]
-        return [self._read_run(path, RunManifest) for path in paths if self.storage.is_file(path)]
+        return [run for run in at_once(self._manifest, self._run_folders()) if run]
 
-    def run_starts(self) -> list[RunStart]:
-        """Runs that began and were not committed, oldest first."""
-        return [
-            self._read_run(f"{folder}/started.json", RunStart)
-            for folder in self._run_folders()
-            if self.storage.is_file(f"{folder}/started.json") and not self.storage.is_file(f"{folder}/manifest.json")
-        ]
+    def snapshot(self) -> Snapshot:
+        """Every run, each read once, side by side. DamagedRunError names a damaged file."""
+        folders = self._run_folders()
+        manifests = at_once(self._manifest, folders)
+        begun = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
+        return Snapshot(
+            collection=self,
+            committed=[manifest for manifest in manifests if manifest],
+            unfinished=[start for start in at_once(self._start, begun) if start],
+        )
 
     def start_run(self, source: str, model: ModelRecord) -> RunStart:
         """Begin a run. Its id sorts after every other run's, whatever the clock says."""
@@ -185,11 +203,12 @@ class Collection:
 
     def summary(self) -> Summary:
         """Counts of everything, for `likeness info`."""
-        runs = self.runs()
-        reasons = LiveRows.of_runs(self.storage, runs).read(["error_reason"]).column("error_reason")
+        snapshot = self.snapshot()
+        runs = snapshot.committed
+        reasons = snapshot.live().read(["error_reason"]).column("error_reason")
         return Summary(
             runs=len(runs),
-            unfinished_runs=len(self.run_starts()),
+            unfinished_runs=len(snapshot.unfinished),
             embedded=reasons.null_count,
             rejected=len(reasons) - reasons.null_count,
             versions=self.versions(),
@@ -275,10 +294,18 @@ class Collection:
     def _run_folders(self) -> list[str]:
         return [entry.path for entry in self.storage.list("runs") if entry.is_folder]
 
-    def _read_run(self, path: str, record: type[R]) -> R:
+    def _manifest(self, folder: str) -> RunManifest | None:
+        return self._read_run(f"{folder}/manifest.json", RunManifest)
+
+    def _start(self, folder: str) -> RunStart | None:
+        return self._read_run(f"{folder}/started.json", RunStart)
+
+    def _read_run(self, path: str, record: type[R]) -> R | None:
         try:
             return record.from_bytes(self.storage.read(path))
-        except (FileNotFoundError, ValueError) as error:
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
             raise DamagedRunError(f"{path} is damaged ({error}): restore it, or remove its run", path) from error
 
     def _write_table(self, path: str, table: pa.Table) -> RowFile:

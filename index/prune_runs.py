@@ -23,10 +23,10 @@ def abandoned_runs(collection: Collection, idle: timedelta) -> dict[str, int]:
     These are runs to which nothing was written within `idle`, if a later run of the same source and model was committed
     (it took over what it needed of them), else within `FORGOTTEN`.
     """
-    committed = collection.runs()
+    snapshot = collection.snapshot()
     found = {}
-    for start in collection.run_starts():
-        since = datetime.now(UTC) - (idle if _is_made_up_for(start, committed) else FORGOTTEN)
+    for start in snapshot.unfinished:
+        since = datetime.now(UTC) - (idle if _is_made_up_for(start, snapshot.committed) else FORGOTTEN)
         selector = pafs.FileSelector(collection.storage.absolute(f"runs/{start.run_id}"), recursive=True)
         files = [info for info in collection.storage.filesystem.get_file_info(selector) if info.is_file]
         if all(info.mtime is not None and info.mtime <= since for info in files):

@@ -29,9 +29,9 @@ from index.disk import DISK_FULL
 from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
-from jobs.commands import embed, info, rejects
+from jobs.commands import embed, info, rejects, show_embedded
 from jobs.errors import JobError, TooManyMissingError, TooManyRejectsError, UsageError
-from jobs.index_commands import build_and_show, build_index, compact, duplicates, promote, prune, rollback, versions
+from jobs.index_commands import build_index, compact, duplicates, promote, prune, rollback, versions
 from jobs.options import (
     DEMO_MODEL,
     CollectionArgument,
@@ -183,15 +183,14 @@ def demo(
     from api.settings import ServeSettings
     from jobs.demo.gallery import make_gallery
     from jobs.demo.tour import show_queries
-    from jobs.request import EmbedRequest, ModelSource
-    from jobs.run import run_embed
+    from jobs.reembed import ReembedSettings
+    from jobs.reembed import reembed as bring_up_to_date
 
     pictures, collection = folder / "pictures", folder / "collection"
     with console.status(f"drawing 2,000 pictures into {pictures}"):
         gallery = make_gallery(pictures)
-    load = ModelSource(model=str(DEMO_MODEL))
-    run_embed(EmbedRequest(source=str(pictures), collection=str(collection), load=load), console)
-    build_and_show(Collection.open(str(collection)))
+    job = ReembedSettings(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL), missing="keep")
+    show_embedded(bring_up_to_date(job, console))
     port = _free_port(port)
     # The tour's URL query names this server itself.
     settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))

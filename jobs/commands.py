@@ -4,13 +4,11 @@ Commands import what they need when they run: Ray and torch each take seconds th
 """
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from index.collection import Collection
-from index.current import collection_model
-from jobs.index_commands import build_and_show
 from jobs.options import (
     DEFAULT_MODEL,
     AcceleratorOption,
@@ -36,6 +34,9 @@ from jobs.options import (
     parse_resources,
 )
 
+if TYPE_CHECKING:
+    from jobs.reembed_report import ReembedReport
+
 
 def embed(
     source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
@@ -60,18 +61,18 @@ def embed(
 
     Example: `likeness embed photos/ my-collection --model demo`
     """
-    from jobs.request import EmbedOptions, EmbedRequest, ModelSource
-    from jobs.run import run_embed
+    from jobs.reembed import ReembedSettings, reembed
+    from jobs.request import EmbedOptions
 
-    planned = Collection.planned(collection)
-    if model is None and (known := collection_model(planned, planned.runs())):
-        model, revision = known.id, revision or known.revision
-    request = EmbedRequest(
+    settings = ReembedSettings(
+        command="embed",
         source=source,
         collection=collection,
-        load=ModelSource(
-            model=model_named(model or DEFAULT_MODEL), revision=revision, device=device, batch_size=batch_size
-        ),
+        model=None if model is None else model_named(model),
+        default_model=DEFAULT_MODEL,
+        revision=revision,
+        device=device,
+        batch_size=batch_size,
         options=EmbedOptions(block_size=block_size, max_reject_rate=max_reject_rate, draft=draft),
         extensions=parse_extensions(extensions),
         num_gpus=num_gpus,
@@ -80,10 +81,23 @@ def embed(
         actor_resources=parse_resources(actor_resources),
         address=address,
         verbose=verbose,
+        index={} if index else None,
+        missing="keep",
+        max_missing=1,  # another source's rows with the same ids are replaced, with a warning
+        other_model="refuse",
     )
-    run_embed(request, console)
-    if index:
-        build_and_show(Collection.open(collection), address=address)
+    show_embedded(reembed(settings, console), index=index)
+
+
+def show_embedded(report: "ReembedReport", *, index: bool = True) -> None:
+    """The closing table of `embed`, and a line about the index."""
+    from jobs.reembed_report import index_lines
+    from jobs.report import embed_table
+
+    for embedding in report.embedding:
+        console.print(embed_table(embedding))
+    for line in index_lines(report) if index else ():
+        console.print(line, soft_wrap=True)
 
 
 def rejects(

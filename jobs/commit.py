@@ -25,8 +25,8 @@ class Written:
     report: EmbedReport
 
 
-def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> list[str]:
-    """Check that every listed image is accounted for once, and publish the runs if all are good. Returns their ids.
+def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> list[RunManifest]:
+    """Check that every listed image is accounted for once, and publish the runs if all are good; returns them.
 
     A run that only failed again on images that failed last time is not published; otherwise a host that is down would
     cause an identical index version every night, and older ones would be removed for it. Raises `JobError` or
@@ -40,8 +40,8 @@ def commit(collection: Collection, written: Sequence[Written], max_reject_rate: 
             continue
         gone = each.plan.deletes
         deletes = collection.write_deletes(manifest.run_id, gone) if len(gone) else None
-        collection.commit_run(manifest.model_copy(update={"deletes": deletes}))
-        published.append(manifest.run_id)
+        published.append(manifest.model_copy(update={"deletes": deletes}))
+        collection.commit_run(published[-1])
     return published
 
 

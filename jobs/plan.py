@@ -12,15 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection import Collection
-from index.current import collection_model
+from index.collection import Collection, Snapshot
 from index.errors import UnreachableError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
 from index.row_files import at_once
 from index.rows import TEXT, newest
 from jobs.content import content_hashes
-from jobs.errors import OtherModelError
 from jobs.listing import Column
 
 STATE_COLUMNS = (
@@ -62,42 +60,15 @@ class Plan:
         return self.listing.num_rows - self.todo.num_rows
 
     @property
-    def replaced(self) -> pa.Table:
-        """Live rows whose id now stands for an image elsewhere, as when two sources use the same names."""
-        places = self.todo["uri"].take(pc.index_in(self.live["image_id"], self.todo["image_id"]))
-        # A filter drops what is null: an id that is not to be embedded, or whose place is not known.
-        moved: Column = pc.not_equal(self.live["uri"], places)
-        return self.live.filter(moved)
-
-    @property
     def attempt(self) -> int:
         """Number of this attempt at the run. Later attempts' rows win, so their files must sort later."""
         names = [file.path.rpartition("/")[2] for file in self.files]
         return 1 + max((int(name.split("-")[0]) for name in names), default=0)
 
 
-def replaced_warning(replaced: pa.Table) -> str:
-    """What is said before other images take the ids of these rows."""
-    first = replaced.slice(0, 1).to_pylist()[0]
-    return (
-        f"{replaced.num_rows:,} ids are there already for images elsewhere and will be replaced; the first is "
-        f"{first['image_id']}, so far {first['uri']}. A collection for each keeps both"
-    )
-
-
-def make_plan(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
-    """Compare a listing with a collection. An unfinished run of the same source and model is gone on with.
-
-    Raises `OtherModelError` where the collection holds another model's vectors.
-    """
-    _check_model(collection, model)
-    live = LiveRows.of_runs(collection.storage, collection.runs()).of_model(model).read(STATE_COLUMNS)
-    return plan_run(listing, collection, source, model, live)
-
-
 def plan_run(
     listing: pa.Table,
-    collection: Collection,
+    snapshot: Snapshot,
     source: str,
     model: ModelRecord,
     live: pa.Table,
@@ -112,11 +83,11 @@ def plan_run(
     """
     there = covered(listing, live)
     # Where nothing is to do, nobody misses what a run has left that was stopped.
-    run = unfinished_run(collection, source, model) if pc.all(there).as_py() is False else None
-    files = keep(written_files(collection, run)) if run else []
+    run = unfinished_run(snapshot, source, model) if pc.all(there).as_py() is False else None
+    files = keep(written_files(snapshot.collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-        newest_rows = _fold([live, unsettled(fold(collection, files))])
+        newest_rows = _fold([live, unsettled(fold(snapshot.collection, files))])
         there = covered(listing, newest_rows)
     else:
         newest_rows = live
@@ -126,13 +97,13 @@ def plan_run(
     return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
 
 
-def unfinished_run(collection: Collection, source: str, model: ModelRecord) -> RunStart | None:
+def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunStart | None:
     """The newest run of a source and a model that was begun and not committed."""
-    # One that is older than a committed run would be hidden by it where they overlap: it is left alone.
-    last = max((run.run_id for run in collection.runs()), default="")
+    # One that is older than a committed run would be hidden by it where they overlap: `jobs.reuse` takes its rows.
+    last = max((run.run_id for run in snapshot.committed), default="")
     started = [
         run
-        for run in collection.run_starts()
+        for run in snapshot.unfinished
         if run.source == source and run.model.agrees_with(model) and run.run_id > last
     ]
     return started[-1] if started else None
@@ -182,15 +153,6 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
 def block_of(path: str) -> str:
     """What the files of one block have in common, however often it was tried: all but the token of their names."""
     return path.partition(".")[0]
-
-
-def _check_model(collection: Collection, model: ModelRecord) -> None:
-    there = collection_model(collection, collection.runs())
-    if there is not None and not there.agrees_with(model):
-        raise OtherModelError(
-            f"{collection.location} was embedded with {there}, not with {model}: their vectors cannot be compared. "
-            "Use that model, or name another folder for a new collection; `likeness reembed --model` changes the model"
-        )
 
 
 def covered(listing: pa.Table, rows: pa.Table) -> Column:

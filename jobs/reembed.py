@@ -1,7 +1,10 @@
 """Brings a collection up to date with its source: new and changed images are embedded, moved ones keep their vectors,
 missing ones are recorded as deleted, and the index follows. It costs what the change costs, and may run at any time.
+
+`likeness embed` is the same with `missing="keep"` and `other_model="refuse"`.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,22 +14,24 @@ import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 
+from embedder.checkpoint import Checkpoint
 from index.clouds import without_secrets
-from index.collection import Collection
+from index.collection import Collection, Snapshot
+from index.errors import NotACollectionError
 from index.lease import writing
-from index.live import LiveRows
-from index.records import ModelRecord
+from index.records import ModelRecord, RunManifest
 from index.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
-from jobs.errors import EmptySourceError
+from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.files import require_place
-from jobs.listing import LISTING
-from jobs.plan import Plan, replaced_warning
+from jobs.listing import IMAGE_EXTENSIONS, LISTING
+from jobs.plan import Plan
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
-from jobs.reembed_model import crop_of, wanted_model
+from jobs.reembed_model import crop_of, known_models, wanted_model
 from jobs.reembed_plan import Change, compare
 from jobs.reembed_report import ReembedReport, Stopwatch
+from jobs.report import EmbedReport
 from jobs.request import JobRequest, ModelSource
 from jobs.reuse import write_known
 from jobs.sources import left_out_warning, list_images
@@ -39,18 +44,22 @@ CarryOut = Callable[[Sequence[Plan], Collection], list[Written]]
 class ReembedSettings(JobRequest):
     """What to bring up to date, and how.
 
-    `model` None: that of the live index. `index` has the `IndexSettings` to change, by name. `missing` says what
-    happens to rows whose images are not listed any more; if they are more than `max_missing` of the source's rows,
-    nothing is done. `verify_hash` reads the bytes of every image.
+    `model` None: that of the live index, or `default_model` for a collection that has none. `other_model` says what
+    happens if the collection has another one. `index` has the `IndexSettings` to change, by name; None: no index is
+    built. `missing` says what happens to rows whose images are not listed any more; if they are more than
+    `max_missing` of the source's rows, nothing is done. `verify_hash` reads the bytes of every image.
     """
 
+    command: str = "reembed"
     model: str | None = None
+    default_model: str | None = None
     revision: str | None = None
     device: str | None = None
     batch_size: int = 64
-    index: Mapping[str, Any] = field(default_factory=dict)
+    index: Mapping[str, Any] | None = field(default_factory=dict)
     missing: Literal["keep", "delete"] = "delete"
     max_missing: float = 0.2
+    other_model: Literal["embed", "refuse"] = "embed"
     verify_hash: bool = False
     dry_run: bool = False
 
@@ -66,21 +75,32 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     published, `SourceError` when the source cannot be listed, and what loading, embedding and indexing raise. After
     any of them, and after a crash, the same call goes on.
     """
+    clock = clock or Stopwatch()
     try:
         require_place(settings.source)
     except EmptySourceError:
-        if not _known(settings):
+        if not _may_be_empty(settings):
             raise
-    if settings.model is None:
-        collection = Collection.open(settings.collection)
-    elif settings.dry_run:
-        collection = Collection.planned(settings.collection)
-    else:
-        collection = Collection.create_or_open(settings.collection)
+    collection = _opened(settings)
     if settings.dry_run:
-        return _bring_up_to_date(settings, collection, clock or Stopwatch(), console)
-    with writing(collection, "reembed") as held:
-        return _bring_up_to_date(settings, held, clock or Stopwatch(), console)
+        return _bring_up_to_date(settings, collection, clock, console)
+    with writing(collection, settings.command) as held:
+        return _bring_up_to_date(settings, held, clock, console)
+
+
+def _opened(settings: ReembedSettings) -> Collection:
+    """The collection, made if there is none and a model is known to make it with."""
+    try:
+        return Collection.open(settings.collection)
+    except NotACollectionError:
+        model = settings.model or settings.default_model
+        if model is None:
+            raise
+        planned = Collection.planned(settings.collection)
+    if settings.dry_run:
+        return planned
+    Checkpoint.find(model, settings.revision)  # before the collection is made: a mistake in its name leaves none behind
+    return Collection.create_or_open(settings.collection)
 
 
 def _bring_up_to_date(
@@ -91,60 +111,101 @@ def _bring_up_to_date(
         listing = list_source(settings, clock)
     if clock.left_out:
         console.print(f"[yellow]{escape(left_out_warning(clock.left_out))}", soft_wrap=True)
-    named = settings.load(settings.model, settings.revision) if settings.model else None
-    model = wanted_model(collection, named)
+    snapshot = collection.snapshot()
+    model = _model(settings, snapshot)
     return bring_up_to_date(
-        settings, listing, collection, model, partial(_carry_out, settings, model, console), clock, console
+        settings, listing, snapshot, model, partial(_carry_out, settings, model, console), clock, console
     )
+
+
+def _model(settings: ReembedSettings, snapshot: Snapshot) -> ModelRecord:
+    """The model to embed with. UsageError where none is named and none is known, OtherModelError if it is refused."""
+    known, location = known_models(snapshot), snapshot.collection.location
+    there = known[0] if known else None
+    name = settings.model
+    if name is None and there:
+        if settings.revision is None:
+            return there
+        name = there.id
+    if (name := name or settings.default_model) is None:
+        raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
+    model = wanted_model(known, settings.load(name, settings.revision))
+    if settings.other_model == "refuse" and there and not there.agrees_with(model):
+        raise OtherModelError(
+            f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
+            "model, or name another folder for a new collection; `likeness reembed --model` changes the model"
+        )
+    return model
 
 
 def bring_up_to_date(
     settings: ReembedSettings,
     listing: pa.Table,
-    collection: Collection,
+    snapshot: Snapshot,
     model: ModelRecord,
     write: CarryOut,
     clock: Stopwatch,
     console: Console,
 ) -> ReembedReport:
     """`reembed`, once the source is listed and the model is known."""
+    collection = snapshot.collection
     source, delete = _address(settings.source), settings.missing == "delete"
     with clock("compare"), console.status("comparing"):
-        change = compare(listing, collection, source, model, delete=delete, verify_hash=settings.verify_hash)
+        change = compare(listing, snapshot, source, model, delete=delete, verify_hash=settings.verify_hash)
         clock.counts = change.counts
         change.require_few_missing(without_secrets(settings.source), settings.max_missing, delete=delete)
         change.require_few_replaced(without_secrets(settings.source), settings.max_missing)
     for replaced in change.replaced:
-        console.print(f"[yellow]{escape(replaced_warning(replaced.images))}")
+        console.print(f"[yellow]{escape(replaced.warning)}")
+    if change.kept:
+        console.print(f"[yellow]{escape(_kept_warning(settings, change))}", soft_wrap=True, highlight=False)
     if settings.dry_run:
         return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
+    console.print(f"{change.counts.listed:,} images listed, {change.counts.to_embed:,} to embed with {model.id}")
     with clock("reuse"):
         plans = [write_known(known, collection) for known in change.known]
     with clock("embed"):
         written = write([plan for plan in plans if not plan.done], collection)
     with clock("commit"):
         runs = commit(collection, written, settings.options.max_reject_rate)
-    with clock("index"), console.status("bringing the index up to date"):
-        outcome = bring_index_up_to_date(collection, settings.index, settings.address, console)
+    outcome = IndexOutcome.untouched(collection)
+    if settings.index is not None:
+        every = sorted([*snapshot.committed, *runs], key=lambda run: run.run_id)
+        with clock("index"), console.status("bringing the index up to date"):
+            outcome = bring_index_up_to_date(collection, every, settings.index, settings.address, console)
     return _report(settings, model, change, written, runs, outcome, clock)
 
 
+def _kept_warning(settings: ReembedSettings, change: Change) -> str:
+    """What is said of images that are gone and still found, with the command that removes them."""
+    source, collection = without_secrets(settings.source), without_secrets(settings.collection)
+    command = ["likeness", "reembed", source, collection]
+    if tuple(settings.extensions) != IMAGE_EXTENSIONS:
+        command += ["--extensions", ",".join(settings.extensions)]
+    if (share := change.counts.missing / change.rows) > ReembedSettings.max_missing:
+        command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
+    return (
+        f"no longer in {source}, or moved within it, and still found: {change.kept:,} images. "
+        f"`{shlex.join(command)}` removes them"
+    )
+
+
 def list_source(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
-    """The listing; `clock` gets what it leaves out. It may be empty if the collection has rows of the source;
+    """The listing; `clock` gets what it leaves out. It may be empty if all rows of the source may be deleted;
     `max_missing` then decides.
     """
     try:
         return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
     except EmptySourceError:
-        if not _known(settings):
+        if not _may_be_empty(settings):
             raise
         return LISTING.empty_table()
 
 
-def _known(settings: ReembedSettings) -> bool:
-    """Whether the collection has rows of the source."""
-    collection = Collection.planned(settings.collection)
-    return _address(settings.source) in LiveRows.of_runs(collection.storage, collection.runs()).sources
+def _may_be_empty(settings: ReembedSettings) -> bool:
+    """Whether the collection has rows of the source, which would then be deleted."""
+    live = Collection.planned(settings.collection).snapshot().live()
+    return settings.missing == "delete" and _address(settings.source) in live.sources
 
 
 def _address(source: str) -> str:
@@ -165,7 +226,7 @@ def _report(
     model: ModelRecord,
     change: Change,
     written: Sequence[Written],
-    runs: list[str],
+    runs: Sequence[RunManifest],
     index: IndexOutcome,
     clock: Stopwatch,
 ) -> ReembedReport:
@@ -184,7 +245,8 @@ def _report(
         embedded=sum(each.report.embedded for each in written),
         rejected=sum(each.report.rejected for each in written) - failed,
         failed=failed,
-        runs=runs,
+        embedding=[each.report for each in written] or [EmbedReport.of(change.known[0].plan)],
+        runs=[run.run_id for run in runs],
         index_before=index.before,
         index_after=index.after,
         recall=index.recall,

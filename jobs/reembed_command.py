@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from jobs.errors import UsageError
 from jobs.options import (
@@ -170,7 +169,7 @@ def _run_spec(
 
 
 def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -> None:
-    from jobs.reembed_report import reembed_table
+    from jobs.reembed_report import index_lines, reembed_table
 
     if report is not None:
         report.write_text(outcome.to_json() + "\n")
@@ -178,11 +177,5 @@ def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -
         print(outcome.to_json())
         return
     console.print(reembed_table(outcome))
-    if outcome.note:
-        console.print(f"[yellow]{escape(outcome.note)}", soft_wrap=True)
-    if outcome.dry_run:
-        console.print("nothing was changed")
-    elif outcome.promoted:
-        console.print(f"index {outcome.index_after} is live, recall@10 {outcome.recall:.4f}, {outcome.model}")
-    else:
-        console.print(f"index {outcome.index_after} stays live")
+    for line in index_lines(outcome):
+        console.print(line, soft_wrap=True)

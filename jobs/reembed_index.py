@@ -1,6 +1,6 @@
 """The last part of re-embedding: make an index version of all live rows, unless there is one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from index.collection import Collection
 from index.current import live_manifest, live_version, standing_manifest
 from index.errors import RolledBackError
-from index.records import IndexSettings
+from index.records import IndexSettings, RunManifest
 from jobs.index import run_on_ray
 
 
@@ -35,21 +35,25 @@ class IndexOutcome:
 
 
 def bring_index_up_to_date(
-    collection: Collection, changes: Mapping[str, Any], address: str | None, console: Console
+    collection: Collection,
+    runs: Sequence[RunManifest],
+    changes: Mapping[str, Any],
+    address: str | None,
+    console: Console,
 ) -> IndexOutcome:
-    """Build and promote a version if the live one does not cover every run, or if other settings are requested.
+    """Build and promote a version if the live one does not cover all `runs`, or if other settings are requested.
 
     What was rolled back stays so, with a note. Raises whatever else `index.build.build_index` raises.
     """
     standing, before = standing_manifest(collection), live_version(collection)
     settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
-    ids = [run.run_id for run in collection.runs()]
+    ids = [run.run_id for run in runs]
     if standing and (standing.version, standing.runs, standing.settings) == (before, ids, settings):
         return IndexOutcome.untouched(collection)
     from index.build import build_index
 
     try:
-        built = build_index(collection, settings, run_jobs=run_on_ray(address, console))
+        built = build_index(collection, settings, run_jobs=run_on_ray(address, console), runs=runs)
     except RolledBackError as error:
         return IndexOutcome.untouched(collection, str(error))
     return IndexOutcome(before=before, after=built.version, recall=built.recall["10"])

@@ -1,31 +1,29 @@
 """Finds the model to embed into a collection with, without loading it if it is known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from embedder.checkpoint import Checkpoint
 from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
-from index.collection import Collection
+from index.collection import Snapshot
 from index.current import collection_model
 from index.records import ModelRecord
-from jobs.errors import OtherModelError, UsageError
+from jobs.errors import OtherModelError
 from jobs.request import ModelSource
 
 
-def wanted_model(collection: Collection, load: ModelSource | None) -> ModelRecord:
-    """The requested model, else that of the collection (`index.current.collection_model`).
+def known_models(snapshot: Snapshot) -> list[ModelRecord]:
+    """The collection's own (`index.current.collection_model`) first, then those of the runs, newest first."""
+    there = collection_model(snapshot.collection, snapshot.committed)
+    return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
 
-    Raises `UsageError` when there is none of these, and what `Checkpoint.find` and loading raise.
-    """
-    runs = collection.runs()
-    here = collection_model(collection, runs)
-    if load is None:
-        if not here:
-            raise UsageError(f"nothing is embedded yet in {collection.location}: name a model with --model")
-        return here
+
+def wanted_model(known: Sequence[ModelRecord], load: ModelSource) -> ModelRecord:
+    """The requested model; it is loaded if it is none of the `known` ones, which raises what loading does."""
     checkpoint = Checkpoint.find(load.model, load.revision)
     fingerprint = checkpoint.fingerprint()
-    for record in [*([here] if here else []), *(run.model for run in reversed(runs))]:
+    for record in known:
         if record.fingerprint == fingerprint:
             return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
     return model_record(replace(load, device="cpu")().identity)

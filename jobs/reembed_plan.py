@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection import Collection
+from index.collection import Collection, Snapshot
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile
 from index.rows import conform, in_memory, metadata_columns, promoted
@@ -34,18 +34,28 @@ class Replaced:
     rows: int
     images: pa.Table
 
+    @property
+    def warning(self) -> str:
+        """What is said before other images take the ids of these."""
+        first = self.images.slice(0, 1).to_pylist()[0]
+        return (
+            f"{self.images.num_rows:,} ids are there already for images elsewhere and will be replaced; the first is "
+            f"{first['image_id']}, so far {first['uri']}. A collection for each keeps both"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """What is to be written, a run for each source, with what is known already.
 
-    `rows` counts the source's live rows, `others` those of other sources. With other models' rows in the collection all
-    sources are covered, the one that was listed first.
+    `rows` counts the source's live rows, `others` those of other sources, `kept` the images that are missing and stay
+    found. With other models' rows in the collection all sources are covered, the one that was listed first.
     """
 
     known: list[Known]
     rows: int
     others: int
+    kept: int
     counts: Counts
     replaced: list[Replaced]
 
@@ -59,7 +69,7 @@ class Change:
                 "others, so nothing was changed: no index can be made of none. Is a disk not mounted, or the address "
                 "wrong? If they are really gone, remove the collection, or embed other images into it first"
             )
-        if not (delete or self.counts.listed == 0) or gone <= max_missing * self.rows:
+        if not delete or gone <= max_missing * self.rows:
             return
         share = gone / self.rows
         raise TooManyMissingError(
@@ -85,7 +95,7 @@ class Change:
 
 def compare(
     listing: pa.Table,
-    collection: Collection,
+    snapshot: Snapshot,
     source: str,
     model: ModelRecord,
     *,
@@ -93,11 +103,11 @@ def compare(
     verify_hash: bool,
 ) -> Change:
     """Compare a listing with the live rows. Nothing is written."""
-    live = LiveRows.of_runs(collection.storage, collection.runs())
+    live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
     state, relabelled = _compared(same_model, listing)
     # Most collections have one source and one model: then these are the very same rows.
-    rows = state if own is same_model else own.read(["image_id", "content_hash"])
+    rows = state if own is same_model else own.read(["image_id", "content_hash", "error_reason"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
     # Such a row covers nothing: it is written anew, with the vector that it has.
@@ -109,11 +119,11 @@ def compare(
             listings[name] = _relisted(listing, theirs, missing, own=name == source, keep=not delete)
     known, counts = [], Counts()
     for name, listed in listings.items():
-        keep = partial(_still_listed, collection, listed)
-        plan = plan_run(listed, collection, name, model, current, keep=keep, verify_hash=verify_hash)
+        keep = partial(_still_listed, snapshot.collection, listed)
+        plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash)
         if name == source and delete:
             plan = replace(plan, deletes=missing["image_id"])
-        found = find_known(plan, collection, verify_hash=verify_hash)
+        found = find_known(plan, snapshot, verify_hash=verify_hash)
         known.append(found)
         counts += _counts(found, state, live)
     replaced = [] if known[0].plan.done else _replaced(live, source, listing)
@@ -123,7 +133,8 @@ def compare(
         moved=_moved(missing, known[0], rows),
         deleted=missing.num_rows if delete else 0,
     )
-    return Change(known=known, rows=len(own), others=len(live) - len(own), counts=counts, replaced=replaced)
+    kept = 0 if delete else missing["error_reason"].null_count
+    return Change(known=known, rows=len(own), others=len(live) - len(own), kept=kept, counts=counts, replaced=replaced)
 
 
 def _moved(missing: pa.Table, known: Known, rows: pa.Table) -> int:

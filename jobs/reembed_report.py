@@ -4,10 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
+from rich.markup import escape
 from rich.table import Table
+
+from jobs.report import EmbedReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,7 @@ class ReembedReport:
     `left_out` counts, by extension, the files beside the images that may be pictures of kinds that are not read.
     `embedded`, `rejected` and `failed` add up to the images that needed the model; failed ones are tried again next
     time. `runs` were committed. `recall` is recall@10 of the live version, `promoted` whether this job made it live.
+    `embedding` has the details of each run, or of the source where nothing was to write; JSON leaves it out.
     `seconds` by stage of this process; "start" is the start-up of Ray and the model, "embed" what followed it.
     `worker_seconds` are summed over all workers.
     """
@@ -60,6 +64,7 @@ class ReembedReport:
     embedded: int
     rejected: int
     failed: int
+    embedding: list[EmbedReport]
     runs: list[str]
     index_before: str | None
     index_after: str | None
@@ -71,7 +76,8 @@ class ReembedReport:
 
     def to_json(self) -> str:
         """One object; the counts stand beside the rest."""
-        content = asdict(self)
+        content = asdict(replace(self, embedding=[]))
+        del content["embedding"]
         return json.dumps({"outcome": "succeeded", **content.pop("counts"), **content}, indent=2)
 
 
@@ -112,3 +118,13 @@ def reembed_table(report: ReembedReport) -> Table:
     for stage, seconds in report.seconds.items():
         table.add_row(f"  {stage}", f"{seconds:,.1f} s")
     return table
+
+
+def index_lines(report: ReembedReport) -> list[str]:
+    """What is said of the index, in rich's markup."""
+    lines = [f"[yellow]{escape(report.note)}"] if report.note else []
+    if report.dry_run:
+        return [*lines, "nothing was changed"]
+    if report.promoted:
+        return [*lines, f"index {report.index_after} is live, recall@10 {report.recall:.4f}, {escape(report.model)}"]
+    return [*lines, f"index {report.index_after} stays live"]

@@ -78,10 +78,3 @@ class JobRequest:
     actor_resources: Mapping[str, float] = field(default_factory=dict)
     address: str | None = None
     verbose: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedRequest(JobRequest):
-    """The `embed` command."""
-
-    load: ModelSource

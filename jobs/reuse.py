@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection import Collection
+from index.collection import Collection, Snapshot
 from index.live import LiveRows
 from index.rows import EMBEDDING, TEXT, newest
 from jobs.content import content_hashes
@@ -49,14 +49,14 @@ class Known:
         return self.plan.todo.filter(pa.array(mask))
 
 
-def find_known(plan: Plan, collection: Collection, *, verify_hash: bool) -> Known:
+def find_known(plan: Plan, snapshot: Snapshot, *, verify_hash: bool) -> Known:
     """Look for what is to do among all that the model has ever embedded in this collection.
 
     Reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
     """
     none = np.empty(0, np.int64)
     # A quiet night opens none of the files that runs have left unfinished.
-    pool = _pool(plan, collection) if plan.todo.num_rows else LiveRows.of_files(collection.storage, [])
+    pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     if not len(pool):
         return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT))
     state = pool.read(STATE_COLUMNS)
@@ -83,12 +83,13 @@ def write_known(known: Known, collection: Collection) -> Plan:
     return replace(plan, run=run, files=files, todo=known.unknown)
 
 
-def _pool(plan: Plan, collection: Collection) -> LiveRows:
+def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
     """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart."""
-    runs = [run for run in collection.runs() if run.model.agrees_with(plan.model)]
-    starts = [start for start in collection.run_starts() if start.model.agrees_with(plan.model)]
-    files = [file for run in runs for file in run.files]
-    files += [file for start in starts for file in written_files(collection, start)]
+    collection = snapshot.collection
+    files = [file for run in snapshot.committed if run.model.agrees_with(plan.model) for file in run.files]
+    for start in snapshot.unfinished:
+        if start.model.agrees_with(plan.model):
+            files += written_files(collection, start)
     taken = {file.path for file in plan.files}
     return LiveRows.of_files(
         collection.storage, sorted((file for file in files if file.path not in taken), key=lambda file: file.path)

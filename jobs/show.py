@@ -61,14 +61,15 @@ def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
     many images failed.
     """
-    last = max((run.run_id for run in collection.runs()), default="")
+    snapshot = collection.snapshot()
+    last = max((run.run_id for run in snapshot.committed), default="")
     older: list[pa.Table] = []
     newer: list[pa.Table] = []
-    for run in collection.run_starts():
+    for run in snapshot.unfinished:
         files = written_files(collection, run)
         rows = LiveRows.of_files(collection.storage, files).read(REJECT_COLUMNS)
         (older if run.run_id < last else newer).append(rows)
-    rows = pa.concat_tables([*older, collection.live_rows(REJECT_COLUMNS), *newer])
+    rows = pa.concat_tables([*older, snapshot.live().read(REJECT_COLUMNS), *newer])
     rows = rows.take(newest([rows["image_id"]])[0])
     rows = rows.filter(pc.is_valid(rows["error_reason"]))
     return rows.sort_by("image_id").to_pylist()

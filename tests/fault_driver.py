@@ -19,8 +19,8 @@ from index.collection import Collection
 from jobs.cluster import Pool, ray_cluster
 from jobs.commit import commit
 from jobs.embed import write
-from jobs.plan import make_plan
 from jobs.reembed_model import model_record
+from jobs.reembed_plan import compare
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
 from jobs.sources import list_images
@@ -63,7 +63,10 @@ class Lines:
 def main(source: str, location: str, log: str) -> None:
     collection = Collection.create_or_open(location)
     fake = FakeEmbedder()
-    plan = make_plan(list_images(source), collection, source, model_record(fake.identity))
+    change = compare(
+        list_images(source), collection.snapshot(), source, model_record(fake.identity), delete=False, verify_hash=False
+    )
+    plan = change.known[0].plan
     print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
         options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)

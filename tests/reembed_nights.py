@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from collections.abc import Collection as Names
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from embedder.model import ClipEmbedder
 from index.collection import Collection
 from index.live import LiveRows
 from index.search import Searcher
+from jobs import commands
 from jobs.cluster import Pool
 from jobs.options import DEMO_MODEL
 from jobs.reembed import ReembedSettings, reembed
@@ -61,6 +62,19 @@ class Nights:
         **settings: Any,
     ) -> ReembedReport:
         """One job. `after_block` is called whenever a block is on disk, and may raise."""
+        wanted = ReembedSettings(
+            source=str(source or self.pictures), collection=self.location, model=model, device="cpu", **settings
+        )
+        with self._without_ray(after_block):
+            return reembed(wanted, console or Console(quiet=True))
+
+    def embed(self, source: Path | None = None, model: str | None = DEMO, **options: Any) -> None:
+        """The command `embed`, with what it prints."""
+        with self._without_ray():
+            commands.embed(str(source or self.pictures), self.location, model, device="cpu", **options)
+
+    @contextmanager
+    def _without_ray(self, after_block: Callable[[], None] = lambda: None) -> Iterator[None]:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
@@ -75,16 +89,13 @@ class Nights:
                 after_block()
                 yield BlockSummary.of(block)
 
-        wanted = ReembedSettings(
-            source=str(source or self.pictures), collection=self.location, model=model, device="cpu", **settings
-        )
         with (
             patch("jobs.embed._blocks", blocks),
             patch("jobs.cluster.ray_cluster", lambda *_, **__: nullcontext()),
             patch.object(Pool, "fitting", lambda *_, **__: Pool()),
             patch.object(ClipEmbedder, "load", load_once),
         ):
-            return reembed(wanted, console or Console(quiet=True))
+            yield
 
 
 @cache

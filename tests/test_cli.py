@@ -21,7 +21,7 @@ from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
-from index.lease import writing
+from index.lease import LEASE, writing
 from index.measure import Measured
 from index.records import ModelRecord, RunManifest
 from index.rows import row_schema
@@ -418,14 +418,18 @@ def assert_usage(result: Result, *parts: str) -> None:
 
 
 def test_sources_that_cannot_be_embedded(run: Run, tmp_path: Path) -> None:
-    assert_one_line(run("embed", "gone", "made"), "gone does not exist", f"below {tmp_path}")
+    assert_one_line(run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"below {tmp_path}")
     (tmp_path / "empty").mkdir()
-    assert_one_line(run("embed", "empty", "made"), "empty is empty: expected images (jpg, ")
+    assert_one_line(run("embed", "empty", "made", "--model", "demo"), "empty is empty: expected images (jpg, ")
     (tmp_path / "list.csv").write_text("path\na.jpg\n")
-    assert_one_line(run("embed", "list.csv", "made"), "has no column `uri` or `url`; its columns are path")
+    assert_one_line(
+        run("embed", "list.csv", "made", "--model", "demo"), "has no column `uri` or `url`; its columns are path"
+    )
     (tmp_path / "bad.parquet").write_text("garbage")
-    assert_one_line(run("embed", "bad.parquet", "made"), "cannot read", "as parquet")
-    assert_one_line(run("embed", "https://x.test/a.jpg", "made"), "a source cannot be one web address")
+    assert_one_line(run("embed", "bad.parquet", "made", "--model", "demo"), "cannot read", "as parquet")
+    assert_one_line(
+        run("embed", "https://x.test/a.jpg", "made", "--model", "demo"), "a source cannot be one web address"
+    )
 
 
 def test_a_folder_with_other_files_is_no_place_for_a_collection(run: Run, pictures: Path, tmp_path: Path) -> None:
@@ -462,12 +466,16 @@ def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Pat
         (model / file.name).write_bytes(file.read_bytes())
     processor = model / "processor_config.json"
     processor.write_text(processor.read_text().replace("0.4814", "0.4815"))
-    before = sorted(collection.rglob("*"))
+    before = files(collection)
     result = run("embed", pictures, collection, "--model", model)
     assert_one_line(result, f"{collection} was embedded with {DEMO_MODEL}", "name another folder")
     result = run("search", collection, "--text", "x", "--model", model)
     assert_one_line(result, "fingerprint")
-    assert sorted(collection.rglob("*")) == before
+    assert files(collection) == before
+
+
+def files(collection: Path) -> list[Path]:
+    return sorted(path for path in collection.rglob("*") if path.name != LEASE)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,10 @@ from api.app import create_app
 from api.compose import build_service
 from api.deployment import run
 from api.settings import ServeSettings
-from index.build import build_index
 from index.collection import Collection
-from index.lease import writing
-from index.records import IndexSettings
 from jobs.cluster import ray_cluster
-from jobs.index import run_on_ray
-from jobs.request import EmbedOptions, EmbedRequest, ModelSource
-from jobs.run import run_embed
+from jobs.reembed import ReembedSettings, reembed
+from jobs.request import EmbedOptions
 from tests.reembed_nights import DEMO, Nights, load_once
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.served import free_port
@@ -48,18 +44,17 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # that of the nodes as well, which start now
         nodes = Nodes(1)
         try:
-            request = EmbedRequest(
+            job = ReembedSettings(
                 source=Source(bucket).address,
                 collection=location,
-                load=ModelSource(model=DEMO),
+                model=DEMO,
                 options=EmbedOptions(block_size=SEGMENT),
                 address=nodes.address,
                 actor_resources=NPU["resources"],
+                index={"segment_rows": SEGMENT},
             )
-            assert run_embed(request, QUIET).embedded == COUNT
-            with writing(Collection.open(location), "index") as collection:
-                run_jobs = run_on_ray(nodes.address, QUIET)
-                manifest = build_index(collection, IndexSettings(segment_rows=SEGMENT), run_jobs=run_jobs)
+            assert reembed(job, QUIET).embedded == COUNT
+            manifest = Collection.open(location).read_version("000001")
             assert [segment.ntotal for segment in manifest.segments] == [SEGMENT] * (COUNT // SEGMENT)
             assert_rows_are_the_same(Collection.open(location), here.collection)
             with ray_cluster(nodes.address, verbose=False):

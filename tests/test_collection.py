@@ -71,7 +71,7 @@ def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     start = collection.start_run("memory:", MODEL)
     file = collection.write_rows(start.run_id, "one", rows(["a"]))
     assert collection.runs() == []
-    assert collection.run_starts() == [start]
+    assert collection.snapshot().unfinished == [start]
     assert collection.row_files(start.run_id) == [f"runs/{start.run_id}/rows/one.parquet"]
     assert collection.row_file(file.path) == file
     written = LiveRows.of_files(collection.storage, [file])
@@ -79,7 +79,7 @@ def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     assert live_ids(collection) == []
     committed = add_run(collection, rows(["b"]))
     assert collection.runs() == [committed]
-    assert collection.run_starts() == [start]
+    assert collection.snapshot().unfinished == [start]
     assert live_ids(collection) == ["b"]
     assert collection_model(collection, collection.runs()) == MODEL
 

@@ -24,11 +24,11 @@ from jobs.commit import commit
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embed import write
 from jobs.errors import JobError, TooManyRejectsError
-from jobs.plan import make_plan
 from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
 from jobs.sources import list_images
+from tests.plans import plan_of
 
 pytestmark = pytest.mark.ray
 
@@ -69,7 +69,7 @@ def run(
 ) -> EmbedReport:
     opened = Collection.create_or_open(str(collection))
     fake = FakeEmbedder()
-    plan = make_plan(list_images(str(source)), opened, str(source), model_record(fake.identity))
+    plan = plan_of(list_images(str(source)), opened, str(source), model_record(fake.identity))
     options = EmbedOptions(block_size=16, max_reject_rate=max_reject_rate)
     if plan.done:
         return EmbedReport.of(plan)

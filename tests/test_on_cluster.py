@@ -36,13 +36,14 @@ from jobs.embed import write
 from jobs.errors import JobError
 from jobs.index import run_on_ray
 from jobs.options import DEMO_MODEL
-from jobs.plan import make_plan
+from jobs.reembed import ReembedSettings, reembed
 from jobs.reembed_model import model_record
+from jobs.reembed_report import ReembedReport
 from jobs.report import EmbedReport
-from jobs.request import EmbedOptions, EmbedRequest, ModelSource
-from jobs.run import run_embed
+from jobs.request import EmbedOptions, ModelSource
 from jobs.sources import list_images
 from tests.hand_made import add_run, rows, unit_vectors
+from tests.plans import plan_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -196,7 +197,7 @@ def embed_slowly(gallery: Gallery, location: Path, pool: Pool, load: Callable[[]
     collection = Collection.create_or_open(str(location))
     fake = FakeEmbedder()
     source = str(gallery.folder)
-    plan = make_plan(list_images(source), collection, source, model_record(fake.identity))
+    plan = plan_of(list_images(source), collection, source, model_record(fake.identity))
     options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)
     written = write(plan, collection, load=load, crop=fake.crop, options=options, pool=pool, progress=told)
     commit(collection, [written], options.max_reject_rate)
@@ -212,16 +213,22 @@ def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_ow
     monkeypatch.chdir(elsewhere)  # Ray adds the working directory to what workers import from
     log = tmp_path / "log"
 
-    def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[EmbedReport, Collection]:
-        request = EmbedRequest(
+    def load(_: ReembedSettings, model: str, __: str | None) -> ModelSource:
+        return NotedModel(model=model, log=str(log))
+
+    monkeypatch.setattr(ReembedSettings, "load", load)
+
+    def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[ReembedReport, Collection]:
+        settings = ReembedSettings(
             source=str(gallery.folder),
             collection=str(tmp_path / name),
-            load=NotedModel(model=str(DEMO_MODEL), log=str(log)),
+            model=str(DEMO_MODEL),
             options=EmbedOptions(block_size=BLOCK, max_reject_rate=0.5),
             address=address,
             actor_resources=resources,
+            index=None,
         )
-        return run_embed(request, Console(quiet=True)), Collection.open(str(tmp_path / name))
+        return reembed(settings, Console(quiet=True)), Collection.open(str(tmp_path / name))
 
     there, many = run("many", three.address, {"npu": 1})
     noted = [line.split() for line in log.read_text().splitlines()]

@@ -14,11 +14,11 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.records import ModelRecord, RunManifest, RunStart
 from index.rows import row_schema
-from jobs.errors import OtherModelError
 from jobs.listing import listing_table
-from jobs.plan import Plan, fold, make_plan, written_files
+from jobs.plan import Plan, fold, written_files
 from jobs.show import list_rejects
 from jobs.stages import block_name
+from tests import plans
 
 IDENTITY = FakeEmbedder().identity
 MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
@@ -78,7 +78,7 @@ def committed(collection: Collection, *rows: Row) -> None:
 
 
 def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: ModelRecord = MODEL) -> Plan:
-    return make_plan(listed(*images), collection, source, model)
+    return plans.plan_of(listed(*images), collection, source, model)
 
 
 def todo(plan: Plan) -> list[Any]:
@@ -236,15 +236,6 @@ def test_where_nothing_is_to_do_a_run_that_was_stopped_is_left_alone(collection:
     assert (plan.run, plan.files, todo(plan), plan.done) == (None, [], [], True)
 
 
-def test_another_models_collection_is_refused(collection: Collection) -> None:
-    committed(collection, embedded("a"))
-    with pytest.raises(OtherModelError) as error:
-        plan_of(collection, image("a"), model=OTHER)
-    assert f"was embedded with fake (fingerprint {MODEL.fingerprint[:12]}), not with other" in str(error.value)
-    assert "Use that model, or name another folder for a new collection" in str(error.value)
-    assert todo(plan_of(collection, image("b"))) == ["b"]
-
-
 def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
     stopped = collection.start_run("/elsewhere", MODEL)
     write(collection, stopped, "0001-a", rejected("old", retryable=True), rejected("mended", retryable=True))
@@ -310,10 +301,3 @@ def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(coll
     plan = plan_of(collection, image("a", size=4))
     assert plan.run is None
     assert todo(plan) == ["a"]
-
-
-def test_ids_that_stood_for_images_elsewhere_are_named(collection: Collection) -> None:
-    committed(collection, embedded("a"), embedded("b"), embedded("c"))
-    plan = plan_of(collection, image("a", uri="/elsewhere/a"), image("b", size=99), image("d"))
-    assert plan.replaced["image_id"].to_pylist() == ["a"]
-    assert plan_of(collection, image("a"), image("d")).replaced.num_rows == 0

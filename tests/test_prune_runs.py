@@ -45,7 +45,7 @@ def folder(collection: Collection, start: RunStart) -> Path:
 
 
 def left(collection: Collection) -> list[str]:
-    return [start.run_id for start in collection.run_starts()]
+    return [start.run_id for start in collection.snapshot().unfinished]
 
 
 def test_what_a_later_run_of_the_same_job_has_taken_over_is_removed(collection: Collection) -> None:

@@ -29,7 +29,7 @@ def collection(tmp_path: Path) -> Collection:
 
 
 def index(collection: Collection) -> IndexOutcome:
-    return bring_index_up_to_date(collection, {}, None, Console(quiet=True))
+    return bring_index_up_to_date(collection, collection.runs(), {}, None, Console(quiet=True))
 
 
 def test_a_model_that_was_rolled_back_waits_until_it_is_promoted(collection: Collection) -> None:

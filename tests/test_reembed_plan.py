@@ -36,7 +36,7 @@ def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: C
     metadata = {"label": ["cat", "dog"], "year": [1999, 2001], "price": [1, 2], "stars": [3, 4]}
     add_run(collection, rows(["stays", "missing"], metadata=metadata))
     listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
-    change = compare(listing, collection, "memory:", OTHER, delete=False, verify_hash=False)
+    change = compare(listing, collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
     [known] = change.known
     names = ["image_id", "label", "year", "price", "stars"]
     assert known.plan.todo.select(names).to_pylist() == [
@@ -67,7 +67,7 @@ def test_rows_whose_metadata_changed_are_written_anew(
 ) -> None:
     add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
     listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
-    change = compare(listing, collection, "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
     assert change.known[0].plan.todo["image_id"].to_pylist() == changed
     assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
     assert change.counts.unchanged == 3 - len(changed)
@@ -78,7 +78,7 @@ def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collect
     add_run(collection, rows(["c"]), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
-        [known] = compare(listing, collection, "memory:", MODEL, delete=delete, verify_hash=False).known
+        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).known
         plan = known.plan
         columns = [*plan.listing.columns, *plan.todo.columns, *plan.live.columns, plan.deletes, known.hashes]
         types = [column.type for column in columns]
@@ -94,7 +94,7 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
     listing = listed(*ids)
     listing = listing.append_column("caption", captions)
     add_run(collection, rows(ids[-3:], metadata={"caption": [mib, "another", None]}))
-    change = compare(listing, collection, "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
     assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
 
 
@@ -115,7 +115,9 @@ def test_metadata_of_rows_is_compared_in_parts(collection: Collection, monkeypat
     monkeypatch.setattr("jobs.reembed_plan._COMPARED_ROWS", 5)
     ids = [f"{number:02}" for number in range(12)]
     labels: list[object] = ["dog" if image_id in ("03", "08") else f"cat {image_id}" for image_id in ids]
-    change = compare(listed(*ids, label=labels), collection, "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(
+        listed(*ids, label=labels), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False
+    )
     assert change.known[0].plan.todo["image_id"].to_pylist() == ["03", "08"]
     assert held == [4, 4, 4]
 
@@ -123,7 +125,9 @@ def test_metadata_of_rows_is_compared_in_parts(collection: Collection, monkeypat
 def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
     """Else two lists of the same pictures would undo each other's labels every night."""
     add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
-    change = compare(listed("a", label=["dog"]), collection, "another list", MODEL, delete=True, verify_hash=False)
+    change = compare(
+        listed("a", label=["dog"]), collection.snapshot(), "another list", MODEL, delete=True, verify_hash=False
+    )
     assert (change.counts.unchanged, change.counts.changed) == (1, 0)
 
 
@@ -136,7 +140,7 @@ def test_a_night_without_change_opens_no_file_of_an_unfinished_run(
     later = collection.start_run("memory:", MODEL)
     collection.write_rows(later.run_id, "0001-a", rows(["a"]))
     monkeypatch.setattr(Collection, "row_file", None)
-    change = compare(listed("a"), collection, "memory:", MODEL, delete=True, verify_hash=False)
+    change = compare(listed("a"), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
     assert (change.known[0].plan.done, change.counts.unchanged) == (True, 1)
 
 

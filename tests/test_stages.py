@@ -24,12 +24,12 @@ from jobs.cluster import Pool
 from jobs.commit import commit
 from jobs.embed import write
 from jobs.listing import listing_table
-from jobs.plan import make_plan
 from jobs.reembed_model import model_record
 from jobs.report import EmbedReport
 from jobs.request import EmbedOptions
 from jobs.stage_metrics import counted_fetch_and_decode
 from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from tests.plans import plan_of
 from tests.small_collection import png
 
 FAKE = FakeEmbedder()
@@ -84,7 +84,7 @@ def test_whoever_writes_a_block_late_replaces_nothing(
             yield BlockSummary.of(each(table).to_pylist()[0])
 
     monkeypatch.setattr("jobs.embed._blocks", blocks)
-    plan = make_plan(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
+    plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
     written = write(
         plan, collection, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent()
     )
@@ -112,7 +112,7 @@ def test_a_job_that_lost_its_lease_stops_at_the_next_block(
             yield summary(f"runs/x/rows/{number}.parquet")
 
     monkeypatch.setattr("jobs.embed._blocks", blocks)
-    plan = make_plan(listed("a", "b", "c"), collection, "/pictures", MODEL)
+    plan = plan_of(listed("a", "b", "c"), collection, "/pictures", MODEL)
     with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
         write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
     assert done == [0, 1]
@@ -128,7 +128,7 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
         return iter(())
 
     monkeypatch.setattr("jobs.embed._blocks", blocks)
-    plan = make_plan(listed("a"), collection, "/pictures", MODEL)
+    plan = plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
     write(plan, there, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
     opened = Mock()

@@ -407,7 +407,7 @@ def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.Mon
     vectors = unit_vectors(50)
     ids = [f"{number:02d}" for number in range(50)]
     start = collection.start_run("memory:", ModelRecord(id="m", revision=None, fingerprint="f", dim=8))
-    assert [run.run_id for run in collection.run_starts()] == [start.run_id]
+    assert [run.run_id for run in collection.snapshot().unfinished] == [start.run_id]
     add_run(collection, rows(ids[:30], vectors[:30]), rows(ids[30:], vectors[30:]), deletes=["gone"])
     reopened = pickle.loads(pickle.dumps(Collection.open(collection.location)))
     assert reopened.live_rows(["image_id"]).column("image_id").to_pylist() == ids

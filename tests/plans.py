@@ -1,0 +1,13 @@
+"""A plan for one source, for tests of what becomes of it."""
+
+import pyarrow as pa
+
+from index.collection import Collection
+from index.records import ModelRecord
+from jobs.plan import STATE_COLUMNS, Plan, plan_run
+
+
+def plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:
+    """What is left to do of a listing."""
+    snapshot = collection.snapshot()
+    return plan_run(listing, snapshot, source, model, snapshot.live().of_model(model).read(STATE_COLUMNS))

@@ -1,0 +1,165 @@
+"""The command `embed`, run again and again: what it resumes, what it keeps, what it refuses, and what it says."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from threading import Barrier
+from unittest.mock import patch
+
+import pytest
+
+from index.collection import Collection
+from index.search import Searcher
+from index.storage import Storage
+from index.versions import rollback
+from jobs.errors import EmptySourceError, OtherModelError
+from jobs.index_commands import build_index
+from jobs.options import console
+from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
+from tests.storage_steps import KilledError, at, expire, is_step, kill
+from tests.tiny_checkpoints import save_siglip
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", 500)
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Ten pictures, and a collection that is not there yet."""
+    return Nights(put(tmp_path / "my pictures", *range(10)), str(tmp_path / "collection"))
+
+
+def put(folder: Path, *seeds: int) -> Path:
+    folder.mkdir()
+    for seed in seeds:
+        (folder / f"{seed}.bmp").write_bytes(bmp(seed))
+    return folder
+
+
+def ids(collection: Collection) -> list[str]:
+    return [str(image_id) for image_id in collection.live_rows(["image_id"])["image_id"].to_pylist()]
+
+
+def test_mend_03_an_interrupted_embed_is_resumed_after_another_source_was_committed(
+    nights: Nights, tmp_path: Path
+) -> None:
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+        nights.embed()
+    expire(nights.collection.storage)
+    nights.embed(put(tmp_path / "other", 20, 21))
+    nights.embed()
+    assert [len(night) for night in nights.embedded] == [10, 2, 0]
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 12
+
+
+def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.embed()
+    assert "likeness reembed" not in capsys.readouterr().out
+    (nights.pictures / "0.bmp").unlink()
+    (nights.pictures / "1.bmp").rename(nights.pictures / "moved.bmp")
+    nights.embed()
+    assert nights.embedded[1] == []
+    said = capsys.readouterr().out
+    assert f"no longer in {nights.pictures}, or moved within it, and still found: 2 images" in said
+    assert f"`likeness reembed '{nights.pictures}' {nights.location}` removes them" in said
+    assert {"0.bmp", "1.bmp", "moved.bmp"} <= set(ids(nights.collection))
+    assert nights.night().counts.deleted == 2
+    nights.embed()
+    assert "likeness reembed" not in capsys.readouterr().out
+
+
+def test_mend_08_the_command_that_removes_what_is_gone_works_as_it_is_printed(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With more gone than `reembed` allows by itself, and only some kinds of files taken."""
+    nights.embed(extensions="bmp,png")
+    for seed in range(4):
+        (nights.pictures / f"{seed}.bmp").unlink()
+    nights.embed(extensions="bmp,png")
+    said = capsys.readouterr().out
+    arguments = f"'{nights.pictures}' {nights.location} --extensions bmp,png --max-missing 0.41"
+    assert f"`likeness reembed {arguments}` removes them" in said
+    assert nights.night(max_missing=0.41).counts.deleted == 4
+
+
+def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:
+    save_siglip(tmp_path)
+    nights.embed()
+    with pytest.raises(OtherModelError) as error:
+        nights.embed(model=str(tmp_path))
+    assert f"was embedded with {DEMO} (fingerprint " in str(error.value)
+    assert f"not with {tmp_path}" in str(error.value)
+    assert "Use that model, or name another folder for a new collection; `likeness reembed --model`" in str(error.value)
+    assert nights.embedded[1:] == [[]]
+    assert_rows_are_what_is_there(nights)
+
+
+def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, tmp_path: Path) -> None:
+    """Also after a rollback from another: a collection has one model."""
+    save_siglip(tmp_path)
+    nights.embed()
+    nights.night(str(tmp_path))
+    rollback(nights.collection)
+    nights.embed(model=None)
+    assert nights.embedded[2:] == [[]]
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).model.dim == 64
+
+
+def test_an_empty_source_is_an_error_and_changes_nothing(nights: Nights) -> None:
+    nights.embed()
+    for path in nights.pictures.iterdir():
+        path.unlink()
+    with pytest.raises(EmptySourceError, match="is empty: expected images"):
+        nights.embed()
+    assert len(ids(nights.collection)) == 10
+
+
+def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.embed(index=False)
+    assert nights.collection.current() is None
+    assert "index" not in capsys.readouterr().out
+    nights.embed()
+    assert nights.embedded[1:] == [[]]
+    assert "index 000001 is live, recall@10 1.0000" in capsys.readouterr().out
+
+
+def test_ids_that_stood_for_another_sources_images_are_told_of(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.embed()
+    nights.embed(put(tmp_path / "other", *range(10)))
+    said = capsys.readouterr().out
+    assert "10 ids are there already for images elsewhere and will be replaced; the first is 0.bmp, so far" in said
+
+
+@pytest.mark.parametrize("command", ["embed", "reembed", "index"])
+def test_each_runs_manifest_is_read_once_and_all_side_by_side(nights: Nights, tmp_path: Path, command: str) -> None:
+    for number in range(4):
+        nights.embed(put(tmp_path / f"more {number}", 20 + number), index=False)
+    nights.embed()
+    read = Counter[str]()
+    together = Barrier(5)
+
+    def reading(storage: Storage, path: str) -> bytes:
+        if re.fullmatch(r"runs/[^/]+/manifest\.json", path):
+            read[path] += 1
+            together.wait(timeout=60)
+        return read_file(storage, path)
+
+    read_file = Storage.read
+    (nights.pictures / "new.bmp").write_bytes(bmp(30))
+    runs = {f"runs/{run.run_id}/manifest.json" for run in nights.collection.runs()}
+    with patch.object(Storage, "read", reading):
+        if command == "embed":
+            nights.embed()
+        elif command == "reembed":
+            nights.night()
+        else:
+            build_index(nights.location)
+    assert read == dict.fromkeys(runs, 1)
