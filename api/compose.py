@@ -10,7 +10,7 @@ from api.service import SearchService
 from api.settings import ServeSettings
 from api.swap import IndexSource
 from embedder.fetch import Fetcher, FetchPolicy
-from embedder.images import ImageLimits
+from embedder.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import ModelRecord

@@ -22,7 +22,8 @@ from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
 from api.tagged import Tagged
 from embedder.fetch import Fetcher
-from embedder.images import ImageLimits, decode_image
+from embedder.images import decode_image
+from embedder.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.queries import SearchOptions
 from index.search import Searcher

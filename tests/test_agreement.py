@@ -28,7 +28,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from embedder.colour import linear
+from embedder.colour import resized_rgb
 from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from tests.sixty_pictures import Picture, sixty_pictures
@@ -96,8 +96,8 @@ def tell_pictures_apart(model: PreTrainedModel) -> None:
 
 def upright(picture: Picture) -> Image.Image:
     """The whole picture, in RGB."""
-    image, to_rgb = linear(ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data))))
-    return to_rgb(image)
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data)))
+    return resized_rgb(image, image.size, Image.Resampling.BICUBIC, box=(0, 0, *image.size))
 
 
 @pytest.fixture(scope="module")
