@@ -1,16 +1,16 @@
 """The pictures of the collection's own rows: files as they are, and thumbnails."""
 
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.errors import Problem
+from api.errors import Problem, overloaded
 from api.lru import LruCache
+from api.notes import is_awaited
 from api.tagged import Tagged
+from embedder.decoding import DecodePool
 from embedder.errors import FetchError, ImageError
 from embedder.fetch import Fetcher
 from embedder.formats import SUPPORTED, picture_format
-from embedder.images import thumbnail
 
 # A browser is told only these types: whatever else a file may be, it is never shown as a page.
 # (Many cameras write JPEGs with a second picture after the first, which Pillow calls "mpo".)
@@ -22,22 +22,25 @@ _MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 class Pictures:
     """Reads pictures by their rows, through a fetcher that may read the operator's sources. Thread-safe.
 
-    Thumbnails are cached. `decoding` limits how many pictures are decoded at once.
+    Thumbnails are cached.
     """
 
-    def __init__(self, fetcher: Fetcher, decoding: threading.BoundedSemaphore) -> None:
+    def __init__(self, fetcher: Fetcher, decoders: DecodePool) -> None:
         self._fetcher = fetcher
-        self._decoding = decoding
+        self._decoders = decoders
         self._thumbnails: LruCache[tuple[Any, ...], Tagged] = LruCache(_MOST_CACHED)
 
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
-        Raises Problem: picture-not-found when the file is gone, else picture-unavailable.
+        Raises Problem: picture-not-found when the file is gone, overloaded when too many are being decoded, else
+        picture-unavailable.
         """
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
+            if error.reason == "decoders_busy":
+                raise overloaded(str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             raise Problem(
@@ -63,7 +66,6 @@ class Pictures:
         if cached is not None:
             return cached
         data = self._fetcher.fetch(row["uri"])
-        with self._decoding:
-            small = Tagged.of(thumbnail(data, size), "image/jpeg")
+        small = Tagged.of(self._decoders.thumbnail(data, size, wanted=is_awaited), "image/jpeg")
         self._thumbnails.put(key, small, len(small.data))
         return small

@@ -27,6 +27,9 @@ from embedder.errors import ImageError
 from embedder.images import CropSpec, DecodedImage
 from embedder.limits import DEFAULT_LIMITS, ImageLimits
 
+OWN_TIMEOUT_S: Final = 60.0
+"""For one's own pictures, which may be the largest that there are."""
+
 # What the header of a usual picture says at most. A JPEG of 20 megapixels is one.
 _USUAL_MEMORY: Final = 64 * 2**20
 _USUAL_SECONDS: Final = 0.2
@@ -63,6 +66,11 @@ class DecodePool:
         self._usual = _Lane(workers, partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0), self._alive, None)
         self._heavy = _Lane(1, partial(DecodeProcess, memory, _HEAVY_NICENESS), self._alive, max_waiting)
         weakref.finalize(self, _kill_all, self._alive)
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes that there are now."""
+        return [process.pid for process in self._alive]
 
     def start(self) -> None:
         """Start the processes for usual pictures, so that the first picture need not wait for one. Returns at once."""

@@ -32,7 +32,7 @@ class ImageLimits:
         if len(data) > self.max_bytes:
             raise ImageError(
                 "too_many_bytes",
-                f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it or raise max_bytes",
+                f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it, or raise the limit",
             )
 
     def check_pixels(self, width: int, height: int, size: int) -> None:
@@ -42,7 +42,7 @@ class ImageLimits:
             raise ImageError(
                 "too_many_pixels",
                 f"the picture has {width} × {height} = {pixels:,} pixels, "
-                f"the limit is {self.max_pixels:,}; shrink it or raise max_pixels",
+                f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
             )
         if pixels > max(_LARGE, _MOST_PIXELS_A_BYTE * size):
             raise ImageError(

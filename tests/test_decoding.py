@@ -46,7 +46,7 @@ def reason_of(decode: Callable[[], object]) -> str:
 
 
 def processes(pool: DecodePool) -> set[int]:
-    return {each.pid for each in pool._alive}
+    return set(pool.processes)
 
 
 def peak_mib(pid: int) -> float:
@@ -161,7 +161,7 @@ import sys
 from embedder.decoding import DecodePool
 from tests.sample_images import CENTRE, encode, quarters
 pool = DecodePool(2, timeout_s=600)
-print(pool.decode(encode(quarters(), "png"), CENTRE).format, *(each.pid for each in pool._alive), flush=True)
+print(pool.decode(encode(quarters(), "png"), CENTRE).format, *pool.processes, flush=True)
 """
 
 
