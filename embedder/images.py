@@ -136,10 +136,10 @@ def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
     limits.check_bytes(data)
     try:
         if (size := webp_size(data)) is not None:
-            limits.check_pixels(*size, len(data))
+            limits.check_pixels(*size, 3, len(data))
             limits.check_cost(webp_cost(*size))
         with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
-            limits.check_pixels(*image.size, len(data))
+            limits.check_pixels(*image.size, 1 / 8 if image.mode == "1" else len(image.getbands()), len(data))
             yield image
     except ImageError:
         raise

@@ -6,9 +6,9 @@ from typing import Final
 from embedder.cost import Cost
 from embedder.errors import ImageError
 
-# Photographs have a byte for a hundred pixels even where they are compressed beyond recognition.
-_MOST_PIXELS_A_BYTE: Final = 200
-_LARGE: Final = 50_000_000
+# Photographs unpack to a hundred times their bytes, and drawings to a few hundred; of one colour to a thousand and more.
+_MOST_UNPACKED: Final = 800
+_LARGE: Final = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class ImageLimits:
                 f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it, or raise the limit",
             )
 
-    def check_pixels(self, width: int, height: int, size: int) -> None:
-        """Raises ImageError for too many pixels, in all or for a file of `size` bytes."""
+    def check_pixels(self, width: int, height: int, bands: float, size: int) -> None:
+        """Raises ImageError for too many pixels, in all or for a file of `size` bytes. `bands`: the bytes of one."""
         pixels = width * height
         if pixels > self.max_pixels:
             raise ImageError(
@@ -44,11 +44,11 @@ class ImageLimits:
                 f"the picture has {width} × {height} = {pixels:,} pixels, "
                 f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
             )
-        if pixels > max(_LARGE, _MOST_PIXELS_A_BYTE * size):
+        if pixels > _LARGE and pixels * bands > _MOST_UNPACKED * size:
             raise ImageError(
                 "decompression_bomb",
-                f"{size:,} bytes that unpack to {pixels:,} pixels hold next to nothing: expected at least a byte for "
-                f"{_MOST_PIXELS_A_BYTE} pixels of a picture of more than {_LARGE:,}; shrink it",
+                f"{size:,} bytes that unpack to {pixels:,} pixels hold next to nothing: a picture of more than "
+                f"{_LARGE:,} may unpack to {_MOST_UNPACKED} times its bytes; shrink it",
             )
 
     def check_cost(self, cost: Cost) -> None:

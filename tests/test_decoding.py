@@ -28,8 +28,7 @@ from tests.sample_images import CENTRE, encode, quarters, smooth
 
 OWN = ImageLimits()
 QUERIES = ImageLimits(max_pixels=50_000_000)
-# Five seconds of work, and bytes after its end so that it does not seem empty.
-ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64) + bytes(750_000)
+ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
 
 
 @pytest.fixture
@@ -58,8 +57,7 @@ def peak_mib(pid: int) -> float:
     [
         (lambda: hostile.progressive_jpeg(64, 64, 65), "too_many_scans"),
         (lambda: hostile.progressive_jpeg(64, 64, 65, components=3), "too_many_scans"),
-        (lambda: hostile.progressive_jpeg(8_000, 8_000, 300), "decompression_bomb"),
-        (lambda: hostile.progressive_jpeg(8_000, 8_000, 300) + bytes(10**6), "too_many_scans"),
+        (lambda: hostile.progressive_jpeg(8_000, 8_000, 300), "too_many_scans"),
     ],
 )
 def test_mend_13_a_jpeg_of_many_scans_is_refused_by_its_header(data: Callable[[], bytes], reason: str) -> None:
@@ -103,7 +101,7 @@ def test_mend_13_a_decode_that_nobody_waits_for_ends(pool: DecodePool) -> None:
 
 
 def test_mend_13_heavy_pictures_wait_for_each_other_and_not_without_end() -> None:
-    pool = DecodePool(1, timeout_s=4, patience_s=0.2, max_waiting=1)
+    pool = DecodePool(1, timeout_s=2, patience_s=0.2, max_waiting=1)
     reasons: list[str] = []
     try:
         threads = [
@@ -193,10 +191,12 @@ def test_mend_13_processes_do_not_outlive_a_killed_owner() -> None:
         (lambda: hostile.webp(12_200, 12_200), OWN, "decompression_bomb"),
         (lambda: hostile.webp(16_383, 16_383), OWN, "too_many_pixels"),
         (lambda: hostile.png(12_200, 12_200, bits=1, colour=0), OWN, "decompression_bomb"),
-        (lambda: hostile.bmp(12_200, 12_200)[:600_000], OWN, "decompression_bomb"),
-        (lambda: hostile.webp(7_000, 7_000), ImageLimits(max_memory=2**29), "too_much_memory"),
-        (lambda: hostile.png(4_000, 4_000), ImageLimits(max_memory=2**26), "too_much_memory"),
-        (lambda: hostile.png(4_000, 4_000), ImageLimits(max_seconds=0.2), "too_slow"),
+        (lambda: hostile.png(4_000, 4_000), OWN, "decompression_bomb"),
+        (lambda: hostile.tiff(4_000, 4_000, "tiff_lzw"), OWN, "decompression_bomb"),
+        (lambda: hostile.tiff(4_000, 4_000, "tiff_adobe_deflate"), OWN, "decompression_bomb"),
+        (lambda: hostile.webp(7_000, 7_000) + bytes(200_000), ImageLimits(max_memory=2**29), "too_much_memory"),
+        (lambda: hostile.png(3_000, 3_000), ImageLimits(max_memory=2**25), "too_much_memory"),
+        (lambda: hostile.png(3_000, 3_000), ImageLimits(max_seconds=0.2), "too_slow"),
     ],
 )
 def test_mend_14_what_takes_too_much_is_refused_by_its_header(
@@ -225,7 +225,7 @@ COSTLY: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_mend_14_no_picture_takes_more_memory_than_its_header_says_and_gives_it_back(name: str) -> None:
-    data, small = COSTLY[name](), encode(quarters(), "png")
+    data, small = COSTLY[name]() + bytes(60_000), encode(quarters(), "png")
     task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
     process = DecodeProcess(2**30, 0)
     try:
@@ -254,7 +254,7 @@ def test_mend_14_memory_is_limited_for_the_process() -> None:
     process = DecodeProcess(2**26, 0)
     task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
     try:
-        facts, _ = process.ask(task, hostile.png(5_000, 5_000), lambda: True)
+        facts, _ = process.ask(task, hostile.png(5_000, 5_000) + bytes(50_000), lambda: True)
         assert (facts["reason"], facts["retryable"]) == ("out_of_memory", True)
         assert process.ask(task, encode(quarters(), "png"), lambda: True)[0]["format"] == "png"
     finally:
