@@ -54,6 +54,7 @@ def create_app(
         service.live.start()
         yield
         await to_thread.run_sync(service.live.stop)
+        await to_thread.run_sync(service.decoders.close)
 
     # The documentation pages are in `api.web_page`.
     app = FastAPI(

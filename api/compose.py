@@ -9,8 +9,9 @@ from api.embedding_cache import EmbeddingCache
 from api.service import SearchService
 from api.settings import ServeSettings
 from api.swap import IndexSource
+from embedder.decoding import DecodePool
 from embedder.fetch import Fetcher, FetchPolicy
-from embedder.images import ImageLimits
+from embedder.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import ModelRecord
@@ -39,6 +40,14 @@ def build_service(
     load_model = load_model or model_loader(settings, searcher.model)
     # A URL may lead to as many bytes as an upload may have.
     untrusted = replace(FetchPolicy.for_untrusted_urls(settings.allowed_hosts), max_bytes=settings.max_upload_bytes)
+    decoders = DecodePool(
+        settings.cores(settings.replicas),
+        timeout_s=settings.decode_timeout_s,
+        patience_s=settings.decode_timeout_s,
+        # Each holds the place of a search: most are left to other requests.
+        max_waiting=settings.limits().max_searches // 4,
+    )
+    decoders.start()
     return SearchService(
         embedder=load_model(searcher.model),
         searcher=searcher,
@@ -51,8 +60,8 @@ def build_service(
         query_fetcher=Fetcher(untrusted),
         picture_fetcher=Fetcher(FetchPolicy()),
         cache=EmbeddingCache(settings.embedding_cache_bytes),
-        query_limits=ImageLimits(max_bytes=settings.max_upload_bytes),
-        decoders=settings.cores(settings.replicas),
+        query_limits=ImageLimits(max_bytes=settings.max_upload_bytes, max_pixels=settings.max_query_pixels),
+        decoders=decoders,
     )
 
 

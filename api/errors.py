@@ -196,7 +196,10 @@ _BY_REASON: Final = {
     "tls_failed": "url-unreachable",
     "not_an_image": "unusable-image",
     "out_of_memory": "out-of-memory",
+    "decoders_busy": "overloaded",
 }
+_BUSY_S: Final = 2
+"""After so long it makes sense to come again with a picture that takes much to decode."""
 
 
 @contextmanager
@@ -208,9 +211,16 @@ def naming_field(field: str) -> Iterator[None]:
         raise _problem_of(error, field) from error
 
 
+def overloaded(detail: str, **extensions: Any) -> Problem:
+    """The problem of a picture for which no decoder was free in time."""
+    return Problem("overloaded", detail, retry_after_s=_BUSY_S, **extensions)
+
+
 def _problem_of(rejected: Rejected, field: str) -> Problem:
+    if (slug := _slug_of(rejected)) == "overloaded":
+        return overloaded(str(rejected), field=field, reason=rejected.reason)
     return Problem(
-        _slug_of(rejected),
+        slug,
         str(rejected),
         field=field,
         reason=rejected.reason,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
@@ -23,6 +23,7 @@ from api.picture_row import PictureRow
 from api.pictures import Pictures
 from api.query import Part, Query
 from api.service import SearchService
+from embedder.decoding import OWN_TIMEOUT_S, DecodePool
 from embedder.errors import ModelError
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.protocol import Embedder
@@ -66,7 +67,8 @@ class Likeness:
         self.location = location
         self._load_model = load_model
         self._fetcher = fetcher or Fetcher(_FOR_EYES)
-        self._pictures = Pictures(self._fetcher, BoundedSemaphore(4))
+        self._decoders = DecodePool(os.cpu_count() or 1, timeout_s=OWN_TIMEOUT_S)
+        self._pictures = Pictures(self._fetcher, self._decoders)
 
     @classmethod
     def open(
@@ -182,6 +184,7 @@ class Likeness:
                 searcher=self.searcher,
                 query_fetcher=self._fetcher,
                 picture_fetcher=self._fetcher,
+                decoders=self._decoders,
             )
         except ModelError as error:
             raise type(error)(

@@ -37,6 +37,12 @@ def notes() -> Notes:
     return Notes(request_id="") if current is None or current.closed else current
 
 
+def is_awaited() -> bool:
+    """Whether the current request still waits for its answer; outside of any, always."""
+    current = _current.get()
+    return current is None or not current.closed
+
+
 @contextmanager
 def taking_notes(request_id: str) -> Iterator[Notes]:
     """New notes for this task, and for the tasks and threads that it starts, while the block lasts."""

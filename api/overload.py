@@ -91,8 +91,9 @@ class Kept:
 class Bound:
     """Refuses requests beyond `most` at once, and searches as soon as `searching` is full.
 
-    A request that takes too long is answered with a timeout, and its work goes on unheard: a thread cannot be stopped,
-    and the request's place is not free until it ends.
+    A request that takes too long is answered with a timeout, and one whose caller has left is not answered at all. The
+    decoding of its picture ends then; other work goes on unheard, since a thread cannot be stopped, and the request's
+    place is not free until it ends.
     """
 
     def __init__(self, app: ASGIApp, most: int, timeout_s: float, searching: Places) -> None:
@@ -123,6 +124,18 @@ class Bound:
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = late = False
+        body_came = asyncio.Event()
+
+        async def receiving() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body_came.set()
+            return message
+
+        async def leaving() -> None:
+            await body_came.wait()  # until then the messages are the app's
+            while (await receive())["type"] != "http.disconnect":
+                pass
 
         async def sending(message: Message) -> None:
             nonlocal started
@@ -131,18 +144,21 @@ class Bound:
                 await send(message)
 
         async def work() -> None:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receiving, sending)
 
         task = asyncio.create_task(work())
         self._ongoing.add(task)
         task.add_done_callback(self._ongoing.discard)
+        caller = asyncio.create_task(leaving())
         try:
-            await asyncio.wait({task}, timeout=self._timeout_s)
+            await asyncio.wait({task, caller}, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:  # Ray Serve cancels the request of a caller who has left
             late = not task.done()
+            has_left = caller.done()
+            caller.cancel()
         if not late:
             task.result()
-        elif not started:  # otherwise the server closes the connection, since the answer is incomplete
+        elif not started and not has_left:  # otherwise the server closes the connection, since the answer is incomplete
             problem = Problem("timeout", f"no answer within {self._timeout_s:g} s", retry_after_s=1)
             await problem_response(problem)(scope, receive, send)
 

@@ -1,17 +1,17 @@
 """The pictures of the collection's own rows: files as they are, and thumbnails."""
 
-import threading
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from api.errors import Problem
+from api.errors import Problem, overloaded
 from api.lru import LruCache
+from api.notes import is_awaited
 from api.tagged import Tagged
+from embedder.decoding import DecodePool
 from embedder.errors import FetchError, ImageError
 from embedder.fetch import Fetcher
 from embedder.formats import SUPPORTED, picture_format
-from embedder.images import thumbnail
 
 _MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 
@@ -19,23 +19,25 @@ _MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 class Pictures:
     """Reads pictures by their rows, through a fetcher that may read the operator's sources. Thread-safe.
 
-    Thumbnails are cached. `decoding` limits how many pictures are decoded at once.
+    Thumbnails are cached.
     """
 
-    def __init__(self, fetcher: Fetcher, decoding: threading.BoundedSemaphore) -> None:
+    def __init__(self, fetcher: Fetcher, decoders: DecodePool) -> None:
         self._fetcher = fetcher
-        self._decoding = decoding
+        self._decoders = decoders
         self._thumbnails: LruCache[tuple[Any, ...], Tagged] = LruCache(_MOST_CACHED)
 
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
         It is the picture that was embedded: one of another content is not shown. Raises Problem: picture-not-found when
-        the file is gone, else picture-unavailable.
+        the file is gone, overloaded when too many are being decoded, else picture-unavailable.
         """
         try:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
+            if error.reason == "decoders_busy":
+                raise overloaded(str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             raise Problem(
@@ -49,8 +51,9 @@ class Pictures:
     def _original(self, row: Mapping[str, Any]) -> Tagged:
         data = self._embedded(row)
         if row["content_hash"] is None:
-            with self._decoding:
-                thumbnail(data, 1)  # a few bytes may look like a picture's: whether it is one, its decoder says
+            self._decoders.thumbnail(
+                data, 1, wanted=is_awaited
+            )  # a few bytes may look like a picture's: whether it is one, its decoder says
         # A browser is told only these types: whatever else a file may be, it is never shown as a page.
         name = picture_format(data)
         return Tagged.of(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
@@ -61,9 +64,7 @@ class Pictures:
         cached = self._thumbnails.get(key)
         if cached is not None:
             return cached
-        data = self._embedded(row)
-        with self._decoding:
-            small = Tagged.of(thumbnail(data, size), "image/jpeg")
+        small = Tagged.of(self._decoders.thumbnail(self._embedded(row), size, wanted=is_awaited), "image/jpeg")
         self._thumbnails.put(key, small, len(small.data))
         return small
 

@@ -1,7 +1,6 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -15,14 +14,15 @@ from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
 from api.errors import Problem, invalid, naming_field
 from api.nearest import Vector, check_fields, nearest_of_what_answers, vector_of_image
-from api.notes import notes, noting_outcome
+from api.notes import is_awaited, notes, noting_outcome
 from api.pictures import Pictures
 from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
 from api.tagged import Tagged
+from embedder.decoding import OWN_TIMEOUT_S, DecodePool
 from embedder.fetch import Fetcher
-from embedder.images import ImageLimits, decode_image
+from embedder.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.queries import SearchOptions
 from index.search import Searcher
@@ -34,7 +34,7 @@ class SearchService:
     `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `picture_fetcher`
     reads the pictures of the collection's own rows, whose URIs the operator chose and which may be local files.
     With a `source` the service follows CURRENT to other index versions and their models (`live.start()`).
-    `decoders` pictures are decoded at once, since each may take half a gigabyte; None: one for each core.
+    `decoders` decode pictures; None: as many as there are cores, which take their time as for one's own pictures.
 
     Raises OtherModelError when the searcher's vectors come from another model than `embedder`.
     """
@@ -49,13 +49,13 @@ class SearchService:
         query_limits: ImageLimits | None = None,
         cache: EmbeddingCache | None = None,
         source: IndexSource | None = None,
-        decoders: int | None = None,
+        decoders: DecodePool | None = None,
     ) -> None:
         self.cache = cache or EmbeddingCache()
         self.on_batch: list[Callable[[int], None]] = []
         self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
-        self._decoding = threading.BoundedSemaphore(decoders or os.cpu_count() or 1)
-        self._pictures = Pictures(picture_fetcher, self._decoding)
+        self.decoders = decoders or DecodePool(os.cpu_count() or 1, timeout_s=OWN_TIMEOUT_S)
+        self._pictures = Pictures(picture_fetcher, self.decoders)
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()
 
@@ -166,8 +166,8 @@ class SearchService:
         return part.vector
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
-        with watch.stage("decode"), self._decoding, noting_outcome("decode"):
-            return decode_image(data, engine.crop, limits=self._query_limits).pixels
+        with watch.stage("decode"), noting_outcome("decode"):
+            return self.decoders.decode(data, engine.crop, limits=self._query_limits, wanted=is_awaited).pixels
 
 
 def _checked_text(engine: Engine, text: str, at: str) -> str:

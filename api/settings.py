@@ -94,6 +94,14 @@ class ServeSettings(BaseSettings):
     )
     max_k: int = Field(default=RequestLimits.max_k, ge=1, le=MAX_K)
     max_upload_bytes: int = Field(default=RequestLimits.max_upload_bytes, ge=1)
+    max_query_pixels: int = Field(
+        default=50_000_000,
+        ge=1,
+        description="of a picture that is asked about; the collection's own have up to 150 million",
+    )
+    decode_timeout_s: float = Field(
+        default=5, gt=0, description="how long decoding a picture may take, and how long it may wait for its turn"
+    )
     embedding_cache_bytes: int = Field(
         default=32 * 2**20, ge=0, description="for vectors of pictures and texts that were asked for lately"
     )

@@ -1,27 +1,73 @@
-"""Converts every pixel mode of files for resizing, and then to RGB.
+"""Resizes pictures of every pixel mode of files, and converts the result to RGB.
 
-Resizing happens in between, in a mode in which mixing neighbours is right, so that only the small result needs the
-costly part of the conversion.
+Resizing happens in a mode in which mixing neighbours is right, so that only the small result needs the costly part of
+the conversion. A large picture is converted in strips: a whole one would double or triple its memory.
 """
 
 from collections.abc import Callable
+from math import ceil, floor
 
 import numpy as np
 from PIL import Image
 
+_STRIP_PIXELS = 2**21
+_SUPPORT = 3.0  # pixels of the result that the widest of Pillow's filters reaches to each side
 
-def linear(image: Image.Image) -> tuple[Image.Image, Callable[[Image.Image], Image.Image]]:
-    """The picture in a mode that resizes linearly, and a function that turns the resized one into RGB."""
+Convert = Callable[[Image.Image], Image.Image]
+
+
+def resized_rgb(
+    image: Image.Image,
+    size: tuple[int, int],
+    resample: Image.Resampling,
+    *,
+    box: tuple[float, float, float, float],
+) -> Image.Image:
+    """The part `box` of a loaded picture at `size`, as RGB."""
+    convert, to_rgb = _linear(image)
+    if convert is None:
+        return to_rgb(image.resize(size, resample, box=box))
+    if image.width * image.height <= _STRIP_PIXELS:
+        return to_rgb(convert(image).resize(size, resample, box=box))
+    return to_rgb(_resized_in_strips(image, convert, size, resample, box))
+
+
+def _resized_in_strips(
+    image: Image.Image,
+    convert: Convert,
+    size: tuple[int, int],
+    resample: Image.Resampling,
+    box: tuple[float, float, float, float],
+) -> Image.Image:
+    """The same pixels as `convert(image).resize(…)`, which too resizes first the rows, then the columns."""
+    reach = _SUPPORT * max(1.0, (box[3] - box[1]) / size[1]) + 1
+    first, last = max(0, floor(box[1] - reach)), min(image.height, ceil(box[3] + reach))
+    step = max(1, _STRIP_PIXELS // image.width)
+    narrow: Image.Image | None = None
+    for top in range(first, last, step):
+        strip = convert(image.crop((0, top, image.width, min(top + step, last))))
+        strip = strip.resize((size[0], strip.height), resample, box=(box[0], 0, box[2], strip.height))
+        if narrow is None:
+            narrow = Image.new(strip.mode, (size[0], last - first))
+        narrow.paste(strip, (0, top - first))
+    assert narrow is not None
+    return narrow.resize(size, resample, box=(0, box[1] - first, size[0], box[3] - first))
+
+
+def _linear(image: Image.Image) -> tuple[Convert | None, Convert]:
+    """How the picture gets into a mode that resizes linearly (None: it is in one), and the resized one into RGB."""
     if image.mode.startswith("I;16"):
-        return image.convert("I"), lambda small: _to_grey(small, 0, 65535)
+        return lambda part: part.convert("I"), lambda small: _to_grey(small, 0, 65535)
     if image.mode in ("I", "F"):
         low, high = _grey_range(image)
-        return image, lambda small: _to_grey(small, low, high)
+        return None, lambda small: _to_grey(small, low, high)
     if image.has_transparency_data:
-        return _over_white(image), lambda small: small
-    if image.mode in ("1", "L"):
-        return image.convert("L"), lambda small: small.convert("RGB")
-    return image.convert("RGB"), lambda small: small
+        return _over_white, lambda small: small
+    if image.mode == "L":
+        return None, lambda small: small.convert("RGB")
+    if image.mode == "1":
+        return lambda part: part.convert("L"), lambda small: small.convert("RGB")
+    return None if image.mode == "RGB" else (lambda part: part.convert("RGB")), lambda small: small
 
 
 def _over_white(image: Image.Image) -> Image.Image:

@@ -59,6 +59,21 @@ def picture_format(data: bytes) -> str | None:
     return next((name for magic, name in _PICTURES.items() if data.startswith(magic)), None)
 
 
+def webp_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height in the header of a WebP; None for other bytes."""
+    if picture_format(data) != "WEBP":
+        return None
+    match data[12:16]:
+        case b"VP8X":
+            return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+        case b"VP8L":
+            packed = int.from_bytes(data[21:25], "little")
+            return 1 + (packed & 0x3FFF), 1 + (packed >> 14 & 0x3FFF)
+        case b"VP8 ":
+            return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+    return None
+
+
 def describe(data: bytes) -> str:
     """The kind of bytes that are no picture, to end the sentence "this looks like …"."""
     for magic, name in _OTHER_FILES.items():

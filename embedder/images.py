@@ -27,9 +27,11 @@ from PIL import (
     WebPImagePlugin,  # noqa: F401
 )
 
-from embedder.colour import linear
+from embedder.colour import resized_rgb
+from embedder.cost import cost_of, webp_cost
 from embedder.errors import ImageError
-from embedder.formats import SUPPORTED, describe, ends_early, picture_format
+from embedder.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
+from embedder.limits import DEFAULT_LIMITS, ImageLimits
 from embedder.quiet import quiet_pillow
 
 Size = tuple[int, int]
@@ -86,17 +88,6 @@ class CropSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageLimits:
-    """Limits that are checked before decoding. Pillow itself always refuses more than 179 million pixels."""
-
-    max_bytes: int = 64 * 2**20
-    max_pixels: int = 150_000_000
-
-
-DEFAULT_LIMITS = ImageLimits()
-
-
-@dataclass(frozen=True, kw_only=True)
 class DecodedImage:
     """The crop, `(side, side, 3)` RGB, and the file's picture: size as displayed, format such as "jpeg"."""
 
@@ -116,7 +107,7 @@ def decode_image(
     the reference but for rounding (1 grey level).
     """
     with _opened(data, limits) as image:
-        rgb, (width, height) = _render(image, crop.fit, crop.resample, draft=draft)
+        rgb, (width, height) = _render(image, data, limits, crop.fit, crop.resample, draft=draft)
         name = (image.format or "").lower()
         return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
 
@@ -131,7 +122,7 @@ def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMIT
         return (max(1, round(width * scale)), max(1, round(height * scale))), (0.0, 0.0, width, height)
 
     with _opened(data, limits) as image:
-        rgb, _ = _render(image, fit, Image.Resampling.BICUBIC, draft=True)
+        rgb, _ = _render(image, data, limits, fit, Image.Resampling.BICUBIC, draft=True)
         target = io.BytesIO()
         # The encoder copies comments from the image it is given; one made from the pixels has none.
         Image.fromarray(np.asarray(rgb)).save(target, "JPEG", quality=85)
@@ -141,22 +132,13 @@ def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMIT
 @contextmanager
 def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
     """The opened picture, its header within the limits; errors inside the block become `ImageError`."""
-    if not data:
-        raise ImageError("empty", "the file is empty (0 bytes); copy or fetch it again")
-    if len(data) > limits.max_bytes:
-        raise ImageError(
-            "too_many_bytes",
-            f"the file has {len(data):,} bytes, the limit is {limits.max_bytes:,}; shrink it or raise max_bytes",
-        )
+    limits.check_bytes(data)
     try:
+        if (size := webp_size(data)) is not None:
+            limits.check_pixels(*size, 3, len(data))
+            limits.check_cost(webp_cost(*size))
         with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
-            width, height = image.size
-            if width * height > limits.max_pixels:
-                raise ImageError(
-                    "too_many_pixels",
-                    f"the picture has {width} × {height} = {width * height:,} pixels, "
-                    f"the limit is {limits.max_pixels:,}; shrink it or raise max_pixels",
-                )
+            limits.check_pixels(*image.size, 1 / 8 if image.mode == "1" else len(image.getbands()), len(data))
             yield image
     except ImageError:
         raise
@@ -189,6 +171,8 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
 
 def _render(
     image: Image.Image,
+    data: bytes,
+    limits: ImageLimits,
     fit: Callable[[int, int], tuple[Size, Box]],
     resample: Image.Resampling,
     *,
@@ -200,6 +184,7 @@ def _render(
     """
     width, height = image.size
     scale = _draft(image, *fit(width, height)) if draft else 1
+    limits.check_cost(cost_of(image, data, width * height))
     image.load()
     orientation = _orientation(image)  # known for certain only now: PNG may keep it behind the pixels
     if orientation >= 5:
@@ -212,8 +197,7 @@ def _render(
     if orientation >= 5:
         size, box = (size[1], size[0]), (box[1], box[0], box[3], box[2])
     box = (box[0] / scale, box[1] / scale, box[2] / scale, box[3] / scale)
-    resizable, to_rgb = linear(image)
-    rgb = to_rgb(resizable.resize(size, resample, box=box))
+    rgb = resized_rgb(image, size, resample, box=box)
     return (rgb.transpose(_UPRIGHT[orientation]) if orientation > 1 else rgb), (width, height)
 
 

@@ -15,15 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.actor import EmbedImages
+from embedder.decoding import OWN_TIMEOUT_S, DecodePool
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher, FetchPolicy
-from embedder.images import CropSpec, decode_image
+from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.clouds import without_secrets
 from index.collection import Collection
 from jobs.errors import OtherModelError
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
+_MOST_DECODERS = 2  # of a task, which reserves one CPU; more threads than that wait for the network
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
 
@@ -71,10 +73,10 @@ _OUTCOME_TYPES: dict[str, pa.DataType] = {
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), facts about the file, and reasons."""
-    fetcher = _fetcher()
+    fetcher, decoders = _fetcher(), _decoders(min(settings.threads, _MOST_DECODERS))
     listed_sizes = table["size"].to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
-        outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, settings), table["uri"].to_pylist()))
+        outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, decoders, settings), table["uri"].to_pylist()))
     for name, type_ in _OUTCOME_TYPES.items():
         table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
     # Facts from the listing stay; a list of URLs has no sizes.
@@ -90,7 +92,13 @@ def _fetcher() -> Fetcher:
     return Fetcher(FetchPolicy())
 
 
-def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Outcome:
+@cache
+def _decoders(count: int) -> DecodePool:
+    """One per worker process, kept between batches."""
+    return DecodePool(count, timeout_s=OWN_TIMEOUT_S)
+
+
+def _outcome(uri: str | None, fetcher: Fetcher, decoders: DecodePool, settings: DecodeSettings) -> _Outcome:
     started = time.perf_counter()
     fetched: float | None = None
     digest = None
@@ -101,7 +109,7 @@ def _outcome(uri: str | None, fetcher: Fetcher, settings: DecodeSettings) -> _Ou
         data = fetcher.fetch(uri)
         fetched = time.perf_counter()
         digest, size = hashlib.sha256(data).hexdigest(), len(data)
-        image = decode_image(data, settings.crop, draft=settings.draft)
+        image = decoders.decode(data, settings.crop, draft=settings.draft)
     except Rejected as error:
         ended = time.perf_counter()
         return _Outcome(

@@ -1,8 +1,6 @@
 """SearchService: what it answers, what it refuses, and who fetches what."""
 
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
-from embedder.images import decode_image
 from index.rows import FIXED
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
@@ -194,22 +191,8 @@ def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
     make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
     settings = ServeSettings(collection=str(tmp_path / "c"), replicas=replicas)
     service = build_service(settings, load_model=lambda _: FakeEmbedder())
-    decoding: list[int] = []
-    seen: list[int] = []
-    together = threading.Barrier(at_once)
-
-    def decode(*args: Any, **options: Any) -> Any:
-        decoding.append(1)
-        together.wait(10)
-        seen.append(len(decoding))
-        time.sleep(0.02)
-        decoding.pop()
-        return decode_image(*args, **options)
-
-    monkeypatch.setattr("api.service.decode_image", decode)
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda n: service.search_by_bytes(png((n, n, n)), 1), range(6)))
-    assert max(seen) == at_once
+    with closing(service.decoders):
+        assert len(service.decoders.processes) == at_once
 
 
 def test_rows_know_nothing_of_vectors(service: SearchService) -> None:

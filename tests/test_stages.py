@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
 
+from benchmarks import hostile_pictures as hostile
+from embedder.decoding import DecodePool
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
@@ -173,3 +176,25 @@ def summary(path: str) -> BlockSummary:
     names = ("started_at", "ended_at", "fetch_seconds", "decode_seconds", "model_seconds", "write_seconds")
     times: dict[str, Any] = dict.fromkeys(names, 0.0)
     return BlockSummary(path=path, actor="here", rows=1, size=1, embedded=1, rejected=0, **times)
+
+
+def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
+    pictures = {
+        "scans.jpg": (hostile.progressive_jpeg(800, 800, 300), "too_many_scans"),
+        "endless.jpg": (endless, "decode_timeout"),
+        "empty.gif": (hostile.gif(12_200, 12_200), "decompression_bomb"),
+        "flat.webp": (hostile.webp(12_200, 12_200), "decompression_bomb"),
+        "flat.png": (hostile.png(12_200, 12_200, bits=1, colour=0), "decompression_bomb"),
+        "good.png": (png((1, 2, 3)), None),
+    }
+    for name, (data, _) in pictures.items():
+        (tmp_path / name).write_bytes(data)
+    with closing(DecodePool(2, timeout_s=1)) as decoders:
+        monkeypatch.setattr("jobs.stages._decoders", lambda _: decoders)
+        table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)
+    assert table["error_reason"].to_pylist() == [reason for _, reason in pictures.values()]
+    assert table["retryable"].to_pylist() == [False] * 5 + [None]
+    assert table["pixels"].null_count == 5

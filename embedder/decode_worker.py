@@ -1,0 +1,68 @@
+"""A process that decodes pictures, so that a picture can cost no more than this process.
+
+`embedder.decode_process` starts it. It reads a task and a picture's file from its socket, and answers with facts and
+bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process. It ends when
+the socket is closed; and the kernel ends it when a picture takes too long, even if nobody is left to watch.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from PIL import AvifImagePlugin, Image
+
+from embedder.errors import ImageError
+from embedder.images import CropSpec, decode_image, thumbnail
+from embedder.limits import ImageLimits
+
+Answer = tuple[dict[str, Any], bytes]
+
+
+def run(descriptor: int, memory: int, niceness: int) -> None:
+    """Answer until the socket is closed. `memory` is what the process may take besides what it has now, in bytes."""
+    if sys.platform == "linux":  # macOS knows the limit, and does not enforce it
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(niceness)
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each with memory of its own
+    with Connection(descriptor) as caller:
+        try:
+            while True:
+                task, data = json.loads(caller.recv_bytes()), caller.recv_bytes()
+                with _at_most(task["cpu_s"], task["wall_s"]):
+                    facts, payload = _answer(task, data)
+                del data
+                caller.send_bytes(json.dumps(facts).encode())
+                caller.send_bytes(payload)
+        except (EOFError, OSError):
+            return
+
+
+@contextmanager
+def _at_most(cpu_s: float, wall_s: float) -> Iterator[None]:
+    """Dies of SIGPROF or SIGALRM when the block takes longer, in C code too: neither has a handler. 0: no limit."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_REAL, wall_s)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _answer(task: dict[str, Any], data: bytes) -> Answer:
+    limits = ImageLimits(**task["limits"])
+    try:
+        if "side" in task:
+            return {}, thumbnail(data, task["side"], limits=limits)
+        crop = CropSpec(**{**task["crop"], "resample": Image.Resampling(task["crop"]["resample"])})
+        image = decode_image(data, crop, limits=limits, draft=task["draft"])
+        return {"width": image.width, "height": image.height, "format": image.format}, image.pixels.tobytes()
+    except ImageError as error:
+        return {"reason": error.reason, "message": error.message, "retryable": error.retryable}, b""

@@ -1,0 +1,208 @@
+"""Decodes pictures in processes that are killed at a deadline and limited in memory.
+
+A picture of a few hundred bytes can take gigabytes and hours, and a thread that decodes it cannot be stopped. Usual
+pictures go to one of several processes. One whose header says that it takes much, or that takes much anyway, goes
+to the only process for heavy ones: whatever strangers send, usual pictures find a process, and there is a bound to the
+memory of them all. A process that dies costs one picture, and is replaced.
+
+The pools of kept libraries (pebble, deadpool, loky) start their processes by multiprocessing, which runs the caller's
+main module again in each, so that a notebook or script without a `__main__` guard fails; and they take two to three
+times as long for a task. This one has no threads, which could outlive their owner.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from signal import SIGPROF
+from time import monotonic
+from typing import Final
+
+import numpy as np
+
+from embedder.decode_process import AbandonedError, Answer, DecodeProcess, DiedError, Task
+from embedder.errors import ImageError
+from embedder.images import CropSpec, DecodedImage
+from embedder.limits import DEFAULT_LIMITS, ImageLimits
+
+OWN_TIMEOUT_S: Final = 60.0
+"""For one's own pictures, which may be the largest that there are."""
+
+# What the header of a usual picture says at most. A JPEG of 20 megapixels is one.
+_USUAL_MEMORY: Final = 64 * 2**20
+_USUAL_SECONDS: Final = 0.2
+# An estimate may be too low. In CPU time: a busy machine makes no picture heavy.
+_USUAL_CPU_S: Final = 1.0
+_HEAVY_REASONS: Final = frozenset({"too_much_memory", "too_slow", "out_of_memory"})
+# Address space for the file itself, and for what an estimate leaves out.
+_SLACK: Final = 256 * 2**20
+_HEAVY_NICENESS: Final = 10
+_LOOK_S: Final = 0.1
+
+Wanted = Callable[[], bool]
+
+
+def _always() -> bool:
+    return True
+
+
+class DecodePool:
+    """`workers` processes for usual pictures and one for heavy ones, started when first needed. Thread-safe; blocks.
+
+    A picture may take `timeout_s`, and waits at most `patience_s` for a process, behind at most `max_waiting` other
+    heavy ones; None: no limit. The processes end with `close`, with the pool, and with the process that has it, however
+    that ends.
+    """
+
+    def __init__(
+        self, workers: int, *, timeout_s: float, patience_s: float | None = None, max_waiting: int | None = None
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._alive: set[DecodeProcess] = set()
+        memory = DEFAULT_LIMITS.max_memory + _SLACK
+        self._usual = _Lane(workers, partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0), self._alive, None)
+        self._heavy = _Lane(1, partial(DecodeProcess, memory, _HEAVY_NICENESS), self._alive, max_waiting)
+        weakref.finalize(self, _kill_all, self._alive)
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes that there are now."""
+        return [process.pid for process in self._alive]
+
+    def start(self) -> None:
+        """Start the processes for usual pictures, so that the first picture need not wait for one. Returns at once."""
+        self._usual.start()
+
+    def close(self) -> None:
+        """Kill the processes: what they are at fails. A pool that is used again starts others."""
+        _kill_all(self._alive)
+
+    def decode(
+        self,
+        data: bytes,
+        crop: CropSpec,
+        *,
+        limits: ImageLimits = DEFAULT_LIMITS,
+        draft: bool = True,
+        wanted: Wanted = _always,
+    ) -> DecodedImage:
+        """`embedder.images.decode_image`, given up once `wanted` does not hold. Raises `ImageError`.
+
+        Further reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
+        """
+        facts, pixels = self._answer({"crop": asdict(crop), "draft": draft}, data, limits, wanted)
+        shaped = np.frombuffer(pixels, np.uint8).reshape(crop.side, crop.side, 3)
+        return DecodedImage(pixels=shaped, width=facts["width"], height=facts["height"], format=facts["format"])
+
+    def thumbnail(
+        self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, wanted: Wanted = _always
+    ) -> bytes:
+        """`embedder.images.thumbnail`; raises as `decode`."""
+        return self._answer({"side": max_side}, data, limits, wanted)[1]
+
+    def _answer(self, task: Task, data: bytes, limits: ImageLimits, wanted: Wanted) -> Answer:
+        limits.check_bytes(data)
+        patience_ends = float("inf") if self._patience_s is None else monotonic() + self._patience_s
+        try:
+            facts, payload = self._as_usual(task, data, limits, wanted, patience_ends)
+            if facts.get("reason") in _HEAVY_REASONS:
+                with self._heavy.process(wanted, patience_ends) as process:
+                    asked = {**task, "limits": asdict(limits), "cpu_s": 0, "wall_s": self._timeout_s}
+                    facts, payload = process.ask(asked, data, wanted)
+        except DiedError as died:
+            raise died.rejection(self._timeout_s) from None
+        except AbandonedError:
+            raise ImageError("decode_abandoned", "nobody waits for this picture any more", retryable=True) from None
+        if "reason" in facts:
+            raise ImageError(facts["reason"], facts["message"], retryable=facts["retryable"])
+        return facts, payload
+
+    def _as_usual(self, task: Task, data: bytes, limits: ImageLimits, wanted: Wanted, patience_ends: float) -> Answer:
+        """What a process for usual pictures says, which refuses heavy ones."""
+        low = replace(
+            limits,
+            max_memory=min(limits.max_memory, _USUAL_MEMORY),
+            max_seconds=min(limits.max_seconds, _USUAL_SECONDS),
+        )
+        asked = {**task, "limits": asdict(low), "cpu_s": _USUAL_CPU_S, "wall_s": self._timeout_s}
+        try:
+            with self._usual.process(wanted, patience_ends) as process:
+                return process.ask(asked, data, wanted)
+        except DiedError as died:
+            if died.signal != SIGPROF:
+                raise
+            return {"reason": "too_slow"}, b""
+
+
+class _Lane:
+    """Up to `count` processes, and those who wait for one, at most `max_waiting`. Thread-safe."""
+
+    def __init__(
+        self, count: int, make: Callable[[], DecodeProcess], alive: set[DecodeProcess], max_waiting: int | None
+    ) -> None:
+        self._count = count
+        self._make = make
+        self._alive = alive
+        self._idle: list[DecodeProcess] = []
+        self._free = threading.Semaphore(count)
+        self._room = None if max_waiting is None else threading.Semaphore(count + max_waiting)
+
+    def start(self) -> None:
+        while len(self._idle) < self._count:
+            self._idle.append(self._started())
+
+    @contextmanager
+    def process(self, wanted: Wanted, patience_ends: float) -> Iterator[DecodeProcess]:
+        """A process, for as long as the block lasts; if that raises, the process is replaced."""
+        with self._turn(wanted, patience_ends):
+            process = self._idle.pop() if self._idle else self._started()
+            if not process.is_alive:  # killed between two pictures, which is not the next one's fault
+                process = self._replacement(process)
+            try:
+                yield process
+            except BaseException:
+                process = self._replacement(process)
+                raise
+            finally:
+                self._idle.append(process)
+
+    @contextmanager
+    def _turn(self, wanted: Wanted, patience_ends: float) -> Iterator[None]:
+        if self._room is not None and not self._room.acquire(blocking=False):
+            raise _busy()
+        try:
+            while not self._free.acquire(timeout=_LOOK_S):
+                if not wanted():
+                    raise AbandonedError
+                if monotonic() > patience_ends:
+                    raise _busy()
+            try:
+                yield
+            finally:
+                self._free.release()
+        finally:
+            if self._room is not None:
+                self._room.release()
+
+    def _started(self) -> DecodeProcess:
+        process = self._make()
+        self._alive.add(process)
+        return process
+
+    def _replacement(self, process: DecodeProcess) -> DecodeProcess:
+        process.kill()
+        self._alive.discard(process)
+        return self._started()
+
+
+def _busy() -> ImageError:
+    return ImageError("decoders_busy", "too many pictures are being decoded: come back soon", retryable=True)
+
+
+def _kill_all(alive: set[DecodeProcess]) -> None:
+    for process in list(alive):
+        process.kill()
+        alive.discard(process)
