@@ -30,6 +30,7 @@ from PIL import (
 from embedder.colour import linear
 from embedder.errors import ImageError
 from embedder.formats import SUPPORTED, describe, ends_early, picture_format
+from embedder.png_texts import without_texts
 from embedder.quiet import quiet_pillow
 
 Size = tuple[int, int]
@@ -149,7 +150,7 @@ def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
             f"the file has {len(data):,} bytes, the limit is {limits.max_bytes:,}; shrink it or raise max_bytes",
         )
     try:
-        with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
+        with quiet_pillow, Image.open(io.BytesIO(without_texts(data)), formats=SUPPORTED) as image:
             width, height = image.size
             if width * height > limits.max_pixels:
                 raise ImageError(
