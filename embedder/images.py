@@ -21,7 +21,7 @@ from PIL import (
     GifImagePlugin,  # noqa: F401
     Image,
     JpegImagePlugin,  # noqa: F401
-    PngImagePlugin,  # noqa: F401
+    PngImagePlugin,
     TiffImagePlugin,  # noqa: F401
     UnidentifiedImageError,
     WebPImagePlugin,  # noqa: F401
@@ -33,6 +33,9 @@ from embedder.errors import ImageError
 from embedder.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.limits import DEFAULT_LIMITS, ImageLimits
 from embedder.quiet import quiet_pillow
+
+# By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 Size = tuple[int, int]
 Box = tuple[float, float, float, float]

@@ -99,7 +99,7 @@ def upright(picture: Picture) -> Image.Image:
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data)))
     if image.mode == "I;16":  # clipped by the reference
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
-    return Image.fromarray(convert_to_rgb(image, return_numpy=True))
+    return Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))
 
 
 @pytest.fixture(scope="module")

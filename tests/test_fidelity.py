@@ -82,6 +82,7 @@ def embedder() -> ClipEmbedder:
 def lowest_cosine(embedder: ClipEmbedder, pictures: Iterator[bytes], *, draft: bool = True) -> float:
     """The lowest cosine of embeddings with those of the same pictures by the stock processor."""
     crop = embedder.crop
+    assert crop.shortest_edge is not None
     stock = CLIPImageProcessorPil(
         size={"shortest_edge": crop.shortest_edge},
         crop_size={"height": crop.side, "width": crop.side},
