@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from index.conditional import update_file
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, OvertakenError
 from index.live import LiveRows
 from index.records import Current, ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
-from index.row_files import at_once
+from index.row_files import TOKEN, at_once, describe
 from index.rows import EMBEDDING, check_rows, conform
 from index.storage import Storage
 
@@ -151,18 +152,18 @@ class Collection:
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
-        """Write rows as `runs/<run_id>/rows/<name>.parquet`, atomically, replacing a file of that name.
+        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`, atomically. The token is of the content, so that a
+        file replaces none but its equal, and can be checked before a manifest names it.
 
         Missing fixed columns become null. CollectionError when a column is twice there or of another type,
         an id is null or the embedding has no fixed length.
         """
-        path = f"runs/{run_id}/rows/{name.removesuffix('.parquet')}.parquet"
-        return self._write_table(path, check_rows(table))
+        return self._write_table(f"runs/{run_id}/rows/{name}", check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
         table = conform(pa.table({"image_id": image_ids}), _IDS)
-        return self._write_table(f"runs/{run_id}/deletes-{secrets.token_hex(4)}.parquet", table)
+        return self._write_table(f"runs/{run_id}/deletes", table)
 
     def row_files(self, run_id: str) -> list[str]:
         """Paths of all row files of a run, finished or not, by name."""
@@ -170,9 +171,8 @@ class Collection:
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
-        """The manifest's entry for an existing row file."""
-        with self.storage.open_input(path) as file:
-            return RowFile(path=path, rows=pq.read_metadata(file).num_rows, size=file.size())
+        """The manifest's entry for an existing row file, all of which is read. DamagedRunError when it was altered."""
+        return describe(self.storage, path)
 
     def commit_run(self, manifest: RunManifest) -> None:
         """Make a run's rows live. DamagedRunError when a file that it names is missing or has changed."""
@@ -308,7 +308,7 @@ class Collection:
         except ValueError as error:
             raise DamagedRunError(f"{path} is damaged ({error}): restore it, or remove its run", path) from error
 
-    def _write_table(self, path: str, table: pa.Table) -> RowFile:
+    def _write_table(self, name: str, table: pa.Table) -> RowFile:
         sink = pa.BufferOutputStream()
         split = [f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False
         pq.write_table(
@@ -322,8 +322,10 @@ class Collection:
             use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
         )
         data = sink.getvalue().to_pybytes()
+        digest = hashlib.sha256(data).hexdigest()
+        path = f"{name}.{digest[:TOKEN]}.parquet"
         self.storage.write_atomic(path, data)
-        return RowFile(path=path, rows=table.num_rows, size=len(data))
+        return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
 
 
 def _version_named(content: bytes) -> str | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from index.errors import CollectionError, ModelMismatchError
 from index.records import ModelRecord, RowFile, RunManifest
-from index.row_files import at_once, fetch, open_rows, read_ids, read_schema
+from index.row_files import at_once, damage, fetch, open_rows, read_ids, read_schema
 from index.rows import EMBEDDING, conform, in_memory, metadata_columns, newest, row_schema, unify
 from index.storage import Storage, place
 
@@ -71,6 +71,9 @@ class LiveRows:
             files += [(file, run) for file in run.files]
         read = at_once(partial(read_ids, storage), [file for file, _ in files])
         schemas = _one_of_equals([schema for _, schema in read])
+        for (file, maker), schema in zip(files, schemas, strict=True):
+            if maker and (dim := schema.field(EMBEDDING).type.list_size) != maker.model.dim:
+                raise damage(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
         live = [
             _Part(file, schema, place(run.source), run.model).only(positions)
             for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
@@ -189,7 +192,8 @@ class LiveRows:
         return in_memory(pa.schema([schema.field(name) for name in columns]))
 
     def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:
-        with open_rows(self._storage, part.file) as file:
+        data = fetch(self._storage, part.file) if EMBEDDING in schema.names else None
+        with open_rows(self._storage, part.file, data) as file:
             names = [name for name in schema.names if name in file.schema_arrow.names]
             # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
             table = conform(file.read(columns=[*names, "image_id"]).select(names), schema)

@@ -63,6 +63,7 @@ class RowFile(Record):
     path: str
     rows: int
     size: int
+    sha256: str
 
 
 class RunStart(Record):

@@ -49,6 +49,17 @@ def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:
     return pa.schema(fixed + [field for field in metadata if field.name not in _COLUMNS])
 
 
+def schema_problem(schema: pa.Schema) -> str | None:
+    """What is wrong with the schema of a row file: a fixed column that is missing or of another type. None: nothing."""
+    for name, kind in _COLUMNS.items():
+        found = schema.field(name).type if name in schema.names else None
+        if name == EMBEDDING and found and pa.types.is_fixed_size_list(found):
+            kind = embedding_type(found.list_size)
+        if found != kind:
+            return f"column {name!r} is {found or 'missing'}"
+    return None
+
+
 def in_memory(schema: pa.Schema) -> pa.Schema:
     """The columns of a file as they are held: texts as `TEXT`."""
     return pa.schema([field.with_type(TEXT) if field.type == pa.string() else field for field in schema])

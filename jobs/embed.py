@@ -14,7 +14,6 @@ import ray.data
 from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.records import RowFile
 from jobs.cluster import DECODE_MEMORY, Pool
 from jobs.cluster_join import lacking
 from jobs.commit import Written
@@ -53,7 +52,7 @@ def write(
         }
         for block in _blocks(plan.todo, crop, actor, options, pool):
             if block_of(block.path) not in files:  # Ray may report a retried block twice
-                files[block_of(block.path)] = RowFile(path=block.path, rows=block.rows, size=block.size)
+                files[block_of(block.path)] = block.file
                 report.add(block)
             progress.advance(report)
             collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end

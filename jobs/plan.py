@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection, Snapshot
-from index.errors import UnreachableError
+from index.errors import DamagedRunError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
 from index.row_files import at_once
@@ -141,9 +141,7 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
     def read(path: str) -> RowFile | None:
         try:
             return collection.row_file(path)
-        except UnreachableError:  # it would be embedded again
-            raise
-        except (pa.ArrowInvalid, OSError):
+        except DamagedRunError:
             return None  # no file of ours is ever half written under its name: its disk is bad
 
     # A block that was tried again may have been written by both tries.

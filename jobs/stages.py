@@ -3,7 +3,6 @@
 import hashlib
 import os
 import platform
-import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.clouds import without_secrets
 from index.collection import Collection
+from index.records import RowFile
 from jobs.errors import OtherModelError
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
@@ -142,6 +142,7 @@ class BlockSummary:
     actor: str
     rows: int
     size: int
+    sha256: str
     embedded: int
     rejected: int
     started_at: float
@@ -154,6 +155,11 @@ class BlockSummary:
     @classmethod
     def of(cls, row: dict[str, Any]) -> "BlockSummary":
         return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+    @property
+    def file(self) -> RowFile:
+        """The manifest's entry for its file."""
+        return RowFile(path=self.path, rows=self.rows, size=self.size, sha256=self.sha256)
 
 
 class CollectionAt:
@@ -209,6 +215,7 @@ class EmbedBlock:
             actor=self._name,
             rows=file.rows,
             size=file.size,
+            sha256=file.sha256,
             embedded=rows.num_rows - rejected,
             rejected=rejected,
             started_at=started_at,
@@ -221,10 +228,10 @@ class EmbedBlock:
 
 
 def block_name(attempt: int, image_ids: list[str]) -> str:
-    """The name of a file of these rows: the block's, by which later attempts sort later, a dot, and a token.
+    """The block's name in those of its files, by which later attempts sort later. `write_rows` adds a token.
 
-    The token is random for each file: an actor that seems dead may write the block long after Ray has had it embedded
-    again, perhaps on another device, and must not replace the file that counts.
+    An actor that seems dead may write the block long after Ray has had it embedded again, perhaps on another device:
+    the token prevents its file from replacing the one that counts.
     """
     digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
-    return f"{attempt:04}-{digest[:20]}.{secrets.token_hex(4)}"
+    return f"{attempt:04}-{digest[:20]}"

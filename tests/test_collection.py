@@ -72,7 +72,7 @@ def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     file = collection.write_rows(start.run_id, "one", rows(["a"]))
     assert collection.runs() == []
     assert collection.snapshot().unfinished == [start]
-    assert collection.row_files(start.run_id) == [f"runs/{start.run_id}/rows/one.parquet"]
+    assert collection.row_files(start.run_id) == [f"runs/{start.run_id}/rows/one.{file.sha256[:16]}.parquet"]
     assert collection.row_file(file.path) == file
     written = LiveRows.of_files(collection.storage, [file])
     assert written.read(["image_id"]).to_pylist() == [{"image_id": "a"}]

@@ -95,7 +95,7 @@ def test_whoever_writes_a_block_late_replaces_nothing(
     frozen[0](table)
     commit(collection, [written], 0.0)
     frozen[0](table)
-    assert len(collection.row_files(written.run.run_id)) == 4
+    assert len(collection.row_files(written.run.run_id)) == 2
     pixels = decode_image((tmp_path / "a.png").read_bytes(), FAKE.crop).pixels
     assert collection.live_rows(["embedding"])["embedding"].to_pylist() == FAKE.embed_images(pixels[None]).tolist()
 
@@ -175,7 +175,7 @@ class Silent:
 def summary(path: str) -> BlockSummary:
     names = ("started_at", "ended_at", "fetch_seconds", "decode_seconds", "model_seconds", "write_seconds")
     times: dict[str, Any] = dict.fromkeys(names, 0.0)
-    return BlockSummary(path=path, actor="here", rows=1, size=1, embedded=1, rejected=0, **times)
+    return BlockSummary(path=path, actor="here", rows=1, size=1, sha256="0" * 64, embedded=1, rejected=0, **times)
 
 
 def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection
-from index.records import RowFile, RunManifest
+from index.records import RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
 from jobs.options import DEMO_MODEL
@@ -63,7 +63,7 @@ def embed_here(
             **run.model_dump(exclude={"model"}),
             model=model,
             finished_at=datetime.now(UTC),
-            files=[RowFile(path=block.path, rows=block.rows, size=block.size)],
+            files=[block.file],
             deletes=collection.write_deletes(run.run_id, deletes) if deletes else None,
             counts=counts,
         )
