@@ -25,7 +25,7 @@ from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.files import require_place
-from jobs.listing import IMAGE_EXTENSIONS, LISTING
+from jobs.listing import IMAGE_EXTENSIONS, LISTING, UNREADABLE, refused_mask
 from jobs.plan import Plan
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from jobs.reembed_model import crop_of, known_models, wanted_model
@@ -149,7 +149,11 @@ def bring_up_to_date(
 ) -> ReembedReport:
     """`reembed`, once the source is listed and the model is known."""
     collection = snapshot.collection
-    source, delete = _address(settings.source), settings.missing == "delete"
+    unreadable = listing.filter(refused_mask(listing, UNREADABLE))
+    if unreadable.num_rows:
+        console.print(f"[yellow]{escape(_unreadable_warning(settings, unreadable))}", soft_wrap=True)
+    # The images in what cannot be read now are not gone.
+    source, delete = _address(settings.source), settings.missing == "delete" and not unreadable.num_rows
     with clock("compare"), console.status("comparing"):
         change = compare(listing, snapshot, source, model, delete=delete, verify_hash=settings.verify_hash)
         clock.counts = change.counts
@@ -157,7 +161,7 @@ def bring_up_to_date(
         change.require_few_replaced(without_secrets(settings.source), settings.max_missing)
     for replaced in change.replaced:
         console.print(f"[yellow]{escape(replaced.warning)}")
-    if change.kept:
+    if change.kept and not unreadable.num_rows:
         console.print(f"[yellow]{escape(_kept_warning(settings, change))}", soft_wrap=True, highlight=False)
     if settings.dry_run:
         return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
@@ -174,6 +178,15 @@ def bring_up_to_date(
         with clock("index"), console.status("bringing the index up to date"):
             outcome = bring_index_up_to_date(collection, every, settings.index, settings.address, console)
     return _report(settings, model, change, written, runs, outcome, clock)
+
+
+def _unreadable_warning(settings: ReembedSettings, unreadable: pa.Table) -> str:
+    """What is said of tars, lists and folders that cannot be read beside others that can."""
+    first = unreadable["error_message"][0].as_py()
+    return (
+        f"parts of {without_secrets(settings.source)} cannot be read, {unreadable.num_rows:,} in all, so their images "
+        f"are left as they are, and nothing is deleted: {first}. `likeness rejects` lists them"
+    )
 
 
 def _kept_warning(settings: ReembedSettings, change: Change) -> str:
