@@ -108,7 +108,7 @@ def column_of(values: list[Any]) -> Column:
     try:
         column: Column = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError):
-        column = pa.array([None if v is None else text(v) if isinstance(v, str) else json.dumps(v) for v in values])
+        column = pa.array([None if v is None else text(v) if isinstance(v, str) else _as_json(v) for v in values])
     return column
 
 
@@ -140,11 +140,15 @@ def _plain(values: Column) -> Column:
     if pa.types.is_null(type_) or pa.types.is_string(type_) or pa.types.is_string_view(type_):
         return values.cast(TEXT)
     if pa.types.is_nested(type_):
-        texts = [None if v is None else json.dumps(v, default=str, ensure_ascii=False) for v in values.to_pylist()]
+        texts = [None if v is None else _as_json(v) for v in values.to_pylist()]
         return pa.array(texts, TEXT)
     if isinstance(type_, pa.BaseExtensionType) or pa.types.is_binary(type_):  # a CSV's text that is not UTF-8
         return as_text(values)
     return values
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def as_text(values: Column) -> Column:
