@@ -15,6 +15,7 @@ from index.clouds import without_secrets
 from index.errors import CollectionError
 from index.storage import Storage
 from jobs.errors import EmptySourceError, SourceError
+from jobs.listing import text
 
 T = TypeVar("T")
 _Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # key, size, time, ETag
@@ -37,6 +38,8 @@ class SourceFile:
     modified: dt.datetime | None
     etag: str | None = None
     """Of an object; another one whenever it was written anew, mostly a hash of its content."""
+    problem: str | None = None
+    """Why a folder cannot be listed, for which this stands then."""
 
 
 def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
@@ -75,11 +78,6 @@ def hidden(name: str) -> bool:
     return any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
-def text(name: str) -> str:
-    """A file's name as UTF-8 can write it: bytes of it that are no text become escapes."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
 def _open(location: str) -> Storage:
     if not location:
         raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
@@ -108,12 +106,13 @@ def _local_files(storage: Storage) -> Iterator[SourceFile]:
     """pyarrow's own listing leaves out links that lead nowhere and stops at names that are not UTF-8."""
     root = storage.root
     if Path(root).is_dir():
-        paths: Iterator[tuple[str, os.stat_result | None]] = _walk(root)
+        paths: Iterator[tuple[str, os.stat_result | OSError | None]] = _walk(root)
         prefix = len(root.rstrip("/")) + 1
     else:
         paths = iter([(root, Path(root).stat())])
         prefix = root.rindex("/") + 1
-    for path, status in paths:
+    for path, found in paths:
+        status = found if isinstance(found, os.stat_result) else None
         yield SourceFile(
             filesystem=storage.filesystem,
             path=path,
@@ -121,23 +120,33 @@ def _local_files(storage: Storage) -> Iterator[SourceFile]:
             uri=_local_uri(path),
             size=status.st_size if status else None,
             modified=dt.datetime.fromtimestamp(status.st_mtime, dt.UTC) if status else None,
+            problem=f"cannot list {text(path)}: {found.strerror}" if isinstance(found, OSError) else None,
         )
 
 
-def _walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Every file below a folder. Links are followed, but for one back to a folder that it lies in."""
-    status = Path(folder).stat()
-    here = (status.st_dev, status.st_ino)
-    if here in above:
+def _walk(
+    folder: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, os.stat_result | OSError | None]]:
+    """Every file below a folder, and each folder below it that cannot be listed. Links are followed, but for one back
+    to a folder that it lies in.
+    """
+    try:
+        status = Path(folder).stat()
+        entries = os.scandir(folder)
+    except OSError as error:
+        if not above:
+            raise
+        yield folder, error
         return
-    with os.scandir(folder) as entries:
-        for entry in entries:
+    here = (status.st_dev, status.st_ino)
+    with entries:
+        for entry in entries if here not in above else ():
             if entry.name.startswith("."):
                 continue
             try:
                 found = entry.stat()
-            except OSError:
-                yield entry.path, None
+            except OSError as error:
+                yield entry.path, error if entry.is_dir(follow_symlinks=False) else None
                 continue
             if stat.S_ISDIR(found.st_mode):
                 yield from _walk(entry.path, above | {here})

@@ -38,7 +38,8 @@ STATE_COLUMNS = (
 class Plan:
     """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
 
-    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids to record as gone with the run.
+    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids to record as gone with the run. `refused`
+    counts the rows that were written as the rejects that the listing says they are.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Plan:
     run: RunStart | None
     files: list[RowFile]
     deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: pa.chunked_array([], TEXT))
+    refused: int = 0
 
     @property
     def done(self) -> bool:
@@ -57,7 +59,7 @@ class Plan:
 
     @property
     def already_there(self) -> int:
-        return self.listing.num_rows - self.todo.num_rows
+        return self.listing.num_rows - self.todo.num_rows - self.refused
 
     @property
     def attempt(self) -> int:

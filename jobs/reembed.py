@@ -5,9 +5,8 @@ missing ones are recorded as deleted, and the index follows. It costs what the c
 """
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.files import require_place
-from jobs.listing import IMAGE_EXTENSIONS, LISTING
+from jobs.listing import IMAGE_EXTENSIONS, LISTING, UNREADABLE, refused_mask
 from jobs.plan import Plan
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from jobs.reembed_model import crop_of, known_models, wanted_model
@@ -35,9 +34,6 @@ from jobs.report import EmbedReport
 from jobs.request import JobRequest, ModelSource
 from jobs.reuse import write_known
 from jobs.sources import left_out_warning, list_images
-
-CarryOut = Callable[[Sequence[Plan], Collection], list[Written]]
-"""Writes the rows of plans, with the model if there are images to embed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +104,46 @@ def _bring_up_to_date(
 ) -> ReembedReport:
     # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
     with clock("list"), console.status(f"listing {without_secrets(settings.source)}"):
-        listing = list_source(settings, clock)
+        listing = _list(settings, clock)
     if clock.left_out:
         console.print(f"[yellow]{escape(left_out_warning(clock.left_out))}", soft_wrap=True)
     snapshot = collection.snapshot()
     model = _model(settings, snapshot)
-    return bring_up_to_date(
-        settings, listing, snapshot, model, partial(_carry_out, settings, model, console), clock, console
-    )
+    change = _compare(settings, listing, snapshot, model, clock, console)
+    if settings.dry_run:
+        return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
+    console.print(f"{change.counts.listed:,} images listed, {change.counts.to_embed:,} to embed with {model.id}")
+    with clock("reuse"):
+        plans = [write_known(known, collection) for known in change.known]
+    with clock("embed"):
+        written = _carry_out(settings, model, [plan for plan in plans if not plan.done], collection, console)
+    with clock("commit"):
+        runs = commit(collection, written, settings.options.max_reject_rate)
+    outcome = IndexOutcome.untouched(collection)
+    if settings.index is not None:
+        every = sorted([*snapshot.committed, *runs], key=lambda run: run.run_id)
+        with clock("index"), console.status("bringing the index up to date"):
+            outcome = bring_index_up_to_date(collection, every, settings.index, settings.address, console)
+    return _report(settings, model, change, written, runs, outcome, clock)
+
+
+def _list(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
+    """The listing; `clock` gets what it leaves out. It may be empty if all rows of the source may be deleted;
+    `max_missing` then decides.
+    """
+    try:
+        return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
+    except EmptySourceError:
+        if not _may_be_empty(settings):
+            raise
+        return LISTING.empty_table()
+
+
+def _may_be_empty(settings: ReembedSettings) -> bool:
+    """Whether the collection has rows of the source, which would then be deleted."""
+    if settings.missing == "keep":
+        return False
+    return _address(settings.source) in Collection.planned(settings.collection).snapshot().live().sources
 
 
 def _model(settings: ReembedSettings, snapshot: Snapshot) -> ModelRecord:
@@ -138,42 +166,36 @@ def _model(settings: ReembedSettings, snapshot: Snapshot) -> ModelRecord:
     return model
 
 
-def bring_up_to_date(
+def _compare(
     settings: ReembedSettings,
     listing: pa.Table,
     snapshot: Snapshot,
     model: ModelRecord,
-    write: CarryOut,
     clock: Stopwatch,
     console: Console,
-) -> ReembedReport:
-    """`reembed`, once the source is listed and the model is known."""
-    collection = snapshot.collection
-    source, delete = _address(settings.source), settings.missing == "delete"
+) -> Change:
+    """What has changed. TooManyMissingError if it is too much; what else users should know is printed."""
+    source = without_secrets(settings.source)
+    unreadable = listing.filter(refused_mask(listing, UNREADABLE))
+    # The images in what cannot be read now are not gone.
+    delete = settings.missing == "delete" and not unreadable.num_rows
     with clock("compare"), console.status("comparing"):
-        change = compare(listing, snapshot, source, model, delete=delete, verify_hash=settings.verify_hash)
+        address = _address(settings.source)
+        change = compare(listing, snapshot, address, model, delete=delete, verify_hash=settings.verify_hash)
         clock.counts = change.counts
-        change.require_few_missing(without_secrets(settings.source), settings.max_missing, delete=delete)
-        change.require_few_replaced(without_secrets(settings.source), settings.max_missing)
-    for replaced in change.replaced:
-        console.print(f"[yellow]{escape(replaced.warning)}")
-    if change.kept:
-        console.print(f"[yellow]{escape(_kept_warning(settings, change))}", soft_wrap=True, highlight=False)
-    if settings.dry_run:
-        return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
-    console.print(f"{change.counts.listed:,} images listed, {change.counts.to_embed:,} to embed with {model.id}")
-    with clock("reuse"):
-        plans = [write_known(known, collection) for known in change.known]
-    with clock("embed"):
-        written = write([plan for plan in plans if not plan.done], collection)
-    with clock("commit"):
-        runs = commit(collection, written, settings.options.max_reject_rate)
-    outcome = IndexOutcome.untouched(collection)
-    if settings.index is not None:
-        every = sorted([*snapshot.committed, *runs], key=lambda run: run.run_id)
-        with clock("index"), console.status("bringing the index up to date"):
-            outcome = bring_index_up_to_date(collection, every, settings.index, settings.address, console)
-    return _report(settings, model, change, written, runs, outcome, clock)
+        change.require_few_missing(source, settings.max_missing, delete=delete)
+        change.require_few_replaced(source, settings.max_missing)
+    warnings = [replaced.warning for replaced in change.replaced]
+    if unreadable.num_rows:
+        warnings.append(
+            f"parts of {source} cannot be read, {unreadable.num_rows:,} in all, so their images are left as they are, "
+            f"and nothing is deleted: {unreadable['error_message'][0]}. `likeness rejects` lists them"
+        )
+    elif change.kept:
+        warnings.append(_kept_warning(settings, change))
+    for warning in warnings:
+        console.print(f"[yellow]{escape(warning)}", soft_wrap=True, highlight=False)
+    return change
 
 
 def _kept_warning(settings: ReembedSettings, change: Change) -> str:
@@ -190,31 +212,13 @@ def _kept_warning(settings: ReembedSettings, change: Change) -> str:
     )
 
 
-def list_source(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
-    """The listing; `clock` gets what it leaves out. It may be empty if all rows of the source may be deleted;
-    `max_missing` then decides.
-    """
-    try:
-        return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
-    except EmptySourceError:
-        if not _may_be_empty(settings):
-            raise
-        return LISTING.empty_table()
-
-
-def _may_be_empty(settings: ReembedSettings) -> bool:
-    """Whether the collection has rows of the source, which would then be deleted."""
-    live = Collection.planned(settings.collection).snapshot().live()
-    return settings.missing == "delete" and _address(settings.source) in live.sources
-
-
 def _address(source: str) -> str:
     """The source's address as runs record it: absolute, in one spelling, without credentials."""
     return place(Storage.open(source).location)
 
 
 def _carry_out(
-    settings: ReembedSettings, model: ModelRecord, console: Console, plans: Sequence[Plan], collection: Collection
+    settings: ReembedSettings, model: ModelRecord, plans: Sequence[Plan], collection: Collection, console: Console
 ) -> list[Written]:
     load = settings.load(model.id, model.revision)
     crop = crop_of(model, load) if any(plan.todo.num_rows for plan in plans) else None

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from index.collection import Collection, Snapshot
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile
-from index.rows import conform, in_memory, metadata_columns, promoted
+from index.rows import conform, metadata_columns
 from jobs.errors import TooManyMissingError
-from jobs.listing import LISTING, Column
+from jobs.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
 from jobs.plan import STATE_COLUMNS, covered, plan_run
 from jobs.reembed_report import Counts
 from jobs.reuse import Known, find_known
@@ -107,8 +107,11 @@ def compare(
     own, same_model = live.of_source(source), live.of_model(model)
     state, relabelled = _compared(same_model, listing)
     # Most collections have one source and one model: then these are the very same rows.
-    rows = state if own is same_model else own.read(["image_id", "content_hash", "error_reason"])
+    rows = state if own is same_model else own.read(["image_id", "content_hash", "error_stage", "error_reason"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
+    # What only a listing said, such as a repeated id, is gone once it says so no more.
+    gone = missing if delete else missing.filter(pc.equal(missing["error_stage"], pa.scalar(REFUSED_STAGE)))
+    kept = missing.filter(pc.invert(pc.is_in(missing["image_id"], gone["image_id"])))
     relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
     # Such a row covers nothing: it is written anew, with the vector that it has.
     current = state.filter(pc.invert(relabelled)) if pc.any(relabelled).as_py() else state
@@ -116,13 +119,13 @@ def compare(
     for name in live.sources:
         theirs = live.of_source(name)
         if len(theirs) > len(theirs.of_model(model)):  # an index holds one model's vectors: all are embedded anew
-            listings[name] = _relisted(listing, theirs, missing, own=name == source, keep=not delete)
+            listings[name] = _relisted(listing, theirs, kept, own=name == source)
     known, counts = [], Counts()
     for name, listed in listings.items():
         keep = partial(_still_listed, snapshot.collection, listed)
         plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash)
-        if name == source and delete:
-            plan = replace(plan, deletes=missing["image_id"])
+        if name == source:
+            plan = replace(plan, deletes=gone["image_id"])
         found = find_known(plan, snapshot, verify_hash=verify_hash)
         known.append(found)
         counts += _counts(found, state, live)
@@ -131,10 +134,16 @@ def compare(
         replaced=sum(other.images.num_rows for other in replaced),
         missing=missing.num_rows,
         moved=_moved(missing, known[0], rows),
-        deleted=missing.num_rows if delete else 0,
+        deleted=gone.num_rows,
     )
-    kept = 0 if delete else missing["error_reason"].null_count
-    return Change(known=known, rows=len(own), others=len(live) - len(own), kept=kept, counts=counts, replaced=replaced)
+    return Change(
+        known=known,
+        rows=len(own),
+        others=len(live) - len(own),
+        kept=kept["error_reason"].null_count,
+        counts=counts,
+        replaced=replaced,
+    )
 
 
 def _moved(missing: pa.Table, known: Known, rows: pa.Table) -> int:
@@ -160,18 +169,20 @@ def _replaced(live: LiveRows, source: str, listing: pa.Table) -> list[Replaced]:
     return found
 
 
-def _relisted(listing: pa.Table, theirs: LiveRows, missing: pa.Table, *, own: bool, keep: bool) -> pa.Table:
+def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool) -> pa.Table:
     """The listing of a source whose rows are another model's: its own, with what is kept though it is missing, or what
     the rows of another source say.
     """
-    if own and not keep:
+    if own and not kept.num_rows:
         return listing
-    rows = theirs.read([*LISTING.names, *theirs.metadata])
+    rows = theirs.read([*LISTING.names, *REFUSAL.names, *theirs.metadata])
+    refused = pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE))
+    for field in REFUSAL:  # of other rejects another model may think otherwise
+        at = rows.column_names.index(field.name)
+        rows = rows.set_column(at, field, pc.if_else(refused, rows[field.name], pa.scalar(None, field.type)))
     if not own:
         return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
-    kept = rows.filter(pc.is_in(rows["image_id"], missing["image_id"]))
-    schema = _together(listing.schema, kept.schema)
-    return pa.concat_tables([conform(listing, schema), conform(kept, schema)])
+    return concat_listings([listing, rows.filter(pc.is_in(rows["image_id"], kept["image_id"]))])
 
 
 def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
@@ -181,7 +192,7 @@ def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
     """
     names = live.metadata
     listed = listing.select(metadata_columns(listing.schema))
-    schema = _together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
+    schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # In one array each, to take from.
     there = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
     states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
@@ -204,14 +215,6 @@ def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
     same: Column = pc.or_(neither, pc.equal(one, other).fill_null(False))
     mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
     return mask
-
-
-def _together(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """The columns of both."""
-    fields = {field.name: field for field in one}
-    for field in other:
-        fields[field.name] = promoted(fields.get(field.name, field), field)
-    return in_memory(pa.schema(fields.values()))
 
 
 def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[RowFile]) -> list[RowFile]:
@@ -248,7 +251,8 @@ def _counts(known: Known, before: pa.Table, live: LiveRows) -> Counts:
         other_model=there - same_model,
         resumed=todo.num_rows - plan.todo.num_rows,
         reused=len(known),
-        to_embed=plan.todo.num_rows - len(known),
+        refused=len(known.refused),
+        to_embed=plan.todo.num_rows - len(known) - len(known.refused),
     )
 
 

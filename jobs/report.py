@@ -18,13 +18,15 @@ from jobs.stages import BlockSummary
 class EmbedReport:
     """Counts and seconds of a job.
 
-    `reject_reasons` counts all rejects of the source, including old ones. `retryable` are the `rejected` images that
-    the next job tries again, known once the run is committed. `*_seconds` are summed over workers and may exceed
-    `seconds`, which is elapsed time. `actors`: when each began its first block and ended its last.
+    `refused` images were rejected by the listing, before the job began. `reject_reasons` counts all rejects of the
+    source, including old ones. `retryable` are the `rejected` images that the next job tries again, known once the run
+    is committed. `*_seconds` are summed over workers and may exceed `seconds`, which is elapsed time. `actors`: when
+    each began its first block and ended its last.
     """
 
     listed: int
     already_there: int
+    refused: int = 0
     actors: dict[str, tuple[float, float]] = field(default_factory=dict)
     embedded: int = 0
     rejected: int = 0
@@ -41,7 +43,12 @@ class EmbedReport:
     def of(cls, plan: Plan) -> Self:
         """The report of a job that has not begun."""
         known = count_reasons(rejects_of(plan.listing, plan.live))
-        return cls(listed=plan.listing.num_rows, already_there=plan.already_there, reject_reasons=known)
+        return cls(
+            listed=plan.listing.num_rows,
+            already_there=plan.already_there,
+            refused=plan.refused,
+            reject_reasons=known,
+        )
 
     def add(self, block: BlockSummary) -> None:
         """Count a block that is on disk."""
@@ -119,8 +126,9 @@ def embed_table(report: EmbedReport) -> Table:
     table.add_row("listed", f"{report.listed:,}", "")
     table.add_row("already there", f"{report.already_there:,}", "")
     table.add_row("embedded", f"{report.embedded:,}", "")
-    table.add_row("rejected", f"{report.rejected:,}", "")
-    if (known := report.reject_reasons.total()) != report.rejected:
+    rejected = report.refused + report.rejected
+    table.add_row("rejected", f"{rejected:,}", "")
+    if (known := report.reject_reasons.total()) != rejected:
         table.add_row("rejects in all", f"{known:,}", "")
     for reason, count in report.reject_reasons.most_common():
         table.add_row(f"  {reason}", f"{count:,}", "")

@@ -1,4 +1,5 @@
-"""Rows that can be written without the model, because its vector of the same content is in the collection.
+"""Rows that can be written without the model, because its vector of the same content is in the collection, or because
+the listing itself refuses them.
 
 A file that was moved, copied or touched has a known content hash. A row that another model's runs hide, or that a run
 wrote which was never finished, is taken as it is when nothing says that its image has changed.
@@ -6,6 +7,7 @@ wrote which was never finished, is taken as it is when nothing says that its ima
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +18,9 @@ import pyarrow.compute as pc
 
 from index.collection import Collection, Snapshot
 from index.live import LiveRows
-from index.rows import EMBEDDING, TEXT, newest
+from index.rows import EMBEDDING, TEXT, embedding_type, newest
 from jobs.content import content_hashes
+from jobs.listing import refused_mask, without_refusal
 from jobs.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files
 from jobs.stages import block_name
 
@@ -30,13 +33,16 @@ _REJECT = ("error_stage", "error_reason", "error_message", "retryable")
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs."""
+    """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs. Those at
+    `refused` are rejects as they are.
+    """
 
     plan: Plan
     pool: LiveRows
     todo: Positions
     rows: Positions
     hashes: pa.ChunkedArray[Any]
+    refused: Positions
 
     def __len__(self) -> int:
         return len(self.todo)
@@ -45,8 +51,8 @@ class Known:
     def unknown(self) -> pa.Table:
         """What is left of `plan.todo` for the model."""
         mask = np.ones(self.plan.todo.num_rows, bool)
-        mask[self.todo] = False
-        return self.plan.todo.filter(pa.array(mask))
+        mask[self.todo] = mask[self.refused] = False
+        return without_refusal(self.plan.todo.filter(pa.array(mask)))
 
 
 def find_known(plan: Plan, snapshot: Snapshot, *, verify_hash: bool) -> Known:
@@ -54,33 +60,47 @@ def find_known(plan: Plan, snapshot: Snapshot, *, verify_hash: bool) -> Known:
 
     Reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
     """
-    none = np.empty(0, np.int64)
+    none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     if not len(pool):
-        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT))
+        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused)
     state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
-    moved = _same_content(plan.todo, state, skip=unchanged[0])
+    moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
     todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
-    return Known(plan=plan, pool=pool, todo=todo, rows=rows, hashes=state["content_hash"].take(rows))
+    return Known(
+        plan=plan,
+        pool=pool,
+        todo=todo,
+        rows=rows,
+        hashes=state["content_hash"].take(rows),
+        refused=np.setdiff1d(refused, todo),
+    )
 
 
 def write_known(known: Known, collection: Collection) -> Plan:
     """Write the known rows into the plan's run; returns the plan of what is left."""
     plan = known.plan
-    if not len(known):
-        return plan
-    run = plan.run or collection.start_run(plan.source, plan.model)
-    files = list(plan.files)
-    order = np.argsort(known.rows, kind="stable")  # rows of one file together
-    for start in range(0, len(order), _BLOCK):
-        here = order[start : start + _BLOCK]
-        table = _rows(plan.todo.take(known.todo[here]), known.pool, known.rows[here])
+    run, files = plan.run, list(plan.files)
+    for table in _known_rows(known):
+        run = run or collection.start_run(plan.source, plan.model)
         name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
         collection.check_lease()
         files.append(collection.write_rows(run.run_id, name, table))
-    return replace(plan, run=run, files=files, todo=known.unknown)
+    return replace(plan, run=run, files=files, todo=known.unknown, refused=len(known.refused))
+
+
+def _known_rows(known: Known) -> Iterator[pa.Table]:
+    """The rows that need no model, a block at a time."""
+    plan = known.plan
+    order = np.argsort(known.rows, kind="stable")  # rows of one file together
+    for start in range(0, len(order), _BLOCK):
+        here = order[start : start + _BLOCK]
+        yield _rows(without_refusal(plan.todo).take(known.todo[here]), known.pool, known.rows[here])
+    for start in range(0, len(known.refused), _BLOCK):
+        refused = plan.todo.take(known.refused[start : start + _BLOCK])
+        yield refused.append_column(EMBEDDING, pa.array([None] * refused.num_rows, embedding_type(plan.model.dim)))
 
 
 def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:

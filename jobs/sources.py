@@ -7,20 +7,29 @@ tells whether the image has changed. Every further column is metadata that goes 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.clouds import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.files import SourceFile, extension, source_files
-from jobs.listing import IMAGE_EXTENSIONS, listing_table
-from jobs.tables import list_table_files
-from jobs.tars import list_tars
+from jobs.listing import (
+    IMAGE_EXTENSIONS,
+    LISTING,
+    UNREADABLE,
+    Refused,
+    concat_listings,
+    listing_table,
+    refused_listing,
+)
+from jobs.tables import list_table
+from jobs.tars import list_tar
 
 TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
 _BATCH = 2**15
@@ -36,9 +45,10 @@ def list_images(
 ) -> pa.Table:
     """List the images of a source: files by name, rows of tables and tars as they come.
 
-    Returns the columns of `LISTING`, then metadata. Raises `EmptySourceError` where there are no images, and
-    `SourceError` where the source is missing or unreadable, or one id stands for two images. `left_out` counts, by
-    extension, the files beside images that may be pictures of kinds that are not read.
+    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already: a line, a tar, a
+    list or a folder that cannot be read beside others that can, or an image whose id an earlier one has. Raises
+    `EmptySourceError` where there are no images, and `SourceError` where the source is missing or unreadable.
+    `left_out` counts, by extension, the files beside images that may be pictures of kinds that are not read.
     """
     found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown
@@ -48,14 +58,41 @@ def list_images(
             others = found.extensions.keys() - {*extensions, *_COMPANIONS}
             left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
     elif found.tars:
-        listing = list_tars(found.tars, extensions)
+        listing = _read_each(found.tars, partial(list_tar, extensions=extensions), found.refused)
     elif found.tables:
-        listing = list_table_files(found.tables)
+        listing = _read_each(found.tables, partial(list_table, refused=found.refused), found.refused)
     else:
-        raise EmptySourceError(_nothing_found(location, found.extensions, extensions))
-    if listing.num_rows == 0:
+        listing = LISTING.empty_table()
+    if listing.num_rows:
+        listing = _unique(listing, found.refused)
+        return concat_listings([listing, refused_listing(found.refused)]) if found.refused else listing
+    if found.refused:
+        raise SourceError(f"{location} lists no images: {found.refused[0].message}")
+    if found.tars or found.tables:
         raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
-    return _unique(location, listing)
+    raise EmptySourceError(_nothing_found(location, found.extensions, extensions))
+
+
+def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], pa.Table], refused: list[Refused]) -> pa.Table:
+    """The images of tars or tables, one after the other. Of several, one that cannot be read costs itself alone."""
+    tables = []
+    for file in files:
+        try:
+            tables.append(read(file))
+        except SourceError as error:
+            if len(files) == 1:
+                raise
+            refused.append(
+                Refused(
+                    image_id=file.name,
+                    uri=file.uri,
+                    reason=UNREADABLE,
+                    message=str(error),
+                    size=file.size,
+                    modified=file.modified,
+                )
+            )
+    return concat_listings([LISTING.empty_table(), *tables])
 
 
 def left_out_warning(left_out: Counter[str]) -> str:
@@ -69,20 +106,26 @@ def left_out_warning(left_out: Counter[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The files of a source by name: a row for each image; tars and tables; how many there are of each extension."""
+    """The files of a source by name: a row for each image; tars and tables; how many there are of each extension; and
+    folders that cannot be listed.
+    """
 
     images: pa.Table
     tars: list[SourceFile]
     tables: list[SourceFile]
     extensions: Counter[str]
+    refused: list[Refused]
 
     @classmethod
     def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_Found":
         """No more than `_BATCH` images are held as objects: there may be millions."""
         batches, images = [_listed([])], list[SourceFile]()
         tars, tables = list[SourceFile](), list[SourceFile]()
-        counts = Counter[str]()
+        counts, refused = Counter[str](), list[Refused]()
         for file in files:
+            if file.problem:
+                refused.append(Refused(image_id=file.name, uri=file.uri, reason=UNREADABLE, message=file.problem))
+                continue
             kind = extension(file.path)
             counts[kind] += 1
             if kind in extensions:
@@ -100,6 +143,7 @@ class _Found:
             tars=sorted(tars, key=lambda file: file.name),
             tables=sorted(tables, key=lambda file: file.name),
             extensions=counts,
+            refused=refused,
         )
 
 
@@ -118,29 +162,29 @@ def _listed(files: list[SourceFile]) -> pa.Table:
     )
 
 
-def _unique(location: str, listing: pa.Table) -> pa.Table:
-    """Drop rows that repeat an image; refuse an id that stands for two different ones."""
+def _unique(listing: pa.Table, refused: list[Refused]) -> pa.Table:
+    """Drop rows that repeat an image. The first row of an id keeps it; images that follow with the same id are added to
+    `refused`, each under a name of its own.
+    """
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:
         return listing
-    again = listing.select(["image_id", "uri"]).filter(pc.is_in(listing["image_id"], value_set=repeated))
-    every = pc.CountOptions(mode="all")
-    uris_of = again.group_by("image_id").aggregate([("uri", "distinct", every)])
-    clashes = uris_of.filter(pc.greater(pc.list_value_length(uris_of["uri_distinct"]), pa.scalar(1)))
-    if clashes.num_rows:
-        first = clashes.slice(0, 1).to_pylist()[0]
-        # Arrow's threads decide the order in which it finds them; missing ones come last.
-        places = sorted(first["uri_distinct"], key=lambda uri: (uri is None, uri))
-        one, other, *_ = (uri or "a row without a uri" for uri in places)
-        raise SourceError(
-            f"{location}: {clashes.num_rows} ids stand for more than one image, among them {first['image_id']!r} "
-            f"({one} and {other}). Ids must be unique"
-        )
-    rows = pa.array(range(listing.num_rows), pa.int64())
-    numbered = pa.Table.from_arrays([listing["image_id"], rows], names=["image_id", "row"])
-    firsts = numbered.group_by("image_id").aggregate([("row", "min")])["row_min"]
-    return listing.take(firsts.combine_chunks().sort())
+    again = pc.is_in(listing["image_id"], value_set=repeated)
+    rows = listing.select(["image_id", "uri"]).append_column("row", pa.array(np.arange(listing.num_rows)))
+    images = rows.filter(again).group_by(["image_id", "uri"]).aggregate([("row", "min")]).sort_by("row_min")
+    keep = pc.invert(again).to_numpy().copy()
+    seen, first = Counter[str](), dict[str, str]()
+    for image_id, uri, row in zip(*(images[name].to_pylist() for name in ("image_id", "uri", "row_min")), strict=True):
+        seen[image_id] += 1
+        if seen[image_id] == 1:
+            keep[row] = True
+            first[image_id] = uri or "a row without a uri"
+            continue
+        message = f"its id {image_id!r} is that of {first[image_id]}, which comes first: give it one of its own"
+        name = f"{image_id}#duplicate={seen[image_id]}"
+        refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
+    return listing.filter(pa.array(keep))
 
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:

@@ -1,8 +1,9 @@
 """Lists of images in tables (Parquet, CSV, JSONL) and Parquet files that hold the images' bytes."""
 
 import io
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,34 +14,32 @@ import pyarrow.parquet as pq
 from index.rows import TEXT
 from jobs.errors import SourceError
 from jobs.files import SourceFile, extension
-from jobs.listing import Column, as_text, listing_table
+from jobs.listing import Column, Refused, as_text, column_of, listing_table
 
 URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
 
 
-def list_table_files(files: list[SourceFile]) -> pa.Table:
-    """The images of the tables, one table after the other; columns that only some have are null in the others."""
-    tables = [_list_table(file) for file in files]
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise SourceError(f"the lists do not fit together, their columns have different types: {error}") from error
-
-
-def _list_table(file: SourceFile) -> pa.Table:
+def list_table(file: SourceFile, refused: list[Refused]) -> pa.Table:
+    """The images of a table. Lines of it that cannot be read are added to `refused`."""
     if extension(file.path) == "parquet":
         schema = _read(file, pq.read_schema)
         _check_names(file, schema.names)
-        images = [field.name for field in schema if _holds_images(field.type)]
+        images = [field.name for field in schema if field.name != ID_COLUMN and _holds_images(field.type)]
         # Bytes are not metadata: they stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
         if images and not any(name in others for name in URI_COLUMNS):
             return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows)
     else:
-        table = _read(file, _read_csv if extension(file.path) == "csv" else pyarrow.json.read_json)
+        reader = _read_csv if extension(file.path) == "csv" else _read_json
+        lines: dict[int, str] = {}
+        table = _read(file, lambda source: reader(source.read(), lines))
         _check_names(file, table.column_names)
+        refused += [
+            Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
+            for line, problem in lines.items()
+        ]
     return _list_uris(file, table)
 
 
@@ -121,19 +120,50 @@ def _absolute(file: SourceFile, uris: Column) -> Column:
     return found
 
 
-def _read_csv(source: Any) -> pa.Table:
-    """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text."""
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    read = pyarrow.csv.ReadOptions(use_threads=False)  # needed for errors to name the row
+def _read_csv(data: bytes, bad: dict[int, str]) -> pa.Table:
+    """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text.
+
+    `bad` gets what is wrong with the lines that have too few values or too many, by their number.
+    """
+
+    def skip(row: pyarrow.csv.InvalidRow) -> Literal["skip"]:
+        bad[row.number or 0] = f"expected {row.expected_columns} values, got {row.actual_columns}: {row.text[:200]}"
+        return "skip"
+
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    read = pyarrow.csv.ReadOptions(use_threads=False)  # else rows have no number
     text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
-    data = source.read()
     try:
         options = pyarrow.csv.ConvertOptions(column_types=text)
         return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
     except pa.ArrowInvalid:
+        data = data.decode("utf-8", "backslashreplace").encode()  # one name that is no UTF-8 costs its own row alone
         names = pyarrow.csv.open_csv(io.BytesIO(data), read_options=read, parse_options=parse).schema.names
         options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
         return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
+
+
+def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
+    """Lines of JSON; a column whose values have several types is text. `bad` gets what is wrong with lines that are no
+    JSON objects.
+    """
+    try:
+        return pyarrow.json.read_json(io.BytesIO(data))
+    except pa.ArrowInvalid as error:
+        rows, whole = [], error
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            row = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError) as error:
+            row, bad[number] = {}, f"expected a JSON object, got {line[:200]!r} ({error})"
+        if not isinstance(row, dict):
+            row, bad[number] = {}, f"expected a JSON object, got {line[:200]!r}"
+        if row:
+            rows.append(row)
+    if not rows:
+        raise whole
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
 
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:

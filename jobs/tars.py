@@ -2,32 +2,25 @@
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
 from jobs.errors import SourceError
-from jobs.files import SourceFile, extension, hidden, text
-from jobs.listing import Column, listing_table
+from jobs.files import SourceFile, extension, hidden
+from jobs.listing import column_of, listing_table, text
 
 SIDECARS = ("json", "txt", "cls")
 MAX_SIDECAR_BYTES = 1_000_000
 
 
-def list_tars(files: list[SourceFile], extensions: Sequence[str]) -> pa.Table:
-    """One row per image in the tars; what its sidecars say becomes metadata."""
-    rows = [row for file in files for row in _images(file, extensions)]
-    names = dict.fromkeys(name for row in rows for name in row["metadata"])
-    metadata = {name: _column([row["metadata"].get(name) for row in rows]) for name in names}
-    columns = {name: [row[name] for row in rows] for name in ("image_id", "uri", "size", "modified")}
-    return listing_table(columns, metadata)
-
-
-def _images(file: SourceFile, extensions: Sequence[str]) -> Iterator[dict[str, Any]]:
-    images: list[tuple[str, tarfile.TarInfo]] = []
-    sidecars: dict[str, dict[str, Any]] = {}
+def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
+    """One row per image in a tar; what its sidecars say becomes metadata. Of members of one name the last counts."""
+    images: dict[str, tuple[str, tarfile.TarInfo]] = {}
+    sidecars: dict[str, dict[str, dict[str, Any]]] = {}
     try:
         with (
             file.filesystem.open_input_file(file.path) as source,
@@ -36,23 +29,24 @@ def _images(file: SourceFile, extensions: Sequence[str]) -> Iterator[dict[str, A
             for member in tar:
                 if not member.isfile() or hidden(member.name):
                     continue
-                key = _key(member.name)
-                if extension(member.name) in extensions:
-                    images.append((key, member))
-                elif extension(member.name) in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
+                key, kind = _key(member.name), extension(member.name)
+                if kind in extensions:
+                    images[str(PurePosixPath(member.name))] = key, member
+                elif kind in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
                     content = tar.extractfile(member)
-                    data = content.read() if content else b""
-                    sidecars.setdefault(key, {}).update(_sidecar(extension(member.name), data))
+                    sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"")
     except (tarfile.TarError, OSError, UnicodeError) as error:
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
-    for key, member in images:
-        yield {
-            "image_id": f"{file.name}/{text(member.name)}",
-            "uri": f"{file.uri}#bytes={member.offset_data}-{member.offset_data + member.size - 1}",
-            "size": member.size,
-            "modified": file.modified,
-            "metadata": sidecars.get(key, {}),
-        }
+    members = [member for _, member in images.values()]
+    columns: dict[str, Sequence[Any]] = {
+        "image_id": [f"{file.name}/{text(member.name)}" for member in members],
+        "uri": [f"{file.uri}#bytes={each.offset_data}-{each.offset_data + each.size - 1}" for each in members],
+        "size": [member.size for member in members],
+        "modified": [file.modified] * len(members),
+    }
+    metadata = [ChainMap(*sidecars.get(key, {}).values()) for key, _ in images.values()]
+    names = dict.fromkeys(name for each in metadata for name in each)
+    return listing_table(columns, {name: column_of([each.get(name) for each in metadata]) for name in names})
 
 
 def _key(name: str) -> str:
@@ -71,12 +65,3 @@ def _sidecar(kind: str, data: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {"json": value}
-
-
-def _column(values: list[Any]) -> Column:
-    """An array of the type that all values share, else of strings."""
-    try:
-        column: Column = pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError):
-        column = pa.array([None if v is None else text(v) if isinstance(v, str) else json.dumps(v) for v in values])
-    return column

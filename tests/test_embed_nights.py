@@ -1,12 +1,14 @@
 """The command `embed`, run again and again: what it resumes, what it keeps, what it refuses, and what it says."""
 
 import re
+import tarfile
 from collections import Counter
 from pathlib import Path
 from threading import Barrier
 from unittest.mock import patch
 
 import pytest
+from rich.console import Console
 
 from index.collection import Collection
 from index.search import Searcher
@@ -15,6 +17,8 @@ from index.versions import rollback
 from jobs.errors import EmptySourceError, OtherModelError
 from jobs.index_commands import build_index
 from jobs.options import console
+from jobs.request import EmbedOptions
+from jobs.show import list_rejects
 from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
 from tests.storage_steps import KilledError, at, expire, is_step, kill
 from tests.tiny_checkpoints import save_siglip
@@ -85,6 +89,73 @@ def test_mend_08_the_command_that_removes_what_is_gone_works_as_it_is_printed(
     arguments = f"'{nights.pictures}' {nights.location} --extensions bmp,png --max-missing 0.41"
     assert f"`likeness reembed {arguments}` removes them" in said
     assert nights.night(max_missing=0.41).counts.deleted == 4
+
+
+def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.pictures = tmp_path / "list.csv"
+    lines = [f"my pictures/{seed}.bmp,{seed}\n" for seed in range(9)]
+    nights.pictures.write_text("uri,id\n" + "".join(lines) + "my pictures/9.bmp,3\n")
+    nights.embed(max_reject_rate=0.1)
+    assert nights.embedded == [[str(seed) for seed in range(9)]]
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for line in (["listed", "10"], ["already", "there", "0"], ["rejected", "1"], ["duplicate_id", "1"]):
+        assert line in shown
+    [row] = list_rejects(nights.collection)
+    assert (row["image_id"], row["error_reason"], row["uri"]) == (
+        "3#duplicate=2",
+        "duplicate_id",
+        str(tmp_path / "my pictures" / "9.bmp"),
+    )
+    assert Searcher.open(nights.collection).ntotal == 9
+    runs = nights.collection.runs()
+    nights.embed(max_reject_rate=0.1)
+    assert (nights.embedded[1], nights.collection.runs()) == ([], runs)
+    nights.pictures.write_text("uri,id\n" + "".join(lines) + "my pictures/9.bmp,9\n")
+    nights.embed()
+    assert (nights.embedded[2], list_rejects(nights.collection)) == (["9"], [])
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_mend_09_rows_that_a_list_refuses_stay_rejects_with_another_model(nights: Nights, tmp_path: Path) -> None:
+    """Also if it was another source that named the model."""
+    save_siglip(tmp_path)
+    listed = tmp_path / "list.csv"
+    listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
+    nights.embed(listed, max_reject_rate=1)
+    nights.embed(put(tmp_path / "other", 20, 21))
+    report = nights.night(str(tmp_path), source=tmp_path / "other", options=EmbedOptions(max_reject_rate=1))
+    assert (report.counts.refused, sorted(nights.embedded[-1])) == (2, ["20.bmp", "21.bmp", "x"])
+    assert [row["image_id"] for row in list_rejects(nights.collection)] == ["list.csv#line=4", "x#duplicate=2"]
+    assert Searcher.open(nights.collection).ntotal == 3
+
+
+def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.pictures = tmp_path / "tars"
+    nights.pictures.mkdir()
+    for name, seeds in (("a", range(6)), ("b", range(6, 10))):
+        with tarfile.open(nights.pictures / f"{name}.tar", "w") as tar:
+            for seed in seeds:
+                tar.add(tmp_path / "my pictures" / f"{seed}.bmp", f"{seed}.bmp")
+    nights.embed()
+    whole = (nights.pictures / "b.tar").read_bytes()
+    (nights.pictures / "b.tar").write_bytes(whole[:1000])
+    lenient = EmbedOptions(max_reject_rate=0.2)
+    report = nights.night(options=lenient, console=Console(width=500))
+    assert (report.counts.refused, report.counts.missing, report.counts.deleted) == (1, 4, 0)
+    assert "parts of" in (said := capsys.readouterr().out)
+    assert f"nothing is deleted: cannot read {nights.pictures}/b.tar as an uncompressed tar" in said
+    nights.embed(max_reject_rate=0.2)
+    assert "removes them" not in capsys.readouterr().out
+    assert Searcher.open(nights.collection).ntotal == 10
+    assert [row["image_id"] for row in list_rejects(nights.collection)] == ["b.tar"]
+    (nights.pictures / "b.tar").write_bytes(whole)
+    assert nights.night().counts.deleted == 1  # the reject
+    assert (nights.embedded[-1], list_rejects(nights.collection)) == ([], [])
+    assert Searcher.open(nights.collection).ntotal == 10
 
 
 def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:

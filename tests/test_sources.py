@@ -244,15 +244,129 @@ def test_ids_of_any_type_become_text(tmp_path: Path, values: list[Any]) -> None:
     assert ids(list_images(str(tmp_path / "list.parquet"))) == [str(value) for value in values]
 
 
-def test_a_repeated_row_counts_once_and_an_id_of_two_images_is_refused(tmp_path: Path) -> None:
-    text = "uri,id,note\na.jpg,1,first\nb.jpg,2,\na.jpg,1,again\n"
-    listing = list_images(write_csv(tmp_path / "list.csv", text))
+def refused(listing: pa.Table) -> dict[str, tuple[str, str]]:
+    """Reason and message of each row that the listing refuses, by its id."""
+    if "error_reason" not in listing.column_names:
+        return {}
+    assert set(listing.filter(listing["error_reason"].is_valid())["error_stage"].to_pylist()) == {"list"}
+    rows = listing.select(["image_id", "error_reason", "error_message"]).to_pylist()
+    return {row["image_id"]: (row["error_reason"], row["error_message"]) for row in rows if row["error_reason"]}
+
+
+def test_a_repeated_row_counts_once(tmp_path: Path) -> None:
+    listing = list_images(write_csv(tmp_path / "list.csv", "uri,id,note\na.jpg,1,first\nb.jpg,2,\na.jpg,1,again\n"))
     assert (ids(listing), metadata(listing)) == (["1", "2"], {"note": ["first", ""]})
-    with pytest.raises(SourceError, match="1 ids stand for more than one image, among them '1'") as error:
-        list_images(write_csv(tmp_path / "list.csv", text + "c.jpg,1,other\n"))
-    assert f"({tmp_path}/a.jpg and {tmp_path}/c.jpg). Ids must be unique" in str(error.value)
-    with pytest.raises(SourceError, match=r"b\.jpg and a row without a uri"):
-        list_images(write_csv(tmp_path / "list.csv", text + ",2,\n"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_mend_09_the_first_row_of_a_list_keeps_its_id_and_others_are_rejects(tmp_path: Path, kind: str) -> None:
+    rows = [("a.jpg", "1"), ("b.jpg", "2"), ("c.jpg", "1"), ("a.jpg", "1"), (None, "2"), ("d.jpg", "1")]
+    path = tmp_path / f"list.{kind}"
+    if kind == "csv":
+        path.write_text("uri,id\n" + "".join(f"{uri or ''},{image_id}\n" for uri, image_id in rows))
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"uri": uri, "id": image_id}) + "\n" for uri, image_id in rows))
+    else:
+        pq.write_table(pa.table({"uri": [uri for uri, _ in rows], "id": [image_id for _, image_id in rows]}), path)
+    listing = list_images(str(path))
+    assert ids(listing) == ["1", "2", "1#duplicate=2", "2#duplicate=2", "1#duplicate=3"]
+    assert uris(listing) == [*(f"{tmp_path}/{name}.jpg" for name in "abc"), None, f"{tmp_path}/d.jpg"]
+    reasons = {name: reason for name, (reason, _) in refused(listing).items()}
+    assert reasons == dict.fromkeys(["1#duplicate=2", "2#duplicate=2", "1#duplicate=3"], "duplicate_id")
+    message = f"its id '1' is that of {tmp_path}/a.jpg, which comes first: give it one of its own"
+    assert refused(listing)["1#duplicate=2"][1] == message
+
+
+def test_mend_09_the_first_cell_of_an_id_keeps_it(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["x", "y", "x"], "jpg": [b"1", b"2", b"3"]}), tmp_path / "images.parquet")
+    listing = list_images(str(tmp_path / "images.parquet"))
+    assert ids(listing) == ["x", "y", "x#duplicate=2"]
+    assert fetched(listing) == [b"1", b"2", b"3"]
+    assert list(refused(listing)) == ["x#duplicate=2"]
+
+
+def test_mend_09_names_that_are_written_alike_refuse_no_folder(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xe9.jpg")).write_bytes(b"not unicode")
+    put(tmp_path / "\\udce9.jpg", b"its escape")
+    listing = list_images(str(tmp_path))
+    assert set(ids(listing)) == {"\\udce9.jpg", "\\udce9.jpg#duplicate=2"}
+    assert set(fetched(listing)) == {b"not unicode", b"its escape"}
+
+
+def test_mend_09_lines_that_cannot_be_read_cost_themselves_alone(tmp_path: Path) -> None:
+    listing = list_images(write_csv(tmp_path / "list.csv", "uri,id\na.jpg,1\nb.jpg\nc.jpg,3,x\nd.jpg,4\n"))
+    assert ids(listing) == ["1", "4", "list.csv#line=3", "list.csv#line=4"]
+    assert refused(listing) == {
+        "list.csv#line=3": ("bad_line", "expected 2 values, got 1: b.jpg"),
+        "list.csv#line=4": ("bad_line", "expected 2 values, got 3: c.jpg,3,x"),
+    }
+    (tmp_path / "list.jsonl").write_text('{"uri": "a.jpg", "n": 1}\n\n{"uri": \n7\n{"uri": "d.jpg", "n": "many"}\n')
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    assert uris(listing) == [f"{tmp_path}/a.jpg", f"{tmp_path}/d.jpg", None, None]
+    assert listing["n"].to_pylist() == ["1", "many", None, None]
+    reasons = refused(listing)
+    assert reasons["list.jsonl#line=4"] == ("bad_line", "expected a JSON object, got b'7'")
+    assert reasons["list.jsonl#line=3"][1].startswith("expected a JSON object, got b'{\"uri\": ' (")
+
+
+def test_mend_09_text_that_is_not_utf8_costs_its_own_row(tmp_path: Path) -> None:
+    put(tmp_path / "list.csv", b"uri,note\na.jpg,caf\xe9\nb.jpg,plain\n")
+    listing = list_images(str(tmp_path / "list.csv"))
+    assert (ids(listing), metadata(listing)) == (
+        [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"],
+        {"note": ["caf\\xe9", "plain"]},
+    )
+    put(tmp_path / "list.csv", b"uri,stars\n\xe9.jpg,1\nb.jpg,2\n")
+    assert uris(list_images(str(tmp_path / "list.csv"))) == [f"{tmp_path}/\\xe9.jpg", f"{tmp_path}/b.jpg"]
+    columns = {"id": pa.array([b"x", b"\xff", None], pa.binary()), "picture": [b"1", b"2", b"3"]}
+    pq.write_table(pa.table(columns), tmp_path / "images.parquet")
+    listing = list_images(str(tmp_path / "images.parquet"))
+    assert (ids(listing), fetched(listing)) == (["x", "\\xff", "images.parquet#2"], [b"1", b"2", b"3"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tar"])
+def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path: Path, kind: str) -> None:
+    for name in ("a", "c"):
+        if kind == "tar":
+            write_tar(tmp_path / f"{name}.tar", {f"{name}.jpg": b"x"})
+        elif kind == "parquet":
+            pq.write_table(pa.table({"uri": [f"{name}.jpg"]}), tmp_path / f"{name}.parquet")
+        else:
+            put(tmp_path / f"{name}.{kind}", f"uri\n{name}.jpg\n".encode() if kind == "csv" else b'{"uri": "j.jpg"}')
+    bad = put(tmp_path / f"b.{kind}", b"no such thing")
+    listing = list_images(str(tmp_path))
+    assert (listing.num_rows, ids(listing)[-1], uris(listing)[-1]) == (2 + (kind != "jsonl"), f"b.{kind}", str(bad))
+    assert listing["size"].to_pylist()[-1] == len(b"no such thing")
+    reason, message = refused(listing)[f"b.{kind}"]
+    assert reason == "unreadable"
+    assert str(bad) in message
+    for name in ("a", "c"):
+        put(tmp_path / f"{name}.{kind}", b"nor this one")
+    with pytest.raises(SourceError, match=rf"lists no images: .*/a\.{kind}"):
+        list_images(str(tmp_path))
+
+
+def test_mend_09_a_folder_that_cannot_be_listed_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "a.jpg")
+    put(tmp_path / "locked" / "b.jpg")
+    scandir = os.scandir
+
+    def scan(folder: str) -> Any:  # root may read everything
+        if folder == f"{tmp_path}/locked":
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["a.jpg", "locked"]
+    assert refused(listing) == {"locked": ("unreadable", f"cannot list {tmp_path}/locked: Permission denied")}
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(SourceError, match=r"lists no images: cannot list .*/locked: Permission denied"):
+        list_images(str(tmp_path))
+    with pytest.raises(SourceError, match=r"cannot list .*/locked: .*Permission denied"):
+        list_images(f"{tmp_path}/locked")
 
 
 def test_a_csv_whose_types_change_half_way_is_read_as_text(tmp_path: Path) -> None:
@@ -269,8 +383,8 @@ def test_several_lists_are_one_source(tmp_path: Path) -> None:
     assert uris(listing) == [f"{tmp_path}/{name}" for name in ("a.jpg", "b.jpg", "deep/c.jpg")]
     assert metadata(listing) == {"note": ["x", None, None], "stars": [None, 1.0, 0.5]}
     write_csv(tmp_path / "d.csv", "uri,stars\nd.jpg,many\n")
-    with pytest.raises(SourceError, match=r"do not fit together, their columns have different types.*stars"):
-        list_images(str(tmp_path))
+    listing = list_images(str(tmp_path))
+    assert metadata(listing) == {"note": ["x", None, None, None], "stars": [None, "1", "many", "0.5"]}
 
 
 # Parquet files that hold the images
@@ -359,6 +473,23 @@ def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
     listing = list_images(str(tmp_path / "shard.tar"))
     assert fetched(listing) == [b"", b"x", b"xx"]
     assert metadata(listing) == {"cls": ["0", "1", "2"], "n": [0, 1, 2]}
+
+
+def test_mend_09_of_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in (
+            ("a.jpg", b"old"),
+            ("a.json", b'{"note": "old", "more": 1}'),
+            ("b.jpg", b"other"),
+            ("./a.jpg", b"new"),
+            ("a.json", b'{"note": "new"}'),
+        ):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    listing = list_images(str(tmp_path / "x.tar"))
+    assert (ids(listing), fetched(listing)) == (["x.tar/./a.jpg", "x.tar/b.jpg"], [b"new", b"other"])
+    assert metadata(listing) == {"note": ["new", None]}
 
 
 def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
@@ -573,12 +704,11 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monke
         (
             "x.csv",
             b"uri,id\na.jpg\n",
-            r"cannot read .*/x\.csv as csv: .* Row #2: Expected 2 columns, got 1",
+            r"x\.csv lists no images: expected 2 values, got 1: a\.jpg",
         ),
-        ("x.csv", b"uri\n\xff\xfe\n", r"cannot read .*/x\.csv as csv: .*invalid UTF8"),
         ("x.csv", b"", r"cannot read .*/x\.csv as csv: Empty CSV file"),
         ("x.csv", b"uri,id\n", r"x\.csv lists no images: its tables or tars have no rows"),
-        ("x.jsonl", b'{"uri": "a.jpg"}\n{"uri": ', r"cannot read .*/x\.jsonl as jsonl: JSON parse error"),
+        ("x.jsonl", b'{"uri": ', r"cannot read .*/x\.jsonl as jsonl: JSON parse error"),
         ("x.jsonl", b"", r"cannot read .*/x\.jsonl as jsonl: Empty JSON"),
         ("x.csv", b"path,id\na.jpg,1\n", r"no column `uri` or `url`; its columns are path, id\. Name the one .* `uri`"),
         ("x.jsonl", b'{"uri": ["a.jpg"]}', r"expected paths or URLs in column `uri`, got list<"),
