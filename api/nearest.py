@@ -1,6 +1,6 @@
 """From the vectors of a query to its matches: the part of a search that needs no model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     Matches have a percentile if the query is a single picture. Problem names the refused field.
     """
     check_fields(searcher, query.fields)
+    check_filter(query)
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
     try:
@@ -33,7 +34,7 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     try:
         matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
     except FilterError as error:
-        raise _refused("filter", error, query.options.get("where")) from error
+        raise _refused_filter(error) from error
     except QueryError as error:
         raise _refused("body", error, {"k": query.k}) from error
     if len(query.parts) == 1 and query.parts[0].is_picture:
@@ -88,6 +89,25 @@ def check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
         raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
 
 
+def check_filter(query: Query) -> None:
+    """Problem names the column in the query's filter that is hidden from the caller."""
+    for name in _columns_in(query.options.get("where")):
+        if name in query.hidden:
+            raise invalid("filter", "columns that `GET /index` names", name)
+
+
+def _columns_in(expression: object) -> Iterator[str]:
+    """The columns that a filter names. Whatever else is wrong with it, `index.filters` says."""
+    if not isinstance(expression, Mapping):
+        return
+    for name, operand in expression.items():
+        if not str(name).startswith("$"):
+            yield name
+        for part in operand if name in ("$and", "$or") and isinstance(operand, list | tuple) else [operand]:
+            if name in ("$and", "$or", "$not"):
+                yield from _columns_in(part)
+
+
 def _unavailable(error: ShardsLostError) -> Problem:
     return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)
 
@@ -96,6 +116,17 @@ def _refused(field: str, error: Exception, got: object) -> Problem:
     """The problem of a query that `index` refuses; its message says what was expected."""
     errors = [{"field": field, "expected": str(error), "got": shortened(got)}]
     return Problem("invalid-request", f"{field}: {error}", errors=errors)
+
+
+def _refused_filter(error: FilterError) -> Problem:
+    """The problem of a filter, whose message says what came as well as what was expected."""
+    said = str(error)
+    if said.startswith("unknown "):
+        got, _, expected = said.partition("; ")
+    else:
+        expected, _, got = said.removeprefix("expected ").partition(", got ")
+        got = got.partition("; columns that")[0] or "another"
+    return invalid_fields([{"field": "filter", "expected": expected, "got": got}])
 
 
 def _chosen(metadata: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:

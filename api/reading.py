@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from api.asked import EmbedRequest, Example, Options, SearchRequest, UploadFields, What
 from api.errors import Problem, invalid
 from api.query import Part, Query
+from api.schemas import LOCATION_COLUMNS
 from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
 
@@ -82,7 +83,14 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
         raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
     options = SearchOptions(offset=asked.offset, min_score=asked.min_score, where=asked.filter, distinct=asked.distinct)
     fields = None if asked.fields is None else tuple(asked.fields)
-    return Query(parts=parts, k=asked.k, options=options, fields=fields, allow_partial=asked.allow_partial)
+    return Query(
+        parts=parts,
+        k=asked.k,
+        options=options,
+        fields=fields,
+        allow_partial=asked.allow_partial,
+        hidden=frozenset() if limits.show_locations else LOCATION_COLUMNS,
+    )
 
 
 def _part(what: What, at: str, limits: RequestLimits) -> Part:

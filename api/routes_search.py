@@ -100,7 +100,9 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
         found = await settled([partial(answer, part) for part in parts])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]
         index = IndexOut(version=engine.version, ntotal=engine.searcher.ntotal)
-        return _json(EmbedResponse(index=index, model=ModelOut.of(engine.model), results=results))
+        return _json(
+            EmbedResponse(index=index, model=ModelOut.of(engine.model, limits.show_locations), results=results)
+        )
 
     return router
 
