@@ -1,8 +1,9 @@
 """From the vectors of a query to its matches: the part of a search that needs no model."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from index.search import Searcher
 
 Vector = NDArray[np.float32]
 
+# "column 'width' (int32): $gt takes a number, got 'wide'"
+_TAKES: Final = re.compile(r"(?:(column .+): )?(.+?) takes (.+), got (.+)", re.DOTALL)
+
 
 def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     """The nearest to the mix of `vectors`, one for each part. Images of the index that are parts are left out.
@@ -30,13 +34,14 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     try:
         direction = mix(np.stack(vectors), [part.weight for part in query.parts])
     except QueryError as error:
-        raise _refused("queries", error, [part.weight for part in query.parts]) from error
+        expected = "examples that do not cancel each other out: leave one out, or change a weight"
+        raise invalid("queries", expected, [part.weight for part in query.parts]) from error
     try:
         matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
     except FilterError as error:
-        raise _refused_filter(error) from error
+        raise _refused_filter(error, query.options.get("where")) from error
     except QueryError as error:
-        raise _refused("body", error, {"k": query.k}) from error
+        raise _refused("body", str(error), {"k": query.k}) from error
     if len(query.parts) == 1 and query.parts[0].is_picture:
         matches = [replace(each, percentile=searcher.percentile(each.score)) for each in matches]
     if query.fields is not None:
@@ -112,20 +117,25 @@ def _unavailable(error: ShardsLostError) -> Problem:
     return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)
 
 
-def _refused(field: str, error: Exception, got: object) -> Problem:
+def _refused(field: str, said: str, got: object) -> Problem:
     """The problem of a query that `index` refuses; its message says what was expected."""
-    errors = [{"field": field, "expected": str(error), "got": shortened(got)}]
-    return Problem("invalid-request", f"{field}: {error}", errors=errors)
+    errors = [{"field": field, "expected": said, "got": shortened(got)}]
+    return Problem("invalid-request", f"{field}: {said}", errors=errors)
 
 
-def _refused_filter(error: FilterError) -> Problem:
-    """The problem of a filter, whose message says what came as well as what was expected."""
-    said = str(error)
-    if said.startswith("unknown "):
-        got, _, expected = said.partition("; ")
+def _refused_filter(error: FilterError, expression: object) -> Problem:
+    """The problem of a filter. Most messages say what came as well as what was expected."""
+    said, _, columns = str(error).partition("; columns that can be filtered: ")
+    if said.startswith("unknown column"):
+        expected, got = f"one of the columns {columns}", said
+    elif said.startswith("unknown operator"):
+        got, _, known = said.partition("; ")
+        expected = f"an operator {known}"
+    elif found := _TAKES.fullmatch(said):
+        column, operator, what, got = found.groups()
+        expected = f"{what} for {operator}{f' of {column}' if column else ''}"
     else:
-        expected, _, got = said.removeprefix("expected ").partition(", got ")
-        got = got.partition("; columns that")[0] or "another"
+        return _refused("filter", said, expression)
     return invalid_fields([{"field": "filter", "expected": expected, "got": got}])
 
 
