@@ -26,6 +26,7 @@ class Answering:
 
     def __init__(self, service: SearchService, limits: RequestLimits, searching: Places) -> None:
         self._service = service
+        self._locations = limits.show_locations
         self._searching = searching
         self._fetching = Places(limits.max_url_fetches, "pictures are being fetched from other hosts")
         self._fetchers = CapacityLimiter(limits.max_url_fetches)
@@ -44,7 +45,7 @@ class Answering:
         with self._searching.taking():
             # The document of a thousand matches takes milliseconds; other requests need not wait for that.
             return await to_thread.run_sync(
-                lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch)),
+                lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch), self._locations),
                 limiter=self._searchers,
             )
 

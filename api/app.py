@@ -70,10 +70,10 @@ def create_app(
     limits = limits or RequestLimits()
     searching = Places(limits.max_searches, "searches are being worked on")
     app.include_router(search_routes(service, limits, searching))
-    app.include_router(image_routes(service))
+    app.include_router(image_routes(service, limits))
     if service.live.source is not None:
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
-    app.include_router(state_routes(service))
+    app.include_router(state_routes(service, limits))
     install_web(app)
     add_schemas(app, limits)
     install_head(app)
@@ -81,7 +81,7 @@ def create_app(
     install_api_version(app)
     install_browser_headers(app)
     metrics = metrics or Metrics()
-    follow(service, metrics)
+    follow(service, metrics, limits)
     install_catch_all(app)
     install_telemetry(app, metrics)
     return app

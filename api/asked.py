@@ -2,14 +2,30 @@
 
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from index.queries import MAX_K
 
-_WHAT: Final = ("url", "image", "text", "id", "embedding")
+ONE_OF: Final = {
+    "Example": ("url", "image", "text", "id", "embedding"),
+    "SearchRequest": ("url", "image", "text", "id", "embedding", "queries"),
+    "EmbedRequest": ("images", "texts", "urls"),
+}
+"""By model, the fields of which a document has exactly one."""
+
 _DISTINCT: Final = 0.98
 _MOST_FIELDS: Final = 1_000
+_AS_TEXT: Final = {"filter": '{"label": "cat"}', "fields": '["label"]', "distinct": "true or 0.98"}
 _CLOSED: Final = ConfigDict(strict=True, extra="forbid")
 
 
@@ -26,7 +42,8 @@ def _distinct(value: object) -> float | None:
 class Options(BaseModel):
     """Which neighbours are wanted."""
 
-    k: int = Field(default=10, ge=1, description="how many matches to return")
+    # How many it may be depends on the server, which says both bounds in one place.
+    k: int = Field(default=10, json_schema_extra={"minimum": 1}, description="how many matches to return")
     offset: int = Field(default=0, ge=0, le=MAX_K, description="how many to skip: k + offset may be 10,000 at most")
     min_score: float | None = Field(
         default=None, ge=-1, le=1, allow_inf_nan=False, description="the lowest cosine of a match"
@@ -69,7 +86,7 @@ class What(BaseModel):
     )
     text: str | None = Field(default=None, description="what the picture shows, in words", examples=["a red star"])
     id: str | None = Field(default=None, description="an image of the index, which is itself left out")
-    embedding: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+    embedding: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(fail_fast=True)] | None = Field(
         default=None, description="a vector of the model's length, which need not be 1 long"
     )
 
@@ -81,7 +98,7 @@ class Example(What):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        _require_one(self, _WHAT)
+        _require_one(self)
         return self
 
 
@@ -96,7 +113,7 @@ class SearchRequest(What, Options):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        _require_one(self, (*_WHAT, "queries"))
+        _require_one(self)
         return self
 
 
@@ -115,13 +132,13 @@ class UploadFields(Options):
 
     @field_validator("filter", "fields", "distinct", mode="before")
     @classmethod
-    def _read(cls, value: object) -> object:
+    def _read(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
             return value
         try:
             return from_json(value, allow_inf_nan=False)
         except ValueError as error:
-            raise ValueError(f"JSON text ({error})") from error
+            raise ValueError(f"JSON text such as {_AS_TEXT[info.field_name or '']} ({error})") from error
 
 
 class BatchRequest(BaseModel):
@@ -144,7 +161,7 @@ class EmbedRequest(BaseModel):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        _require_one(self, ("images", "texts", "urls"))
+        _require_one(self)
         return self
 
 
@@ -156,6 +173,7 @@ class PromoteRequest(BaseModel):
     version: str = Field(pattern=r"^[0-9]{6}$", examples=["000012"])
 
 
-def _require_one(model: BaseModel, names: tuple[str, ...]) -> None:
+def _require_one(model: BaseModel) -> None:
+    names = ONE_OF[type(model).__name__]
     if sum(getattr(model, name) is not None for name in names) != 1:
         raise ValueError(f"exactly one of {', '.join(names[:-1])} and {names[-1]}")

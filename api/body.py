@@ -13,7 +13,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.types import Message, Receive
 
 from api.asked import Example, SearchRequest, UploadFields
-from api.errors import Problem, invalid, invalid_fields, shortened
+from api.errors import Problem, invalid_fields, shortened
+from api.field_errors import field_error
 from api.overload import admit_body
 from api.query import Query
 from api.reading import check_lengths, query_of, query_of_upload, too_large
@@ -84,6 +85,8 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
             "too-large",
             f"expected a JSON body of at most {limits.max_json_values:,} values, got more: send it in parts",
         )
+    if not body.strip():
+        raise Problem("malformed-body", "expected a JSON object, got an empty body")
     try:
         return from_json(body)
     except ValueError as error:
@@ -100,7 +103,13 @@ def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: st
     if (count := error.error_count()) > _MOST_ERRORS:
         return _not_as_described(f"{count:,} mistakes")
     details = error.errors(include_url=False)
-    return invalid_fields([_explained(detail, [*model.model_fields, *more]) for detail in details])
+    return invalid_fields([_explained(detail, {*model.model_fields, *more}) for detail in details])
+
+
+def _explained(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
+    place = detail["loc"]
+    names = set(Example.model_fields) if place and place[0] == "queries" else known
+    return field_error(detail, ".".join(map(str, place)) or "body", names)
 
 
 def _not_as_described(got: str) -> Problem:
@@ -136,7 +145,8 @@ async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
         image = form.get("image")
         fields = _upload_fields(form)
         if not isinstance(image, UploadFile):
-            raise invalid("image", "a file", "none" if image is None else "text without a file name")
+            got = "none" if image is None else "text without a file name"
+            raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
         if (image.size or 0) > limits.max_upload_bytes:
             raise too_large("image", limits.max_upload_bytes)
         return query_of_upload(await image.read(), fields, limits)
@@ -170,36 +180,3 @@ def _counted(receive: Receive, max_bytes: int, over: Problem) -> Receive:
         return message
 
     return counted
-
-
-def _explained(detail: ErrorDetails, known: list[str]) -> dict[str, str]:
-    """The error of one field, in words that do not require pydantic's manual."""
-    field = ".".join(map(str, detail["loc"])) or "body"
-    match detail["type"]:
-        case "extra_forbidden":
-            names = Example.model_fields if detail["loc"][0] == "queries" else known
-            return {"field": field, "expected": f"only {', '.join(sorted(names))}", "got": "an unknown field"}
-        case "value_error":
-            got = detail["input"]
-            return {"field": field, "expected": str(detail["ctx"]["error"]), "got": _names(got)}
-        case "missing":
-            return {"field": field, "expected": "a value: this field is required", "got": "nothing"}
-        case "model_type" | "dict_type":
-            return {"field": field, "expected": "an object", "got": shortened(detail["input"])}
-        case "too_long":
-            sizes = detail["ctx"]
-            return {
-                "field": field,
-                "expected": f"at most {sizes['max_length']:,} items",
-                "got": f"{sizes['actual_length']:,}",
-            }
-        case _:
-            expected = detail["msg"].removeprefix("Input should be ")
-            return {"field": field, "expected": expected, "got": shortened(detail["input"])}
-
-
-def _names(given: object) -> str:
-    """The names in a document; its values may be long, and are not at fault."""
-    if not isinstance(given, dict):
-        return shortened(given)
-    return ", ".join(shortened(name) for name in given) or "nothing"

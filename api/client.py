@@ -84,7 +84,8 @@ class LikenessClient:
     def search(self, **search: Unpack[Search]) -> SearchResult:
         """The nearest images to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
 
-        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. Options: see `Search`.
+        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. Options: see `Search`. The
+        `uri` of a match is empty if the server keeps locations to itself.
         """
         return understood(search_result, self._http.json("POST", "/search", body=search_body(search)))
 

@@ -109,7 +109,7 @@ def _match(document: Mapping[str, Any]) -> Match:
     return Match(
         image_id=document["image_id"],
         score=document["score"],
-        uri=document["uri"],
+        uri=document["uri"] or "",
         metadata=document["metadata"],
         duplicates=tuple(document["duplicates"]),
         percentile=document["percentile"],

@@ -249,7 +249,7 @@ def invalid_fields(errors: list[dict[str, str]]) -> Problem:
 
 
 def shortened(value: object, limit: int = 80) -> str:
-    """`repr(value)`, cut: messages quote what a caller sent, but not megabytes of it."""
+    """`repr(value)`, cut, and null as callers write it: messages quote what a caller sent, but not megabytes of it."""
     text = ""
     for piece in _written(value, limit):
         text += piece
@@ -259,7 +259,7 @@ def shortened(value: object, limit: int = 80) -> str:
 
 
 def _written(value: object, limit: int) -> Iterator[str]:
-    """`repr` in pieces: all of a document of megabytes would take long. Texts are cut to a little over `limit`."""
+    """A JSON value in pieces: all of a document of megabytes would take long. Texts are cut a little after `limit`."""
     match value:
         case str():
             yield repr(value[: limit + 1])
@@ -276,5 +276,7 @@ def _written(value: object, limit: int) -> Iterator[str]:
                 yield f"{shortened(name, limit)}: "
                 yield from _written(member, limit)
             yield "}"
+        case None | bool():
+            yield {None: "null", True: "true", False: "false"}[value]
         case _:
             yield repr(value)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api.asked import BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
+from api.asked import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
 from api.schemas import ProblemOut
 from api.settings import RequestLimits
 
@@ -154,11 +154,19 @@ def add_schemas(app: FastAPI, limits: RequestLimits) -> None:
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
         schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
+        for owner, names in ONE_OF.items():
+            schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
         for owner, name, bound in _bounds(limits):
             _without_null(schemas[owner]["properties"][name]).update(bound)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a document has if its one field out of several is this: null counts as left out."""
+    kind = _without_null(schema["properties"][name])["type"]
+    return {"title": name, "required": [name], "properties": {name: {"type": kind}}}
 
 
 def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:

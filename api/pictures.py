@@ -40,9 +40,10 @@ class Pictures:
                 raise overloaded(str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
+            said = "is no longer there" if gone else f"cannot be read: {error.reason}"
             raise Problem(
                 "picture-not-found" if gone else "picture-unavailable",
-                f"the picture of {row['image_id']!r} cannot be read: {error.reason}",
+                f"the file of {row['image_id']!r} {said}",
                 reason=error.reason,
                 stage=error.stage,
                 retryable=error.retryable,

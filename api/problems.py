@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import PROBLEMS, Problem, invalid_fields, shortened
+from api.field_errors import field_error
 from api.notes import notes
 from api.schemas import Failed, ProblemOut
 
@@ -141,14 +142,7 @@ def _on_defect(_: Request, __: Exception) -> Response:
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
     """Answers invalid parameters of the path and the query; bodies are checked in `api.body`."""
-    errors = [
-        {
-            "field": str(detail["loc"][-1]),
-            "expected": str(detail["msg"]).removeprefix("Input should be "),
-            "got": shortened(detail["input"]),
-        }
-        for detail in error.errors()
-    ]
+    errors = [field_error(detail, str(detail["loc"][-1])) for detail in error.errors()]
     return problem_response(invalid_fields(errors))
 
 

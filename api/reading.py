@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from api.asked import EmbedRequest, Example, Options, SearchRequest, UploadFields, What
 from api.errors import Problem, invalid
 from api.query import Part, Query
+from api.schemas import LOCATION_COLUMNS
 from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
 
@@ -30,7 +31,7 @@ def check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
 
 def _check_vector(holder: object, field: str, dim: int) -> None:
     vector = holder.get("embedding") if isinstance(holder, dict) else None
-    if isinstance(vector, list) and len(vector) > dim:
+    if isinstance(vector, list) and (not vector or len(vector) > dim):
         raise invalid(field, f"{dim} numbers, as the model of the index makes", len(vector))
 
 
@@ -72,17 +73,24 @@ def _part_or_problem(name: str, number: int, value: str, limits: RequestLimits) 
     except Problem as problem:
         return problem
     except ValidationError:
-        return invalid(f"{name}.{number}", "at least 1 character", value)
+        return invalid(f"{name}.{number}", "text that is not empty", value)
 
 
 def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Query:
-    if asked.k > limits.max_k:
+    if not 1 <= asked.k <= limits.max_k:
         raise invalid("k", f"a whole number from 1 to {limits.max_k}", asked.k)
     if asked.k + asked.offset > MAX_K:
         raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
     options = SearchOptions(offset=asked.offset, min_score=asked.min_score, where=asked.filter, distinct=asked.distinct)
     fields = None if asked.fields is None else tuple(asked.fields)
-    return Query(parts=parts, k=asked.k, options=options, fields=fields, allow_partial=asked.allow_partial)
+    return Query(
+        parts=parts,
+        k=asked.k,
+        options=options,
+        fields=fields,
+        allow_partial=asked.allow_partial,
+        hidden=frozenset() if limits.show_locations else LOCATION_COLUMNS,
+    )
 
 
 def _part(what: What, at: str, limits: RequestLimits) -> Part:
@@ -92,7 +100,7 @@ def _part(what: What, at: str, limits: RequestLimits) -> Part:
         ("id", what.id, limits.max_id_length),
     ):
         if value is not None and len(value) > longest:
-            raise invalid(at.format(name), f"at most {longest} characters", f"{len(value)} characters")
+            raise invalid(at.format(name), f"at most {longest} characters", len(value))
     return Part(
         data=None if what.image is None else _decoded(what.image, at.format("image"), limits),
         url=what.url,
@@ -110,7 +118,7 @@ def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise invalid(field, f"base64 ({error})", text[:20]) from error
+        raise invalid(field, f"a picture's file in base64 ({error})", text) from error
 
 
 def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:
@@ -118,6 +126,6 @@ def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:
     vector = np.asarray(numbers, np.float64)
     largest = np.abs(vector).max(initial=0.0)
     if not largest:
-        raise invalid(field, "numbers, not all of them zero", f"{len(numbers)} zeros")
+        raise invalid(field, "numbers, not all of them zero", numbers)
     vector /= largest
     return (vector / np.linalg.norm(vector)).astype(np.float32)

@@ -11,6 +11,7 @@ from api.nearest import row_of_image
 from api.problems import problem_docs
 from api.schemas import ImageOut
 from api.service import SearchService
+from api.settings import RequestLimits
 from index.search import Searcher
 
 # The content of a picture's file is untrusted: a browser must never take it for a page of ours.
@@ -41,7 +42,7 @@ Id = Annotated[str, Query(alias="id", description="an image of the index")]
 Size = Annotated[int | None, Query(ge=16, le=1024, description="a thumbnail of at most this many pixels a side")]
 
 
-def image_routes(service: SearchService) -> APIRouter:
+def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     """`GET /image?id=` and `/picture?id=`, which every id can be asked by: a path would lose dots and line breaks.
 
     `GET /images/{id}` and its `/picture` are the same for people, who type the ids that a path can hold.
@@ -57,7 +58,7 @@ def image_routes(service: SearchService) -> APIRouter:
     @router.get("/image", **_ROW_DOCS)
     async def image(image_id: Id) -> Response:
         row = await _row(service.engine.searcher, image_id)
-        return Response(ImageOut.of(row).model_dump_json(), media_type="application/json")
+        return Response(ImageOut.of(row, limits.show_locations).model_dump_json(), media_type="application/json")
 
     # Before the row's route, whose path would match too.
     @router.get("/images/{image_id:path}/picture", **_PICTURE_DOCS)

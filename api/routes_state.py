@@ -6,16 +6,17 @@ from api.errors import Problem
 from api.problems import problem_docs
 from api.schemas import IndexDetailsOut
 from api.service import SearchService
+from api.settings import RequestLimits
 
 
-def state_routes(service: SearchService) -> APIRouter:
+def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     """`/index`, `/healthz` and `/readyz`."""
     router = APIRouter(tags=["state"])
 
     @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
     async def index() -> IndexDetailsOut:
         searcher = service.engine.searcher
-        return IndexDetailsOut.of(searcher.manifest, searcher.filterable)
+        return IndexDetailsOut.of(searcher.manifest, searcher.filterable, limits.show_locations)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:

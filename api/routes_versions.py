@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from api.asked import PromoteRequest
 from api.body import BodyReader, valid
 from api.errors import Problem, invalid
+from api.locations import shown
 from api.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
 from api.problems import problem_docs
 from api.schemas import SwitchedOut, VersionOut, VersionsOut
@@ -24,6 +25,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
     router = APIRouter(prefix="/index", tags=["index versions"])
     bodies = BodyReader(limits)
+    locations = limits.show_locations
 
     @router.get(
         "/versions",
@@ -32,7 +34,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     )
     async def versions() -> VersionsOut:
         found = await to_thread.run_sync(list_versions, collection)
-        return VersionsOut(versions=[VersionOut.of(version, live.engine.version) for version in found])
+        return VersionsOut(versions=[VersionOut.of(version, live.engine.version, locations) for version in found])
 
     @router.post(
         "/promote",
@@ -48,7 +50,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     )
     async def promote_version(request: Request) -> SwitchedOut:
         asked = await bodies.json(request, lambda document: valid(document, PromoteRequest))
-        return await to_thread.run_sync(_promote, live, collection, asked.version)
+        return await to_thread.run_sync(_promote, live, collection, asked.version, locations)
 
     @router.post(
         "/rollback",
@@ -56,32 +58,37 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
         responses={**answers_like(SWITCHED_ANSWER), **problem_docs(*_PROBLEMS)},
     )
     async def roll_back() -> SwitchedOut:
-        return await to_thread.run_sync(_roll_back, live, collection)
+        return await to_thread.run_sync(_roll_back, live, collection, locations)
 
     return router
 
 
-def _promote(live: LiveEngine, collection: Collection, version: str) -> SwitchedOut:
+def _promote(live: LiveEngine, collection: Collection, version: str, locations: bool) -> SwitchedOut:
     known = collection.versions()
     if version not in known:
         raise invalid("version", f"one of {', '.join(known)}", version)
     try:
         promote(collection, version)
     except CollectionError as error:
-        raise Problem("version-not-usable", str(error)) from error
-    return _switched(live, version, {})
+        raise Problem("version-not-usable", shown(str(error), locations)) from error
+    return _switched(live, version, {}, locations)
 
 
-def _roll_back(live: LiveEngine, collection: Collection) -> SwitchedOut:
+def _roll_back(live: LiveEngine, collection: Collection, locations: bool) -> SwitchedOut:
     try:
         done = rollback(collection)
     except CollectionError as error:
-        raise Problem("version-not-usable", str(error)) from error
-    return _switched(live, done.manifest.version, done.skipped)
+        raise Problem("version-not-usable", shown(str(error), locations)) from error
+    return _switched(live, done.manifest.version, done.skipped, locations)
 
 
-def _switched(live: LiveEngine, version: str, skipped: dict[str, str]) -> SwitchedOut:
+def _switched(live: LiveEngine, version: str, skipped: dict[str, str], locations: bool) -> SwitchedOut:
     before = live.engine.version
     live.look()
-    serving = live.engine.version
-    return SwitchedOut(live=version, before=before, serving=serving, failure=live.failure, skipped=skipped)
+    return SwitchedOut(
+        live=version,
+        before=before,
+        serving=live.engine.version,
+        failure=live.failure and shown(live.failure, locations),
+        skipped={name: shown(reason, locations) for name, reason in skipped.items()},
+    )

@@ -2,18 +2,24 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from api.locations import shown
 from api.plain import plain
 from api.results import SearchResult
 from embedder.identity import ModelIdentity
 from index.match import Match
-from index.records import VersionManifest
+from index.records import ModelRecord, VersionManifest
 from index.rows import FIXED
 from index.versions import Version
+
+LOCATION_COLUMNS: Final = frozenset({"uri"})
+"""Columns of every row that say where its picture lies."""
+
+_URI: Final = "where the collection found the picture; null from a server that keeps locations to itself"
 
 
 def _is_none(value: object) -> bool:
@@ -23,7 +29,7 @@ def _is_none(value: object) -> bool:
 class MatchOut(BaseModel):
     image_id: str
     score: float = Field(description="cosine similarity: 1 is the same vector, higher is nearer")
-    uri: str = Field(description="where the collection found the picture")
+    uri: str | None = Field(description=_URI)
     metadata: dict[str, Any]
     picture: str = Field(description="the picture's address on this server, relative to its root")
     duplicates: list[str] = Field(description="ids left out because they are all but the same as this one")
@@ -39,14 +45,23 @@ class IndexOut(BaseModel):
 
 
 class ModelOut(BaseModel):
-    id: str
+    id: str = Field(description="its id on the hub, or the name of its folder")
     revision: str | None
     fingerprint: str
     dim: int
 
     @classmethod
-    def of(cls, model: ModelIdentity) -> Self:
-        return cls(id=model.model_id, revision=model.revision, fingerprint=model.fingerprint, dim=model.dim)
+    def of(cls, model: ModelIdentity, locations: bool) -> Self:
+        return cls(
+            id=shown(model.model_id, locations),
+            revision=model.revision,
+            fingerprint=model.fingerprint,
+            dim=model.dim,
+        )
+
+    @classmethod
+    def of_record(cls, record: ModelRecord, locations: bool) -> Self:
+        return cls(**{**record.model_dump(), "id": shown(record.id, locations)})
 
 
 class IndexDetailsOut(IndexOut):
@@ -61,17 +76,17 @@ class IndexDetailsOut(IndexOut):
     columns: dict[str, str] = Field(description="what a filter can name, with Arrow's names of the types")
 
     @classmethod
-    def of(cls, manifest: VersionManifest, columns: dict[str, str]) -> Self:
+    def of(cls, manifest: VersionManifest, columns: dict[str, str], locations: bool) -> Self:
         return cls(
             version=manifest.version,
             ntotal=manifest.ntotal,
-            model=ModelOut(**manifest.model.model_dump()),
+            model=ModelOut.of_record(manifest.model, locations),
             kind=manifest.kind,
             created_at=manifest.created_at,
             recall=manifest.recall,
             latency_ms=manifest.latency_ms,
             queries_per_second=manifest.queries_per_second,
-            columns=columns,
+            columns={name: kind for name, kind in columns.items() if locations or name not in LOCATION_COLUMNS},
         )
 
 
@@ -104,12 +119,12 @@ class SearchResponse(BaseModel):
     timing_ms: TimingOut
 
     @classmethod
-    def of(cls, result: SearchResult) -> Self:
+    def of(cls, result: SearchResult, locations: bool) -> Self:
         return cls(
-            matches=[_match_out(match) for match in result.matches],
+            matches=[_match_out(match, locations) for match in result.matches],
             index=IndexOut(version=result.version, ntotal=result.ntotal),
             searched=SearchedOut(rows=result.searched, of=result.ntotal),
-            model=ModelOut.of(result.model),
+            model=ModelOut.of(result.model, locations),
             timing_ms=TimingOut.of(result.timing_ms),
         )
 
@@ -156,17 +171,17 @@ class VersionOut(BaseModel):
     damage: str | None
 
     @classmethod
-    def of(cls, version: Version, serving: str) -> Self:
+    def of(cls, version: Version, serving: str, locations: bool) -> Self:
         manifest = version.manifest
         return cls(
             version=version.name,
             live=version.live,
             serving=version.name == serving,
             ntotal=manifest and manifest.ntotal,
-            model=manifest and ModelOut(**manifest.model.model_dump()),
+            model=manifest and ModelOut.of_record(manifest.model, locations),
             recall=manifest and manifest.recall,
             created_at=manifest and manifest.created_at,
-            damage=version.damage,
+            damage=version.damage and shown(version.damage, locations),
         )
 
 
@@ -188,7 +203,7 @@ class ImageOut(BaseModel):
     """One image of the index."""
 
     image_id: str
-    uri: str
+    uri: str | None = Field(description=_URI)
     content_hash: str | None
     size: int | None = Field(description="bytes of the file")
     modified: datetime | None
@@ -200,8 +215,9 @@ class ImageOut(BaseModel):
     picture: str
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        known = {name: row.get(name) for name in cls.model_fields if name in FIXED}
+    def of(cls, row: Mapping[str, Any], locations: bool) -> Self:
+        hidden = frozenset() if locations else LOCATION_COLUMNS
+        known = {name: None if name in hidden else row.get(name) for name in cls.model_fields if name in FIXED}
         metadata = {name: plain(value) for name, value in row.items() if name not in FIXED}
         return cls(**known, metadata=metadata, picture=picture_path(row["image_id"]))
 
@@ -232,11 +248,11 @@ def picture_path(image_id: str) -> str:
     return f"/picture?id={quote(image_id)}"
 
 
-def _match_out(match: Match) -> MatchOut:
+def _match_out(match: Match, locations: bool) -> MatchOut:
     return MatchOut(
         image_id=match.image_id,
         score=match.score,
-        uri=match.uri,
+        uri=match.uri if locations else None,
         metadata={name: plain(value) for name, value in match.metadata.items()},
         picture=picture_path(match.image_id),
         duplicates=list(match.duplicates),

@@ -22,7 +22,10 @@ _OTHER_REQUESTS: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """Limits of a request. Sizes in bytes."""
+    """Limits of a request, and of what it learns. Sizes in bytes.
+
+    `show_locations`: callers are told where pictures, models and the collection lie.
+    """
 
     max_k: int = 1_000
     max_upload_bytes: int = 16 * 2**20
@@ -39,6 +42,7 @@ class RequestLimits:
     # answered; a separate limit keeps slow hosts from delaying uploads and texts.
     max_url_fetches: int = 32
     max_searches: int = 32
+    show_locations: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,10 @@ class ServeSettings(BaseSettings):
 
     keys_file: str | None = Field(
         default=None, description="the API keys, as `likeness keys` writes them; none: no keys"
+    )
+    show_locations: bool | None = Field(
+        default=None,
+        description="tell callers where pictures, models and the collection lie; none: only on loopback without keys",
     )
     rate_limit_per_minute: int | None = Field(
         default=None,
@@ -170,6 +178,10 @@ class ServeSettings(BaseSettings):
         """How many cores each of `replicas` may use: all if there is only one, else those that Ray reserves for it."""
         return (os.cpu_count() or 1) if replicas.most == 1 else max(1, int(self.num_cpus))
 
+    def is_private(self) -> bool:
+        """Whether only this machine's users send requests. With keys there is a proxy for others."""
+        return self.keys_file is None and is_loopback(self.host) and not self.allow_remote
+
     def limits(self) -> RequestLimits:
         # Base64 makes a picture a third larger.
         return RequestLimits(
@@ -179,6 +191,7 @@ class ServeSettings(BaseSettings):
             # The last one admitted waits for all before it: more places make answers later, not more numerous.
             max_searches=self.max_searches or _SEARCHES_PER_CORE * self.cores(self.replicas),
             max_url_fetches=self.max_url_fetches,
+            show_locations=self.is_private() if self.show_locations is None else self.show_locations,
         )
 
     def ongoing_requests(self) -> int:
@@ -196,7 +209,7 @@ class ServeSettings(BaseSettings):
             max_ongoing_requests=self.ongoing_requests(),
             request_timeout_s=self.request_timeout_s,
             cors_origins=self.cors_origins,
-            loopback_names_only=alone and not self.allow_remote,
+            loopback_names_only=self.is_private(),
         )
 
     def listen_address(self) -> tuple[str, int]:

@@ -12,10 +12,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.locations import shown
 from api.metrics import Metrics, Serving
 from api.notes import Notes, taking_notes
 from api.overload import PROBES
 from api.service import SearchService
+from api.settings import RequestLimits
 
 logger = logging.getLogger("api.requests")
 
@@ -46,17 +48,17 @@ def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
         return Response(body, headers={"Content-Type": media_type})
 
 
-def follow(service: SearchService, metrics: Metrics) -> None:
+def follow(service: SearchService, metrics: Metrics, limits: RequestLimits) -> None:
     """Let `metrics` report the engine of `service`, and how its queries are embedded."""
     service.on_batch.append(metrics.batch)
-    metrics.follow(lambda: _serving(service))
+    metrics.follow(lambda: _serving(service, limits.show_locations))
 
 
-def _serving(service: SearchService) -> Serving:
+def _serving(service: SearchService, locations: bool) -> Serving:
     engine, live = service.engine, service.live
     return Serving(
         version=engine.version,
-        model=engine.model.model_id,
+        model=shown(engine.model.model_id, locations),
         rows=engine.searcher.ntotal,
         built=engine.searcher.manifest.created_at,
         swaps=live.swaps,

@@ -38,8 +38,9 @@ class Fetcher:
         """The bytes, `policy.max_bytes` at most. FetchError with a reason and whether to try again later."""
         scheme = scheme_of(uri)
         if scheme not in self.policy.schemes:
-            expected = ", ".join(sorted(self.policy.schemes))
-            raise FetchError("forbidden_scheme", f"{shown(uri)}: expected one of {expected}, got {scheme}")
+            expected = " or ".join(f"{known}://" for known in sorted(self.policy.schemes))
+            got = f"{scheme}://" if "://" in uri else "no scheme"
+            raise FetchError("forbidden_scheme", f"{shown(uri)}: expected a URL with {expected}, got {got}")
         file, part = split_fragment(uri)
         if scheme in ("http", "https"):
             if part is not None:

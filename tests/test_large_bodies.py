@@ -15,6 +15,7 @@ import api.reading
 from api.app import create_app
 from api.client import LikenessClient, Search, SearchResult
 from api.local import running
+from api.schemas import Found
 from api.service import SearchService
 from api.settings import RequestLimits
 from embedder.fake import FakeEmbedder
@@ -75,6 +76,31 @@ def test_mend_15_others_are_answered_while_a_body_is_parsed(
         finally:
             may_go_on.set()
         assert answer.result().status_code == 200
+
+
+def test_mend_15_others_are_answered_while_the_answer_to_a_batch_is_written(
+    service: SearchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, may_go_on = threading.Event(), threading.Event()
+    write = Found.model_dump_json
+
+    def slowly(found: Found) -> str:
+        writing.set()
+        assert may_go_on.wait(20)
+        return write(found)
+
+    monkeypatch.setattr(Found, "model_dump_json", slowly)
+    with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
+        body = {"searches": [{"text": "a star", "k": 1}, {}]}
+        answer = pool.submit(httpx.post, f"{url}/search/batch", json=body, timeout=30)
+        try:
+            assert writing.wait(20)
+            assert httpx.get(f"{url}/healthz").json() == {"status": "up"}
+        finally:
+            may_go_on.set()
+    found, failed = answer.result().json()["results"]
+    assert len(found["ok"]["matches"]) == 1
+    assert failed["problem"]["status"] == 422
 
 
 def test_mend_15_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> None:
@@ -152,9 +178,7 @@ def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_par
 
 def test_mend_15_a_message_quotes_little_of_a_large_value(client: TestClient) -> None:
     refused = client.post("/search", json={"text": [[0] * 50_000]})
-    assert refused.json()["errors"] == [
-        {"field": "text", "expected": "a valid string", "got": "[[" + "0, " * 25 + "0,…"}
-    ]
+    assert refused.json()["errors"] == [{"field": "text", "expected": "text", "got": "[[" + "0, " * 25 + "0,…"}]
 
 
 def test_mend_15_the_client_sends_many_vectors_in_parts(service: SearchService) -> None:

@@ -36,7 +36,6 @@ PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
 # What does not hold, and should not.
 EXCEPTIONS: Final[list[dict[str, Any]]] = [
     # Whether a search or a version can be had depends on what the index holds: ids, columns, the length of vectors.
-    # That exactly one of several fields must be there is said in words: a schema of it would only be harder to read.
     {
         "include-path": ["/search", "/embed", "/index/promote"],
         "checks": {"positive_data_acceptance": {"enabled": False}},

@@ -433,9 +433,9 @@ def test_a_promoted_version_whose_model_is_missing(collection: Collection, model
     ("body", "expected"),
     [
         ({"version": "000009"}, "one of 000001"),
-        ({"version": "../../x"}, "pattern"),
-        ({}, "this field is required"),
-        ({"version": 1}, "a valid string"),
+        ({"version": "../../x"}, "text of the form"),
+        ({}, "a value, as this field is required"),
+        ({"version": 1}, "text"),
     ],
 )
 def test_a_version_that_is_not_there(service: SearchService, body: dict[str, Any], expected: str) -> None:

@@ -15,10 +15,15 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Route, expect, sync_playwright
 
+from api.app import create_app
 from api.keys import KeyRing, KeyScope, add_key
-from api.settings import Access
+from api.local import running
+from api.service import SearchService
+from api.settings import Access, RequestLimits
+from embedder.fake import FakeEmbedder
 from jobs.demo.gallery import Exhibit
 from tests.page_server import MARKUP, Site, gallery_site
+from tests.small_collection import RecordingFetcher, make_collection, png
 
 pytestmark = pytest.mark.browser
 
@@ -441,7 +446,7 @@ def test_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> N
     expect(page.get_by_role("alert")).to_contain_text("The server answered with status 429. Try again in 7 s.")
 
 
-def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
+def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
     """Pictures too are asked for with the key, which an img element could not send."""
     key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
     with gallery_site(tmp_path, count=10, access=Access(keys=KeyRing(tmp_path / "keys.json"))) as site:
@@ -449,10 +454,15 @@ def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
         page.goto("/?text=star")
         field = page.get_by_label("API key")
         expect(field).to_be_focused()
-        field.fill("lk_wrong")
-        page.keyboard.press("Enter")
-        expect(field).to_be_empty()
-        expect(field).to_be_focused()
+        expect(page.locator("#key-why")).to_have_text("Whoever runs it can give you one.")
+        for wrong in ("lk_wrong", "ключ", "two words"):
+            field.fill(wrong)
+            page.keyboard.press("Enter")
+            expect(field).to_be_empty()
+            expect(field).to_be_focused()
+            expect(page.locator("#key-why")).to_have_text(
+                "This key is not valid: mistyped, removed, or of another server."
+            )
         field.fill(key)
         page.keyboard.press("Enter")
         expect(tiles(page)).to_have_count(11)
@@ -465,6 +475,31 @@ def test_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
         assert download.value.path().read_bytes() == (site.gallery.folder / image_id).read_bytes()
         page.reload()
         expect(tiles(page).first).to_be_visible()
+        page.close()
+
+
+def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) -> None:
+    ids = ("..", "a/../b", "two\nlines", "x", "x/picture", "%2e%2e", "q?x=1&size=9#top", "//")
+    pictures = {image_id: png((30 * n, 90, 200)) for n, image_id in enumerate(ids)}
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=make_collection(tmp_path / "c", pictures, FakeEmbedder()),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({f"memory:{image_id}": data for image_id, data in pictures.items()}),
+    )
+    with running(create_app(service, limits=RequestLimits(show_locations=False))) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/?text=star")
+        expect(tiles(page)).to_have_count(len(ids))
+        expect(page.locator("#pictures .mat.here img")).to_have_count(len(ids))
+        for image_id in ids:
+            page.goto(f"/?id={quote(image_id, safe='')}")
+            expect(tiles(page)).to_have_count(len(ids) - 1)
+            expect(page.locator(".subject .mat.here img")).to_be_visible()
+            assert page.locator(".facts dd").first.text_content() == image_id
+            expect(page.locator(".facts")).not_to_contain_text("source")
+            address = page.get_by_role("link", name="Whole picture").evaluate("link => link.href")
+            assert page.request.get(address).body() == pictures[image_id]
         page.close()
 
 

@@ -101,6 +101,8 @@ function none(filter) {
   return element("p", { class: "nothing" }, advice);
 }
 
+const NOT_VALID = "This key is not valid: mistyped, removed, or of another server.";
+
 const forgotten = () => new api.Problem({
   title: "The picture is no longer here",
   detail: "A picture of your own is kept only until the page is loaded again. Choose it once more.",
@@ -112,10 +114,8 @@ function fail(error) {
   byId("more").hidden = true;
   byId("more-status").textContent = "";
   if (error.status === 401) {
+    askForKey(api.hasKey() ? NOT_VALID : "Whoever runs it can give you one.");
     api.dropKey();
-    byId("key-why").textContent = error.message;
-    byId("key-form").hidden = false;
-    byId("key").focus();
     return;
   }
   const title = element("h2", { tabIndex: -1 }, error.title ?? "Something went wrong on this page");
@@ -124,6 +124,12 @@ function fail(error) {
   byId("answer").classList.remove("beside");
   byId("problem").replaceChildren(element("div", { class: "notice" }, title, element("p", {}, error.message)));
   if (lost) title.focus();
+}
+
+function askForKey(why) {
+  byId("key-why").textContent = why;
+  byId("key-form").hidden = false;
+  byId("key").focus();
 }
 
 /** Read once what the collection holds: its size, and the columns that can be filtered. */
@@ -195,8 +201,13 @@ distinct.addEventListener("change", () => ask({}));
 byId("more").addEventListener("click", more);
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  api.setKey(byId("key").value.trim());
+  const key = byId("key").value.trim();
   byId("key").value = "";
+  if (!/^[!-~]+$/.test(key)) { // no header can hold it
+    askForKey(NOT_VALID);
+    return;
+  }
+  api.setKey(key);
   show(current, { focus: true });
 });
 document.addEventListener("click", (event) => {

@@ -61,7 +61,7 @@ function known({ image_id: id, uri, size, width, height, format, modified, metad
   if (width && height) facts.pixels = `${counted(width)} × ${counted(height)}`;
   if (format || size) facts.file = [format?.toUpperCase(), size && bytes(size)].filter(Boolean).join(", ");
   if (modified) facts.modified = new Date(modified).toLocaleDateString("en", { dateStyle: "medium" });
-  facts.source = /^https?:\/\//.test(uri) ? element("a", { href: uri, rel: "noreferrer" }, uri) : uri;
+  if (uri) facts.source = /^https?:\/\//.test(uri) ? element("a", { href: uri, rel: "noreferrer" }, uri) : uri;
   return facts;
 }
 
