@@ -3,7 +3,7 @@
 Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
 """
 
-import json
+import shlex
 from typing import Annotated
 
 import typer
@@ -33,6 +33,7 @@ from jobs.options import (
     parse_actors,
     parse_extensions,
     parse_resources,
+    print_json,
 )
 
 
@@ -83,6 +84,13 @@ def embed(
     run_embed(request, console)
     if index:
         build_and_show(Collection.open(collection), address=address)
+        print(next_commands(collection))
+
+
+def next_commands(collection: str) -> str:
+    """What one does with a collection that has just been made."""
+    name = shlex.quote(collection)
+    return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
 
 
 def rejects(
@@ -99,7 +107,7 @@ def rejects(
     rejected = list_rejects(Collection.open(collection))
     rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
     if output is OutputFormat.json:
-        print(json.dumps(rows, indent=2, default=str))
+        print_json(rows)
     elif rejected and not rows:
         there = f"none for {reason!r}; there are: {reject_counts(rejected)}"
         console.print(there, soft_wrap=True, markup=False, highlight=False)
@@ -116,6 +124,6 @@ def info(collection: CollectionArgument, output: FormatOption = OutputFormat.tab
 
     facts = collection_facts(Collection.open(collection))
     if output is OutputFormat.json:
-        print(json.dumps(facts, indent=2, default=str))
+        print_json(facts)
     else:
         console.print(facts_table(facts))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
-from rich.table import Table
+from jobs.text_table import TextTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class ReembedReport:
     def to_json(self) -> str:
         """One object; the counts stand beside the rest."""
         content = asdict(self)
-        return json.dumps({"outcome": "succeeded", **content.pop("counts"), **content}, indent=2)
+        return json.dumps({"outcome": "succeeded", **content.pop("counts"), **content}, indent=2, ensure_ascii=False)
 
 
 class Stopwatch:
@@ -87,7 +87,7 @@ class Stopwatch:
         """The report of a job that did not end well."""
         counts = asdict(self.counts) if self.counts else {}
         known = {**counts, "left_out": self.left_out, "seconds": self.seconds}
-        return json.dumps({"outcome": outcome, "message": message, **known}, indent=2)
+        return json.dumps({"outcome": outcome, "message": message, **known}, indent=2, ensure_ascii=False)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -98,17 +98,15 @@ class Stopwatch:
             self.seconds[stage] = round(self.seconds.get(stage, 0.0) + perf_counter() - started, 3)
 
 
-def reembed_table(report: ReembedReport) -> Table:
+def reembed_table(report: ReembedReport) -> TextTable:
     """The closing table, without zero counts."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(justify="left")
-    table.add_column(justify="right")
     shown = asdict(report.counts)
     if not report.dry_run:
         shown |= {"embedded": report.embedded, "rejected": report.rejected, "failed": report.failed}
-    for name, count in shown.items():
-        if count or name in ("listed", "unchanged"):
-            table.add_row(name.replace("_", " "), f"{count:,}")
-    for stage, seconds in report.seconds.items():
-        table.add_row(f"  {stage}", f"{seconds:,.1f} s")
-    return table
+    counts = [
+        (name.replace("_", " "), f"{count:,}")
+        for name, count in shown.items()
+        if count or name in ("listed", "unchanged")
+    ]
+    seconds = [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
+    return TextTable((), [*counts, *seconds], right={1})
