@@ -15,7 +15,7 @@ from ray.serve.context import _get_global_client
 from api.cluster_room import empty_shards, places, shard_memory, shortage
 from api.deployment_options import nodes
 from api.deployment_replica import APP_NAME
-from api.errors import DeployError, ListenError
+from api.errors import DeployError, ListenError, RayStartError
 from api.local import listening
 from api.settings import ServeSettings
 from index.collection import Collection
@@ -59,9 +59,13 @@ def connect(host: str, port: int) -> bool:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
         ray.shutdown()
+        if address == _HERE:
+            raise RayStartError(
+                f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or "
+                "serve without Ray with --local"
+            ) from error
         raise DeployError(
-            f"Ray could not be had at {address!r} ({error}): run the same command again if this machine was busy, "
-            "check RAY_ADDRESS, or serve without Ray with --local"
+            f"Ray could not be had at {address!r} ({error}): check RAY_ADDRESS, or serve without Ray with --local"
         ) from error
     return address != _HERE
 

@@ -4,8 +4,9 @@ Commands import what they need when they run: FastAPI, Ray and torch each take s
 """
 
 import importlib.metadata
-import json
+import io
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -22,7 +23,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from api.errors import ApiError
-from embedder.errors import EmbedderError
+from api.errors import RayStartError as ServeRayStartError
+from embedder.errors import EmbedderError, FetchError
 from embedder.openmp import WAITING
 from index.collection import Collection
 from index.disk import DISK_FULL
@@ -30,18 +32,21 @@ from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
 from jobs.commands import embed, info, rejects, show_embedded
-from jobs.errors import JobError, TooManyMissingError, TooManyRejectsError, UsageError
+from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError, UsageError
 from jobs.index_commands import build_index, compact, duplicates, promote, prune, rollback, versions
 from jobs.options import (
     DEMO_MODEL,
     CollectionArgument,
     FormatOption,
+    HelpCommand,
+    HelpGroup,
     MovedModelOption,
     OutputFormat,
     console,
     given,
     model_named,
     parse_where,
+    print_json,
 )
 from jobs.reembed_command import reembed
 from jobs.schedule_commands import runs, schedule
@@ -56,10 +61,15 @@ def main() -> None:
     """Run the command line.
 
     A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found too much gone from its
-    source with 3; while another job writes to the collection, one exits with 75, which is sysexits' "try again later".
+    source with 3; while another job writes to the collection, or if Ray does not start, one exits with 75, which is
+    sysexits' "try again later".
     """
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)
+    # Lines are wrapped by a terminal alone, and every letter can be printed in every locale.
+    console.soft_wrap = not console.is_terminal
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # systemd and Kubernetes stop a process with SIGTERM: it ends as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -71,7 +81,7 @@ def main() -> None:
         _fail(error, 1)
     except TooManyMissingError as error:
         _fail(error, 3)
-    except LeaseError as error:
+    except (LeaseError, RayStartError, ServeRayStartError) as error:
         _fail(error, os.EX_TEMPFAIL)
     # OSError: a place that may not be read or written, or a bucket or cluster that is not there.
     except (JobError, CollectionError, EmbedderError, ApiError, OSError) as error:
@@ -95,7 +105,7 @@ def _settings_message(error: ValidationError) -> str:
 
 def search(
     collection: CollectionArgument,
-    query: Annotated[str | None, typer.Argument(help="A picture: path or URL.")] = None,
+    query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words see --text.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     like: Annotated[
         list[str] | None,
@@ -123,8 +133,6 @@ def search(
     from api.compose import build_service
     from api.plain import plain
     from api.settings import ServeSettings
-    from embedder.fetch import Fetcher
-    from embedder.policy import FetchPolicy
     from jobs.show import match_table
 
     if unlike and not like:
@@ -139,9 +147,9 @@ def search(
     if like:
         matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
-        # Before the model, which takes seconds. A query typed on the user's own command line may name local files and
-        # private hosts.
-        picture = None if query is None else Fetcher(FetchPolicy()).fetch(query)
+        # Before the model, which takes seconds.
+        Collection.open(collection)
+        picture = None if query is None else _picture(query)
         with console.status("loading the index and the model"):
             settings = ServeSettings(**given(collection=collection, model=model and model_named(model)))
             service = build_service(settings)
@@ -151,9 +159,22 @@ def search(
             else:
                 matches = service.search_by_bytes(picture, k, **options).matches
     if output is OutputFormat.json:
-        print(json.dumps([plain(asdict(match)) for match in matches], indent=2))
+        print_json([plain(asdict(match)) for match in matches])
     else:
         console.print(match_table(matches, first=offset + 1))
+
+
+def _picture(query: str) -> bytes:
+    """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
+    from embedder.fetch import Fetcher
+    from embedder.policy import FetchPolicy
+
+    try:
+        return Fetcher(FetchPolicy()).fetch(query)
+    except FetchError as error:
+        if "://" in query or error.reason not in ("not_found", "bad_uri"):
+            raise
+        raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
 
 
 def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
@@ -218,6 +239,7 @@ def _free_port(wanted: int) -> int:
 
 
 app = typer.Typer(
+    cls=HelpGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -259,7 +281,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name, cls=HelpCommand)(_command)
 app.add_typer(keys, name="keys")
 
 

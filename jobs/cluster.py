@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from jobs.cluster_join import join
-from jobs.errors import JobError
+from jobs.errors import JobError, RayStartError
 from jobs.ray_init import init
 
 DECODE_MEMORY = 2**30
@@ -62,7 +62,7 @@ def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
         )
     except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
         ray.shutdown()
-        raise JobError(
+        raise RayStartError(
             f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or join a "
             "cluster with --address"
         ) from error

@@ -3,7 +3,7 @@
 Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
 """
 
-import json
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +32,7 @@ from jobs.options import (
     parse_actors,
     parse_extensions,
     parse_resources,
+    print_json,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def embed(
         other_model="refuse",
     )
     show_embedded(reembed(settings, console), index=index)
+    if index:
+        print(next_commands(collection))
 
 
 def show_embedded(report: "ReembedReport", *, index: bool = True) -> None:
@@ -98,6 +101,12 @@ def show_embedded(report: "ReembedReport", *, index: bool = True) -> None:
         console.print(embed_table(embedding))
     for line in index_lines(report) if index else ():
         console.print(line, soft_wrap=True)
+
+
+def next_commands(collection: str) -> str:
+    """What one does with a collection that has just been made."""
+    name = shlex.quote(collection)
+    return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
 
 
 def rejects(
@@ -114,7 +123,7 @@ def rejects(
     rejected = list_rejects(Collection.open(collection))
     rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
     if output is OutputFormat.json:
-        print(json.dumps(rows, indent=2, default=str))
+        print_json(rows)
     elif rejected and not rows:
         there = f"none for {reason!r}; there are: {reject_counts(rejected)}"
         console.print(there, soft_wrap=True, markup=False, highlight=False)
@@ -131,6 +140,6 @@ def info(collection: CollectionArgument, output: FormatOption = OutputFormat.tab
 
     facts = collection_facts(Collection.open(collection))
     if output is OutputFormat.json:
-        print(json.dumps(facts, indent=2, default=str))
+        print_json(facts)
     else:
         console.print(facts_table(facts))

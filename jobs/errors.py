@@ -7,7 +7,8 @@ JobError
 │   └── EmptySourceError  it holds no images
 ├── TooManyMissingError   more images are gone from the source than allowed; nothing was changed
 ├── TooManyRejectsError   more images rejected than allowed; the run stays unpublished
-└── OtherModelError       the collection holds another model's vectors
+├── OtherModelError       the collection holds another model's vectors
+└── RayStartError         Ray did not start on this machine; the same command may succeed later
 """
 
 
@@ -41,3 +42,7 @@ class TooManyRejectsError(JobError):
 
 class OtherModelError(JobError):
     """The collection was embedded with another model."""
+
+
+class RayStartError(JobError):
+    """Ray did not start on this machine, which may be too busy: the same command may succeed later."""

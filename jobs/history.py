@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import Field
-from rich.markup import escape
-from rich.table import Table
 
 from index.clouds import without_secrets
 from index.collection import HISTORY, Collection
@@ -19,6 +17,7 @@ from index.errors import LeaseError
 from index.lease import holder
 from index.records import Record
 from index.storage import Storage
+from jobs.text_table import TextTable
 
 KEPT = 200
 """Runs that are kept, besides the last success of each source: half a year of nights."""
@@ -131,20 +130,18 @@ def facts(collection: Collection, runs: Sequence[JobRun]) -> list[dict[str, Any]
     return shown
 
 
-def runs_table(shown: Sequence[dict[str, Any]]) -> Table:
+def runs_table(shown: Sequence[dict[str, Any]]) -> TextTable:
     """`facts` for people. A run's id says when it began, in UTC."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("run", "took", "outcome", "images", "index"):
-        table.add_column(name, justify="right" if name == "took" else "left", no_wrap=name != "images")
-    table.add_column("message", overflow="fold")
+    rows = []
     for run in shown:
         counts = [f"{run['counts'].get(name, 0):,} {name}" for name in _SHOWN if run["counts"].get(name)]
         took = ""
         if run["ended_at"]:
             took = str(datetime.fromisoformat(run["ended_at"]) - datetime.fromisoformat(run["started_at"]))
         row = (run["id"], took.partition(".")[0], run["outcome"], ", ".join(counts), run["index"], run["message"])
-        table.add_row(*(escape(value or "") for value in row))
-    return table
+        rows.append([value or "" for value in row])
+    header = ("run", "took", "outcome", "images", "index", "message")
+    return TextTable(header, rows, right={1}, unfolded={0, 1, 2, 4})
 
 
 def _read(storage: Storage, run_id: str) -> JobRun | None:

@@ -3,7 +3,6 @@
 Commands import what they need when they run: faiss takes a second that `--help` should not cost.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -14,14 +13,15 @@ from rich.markup import escape
 from index.collection import Collection
 from index.current import standing_manifest
 from index.errors import RecallTooLowError, RolledBackError
-from index.records import IndexSettings, VersionManifest
-from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size
+from index.records import IndexSettings
+from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size, print_json
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
 AcceptLostRunsOption = Annotated[
-    bool, typer.Option(help="Go on without runs whose manifests are lost, and without their images.")
+    bool,
+    typer.Option("--accept-lost-runs", help="Go on without runs whose manifests are lost, and without their images."),
 ]
-VersionArgument = Annotated[str, typer.Argument(help="Its six digits, as `likeness versions` lists them.")]
+VersionArgument = Annotated[str, typer.Argument(help="Its number, as `likeness versions` lists them: 000002 or 2.")]
 
 
 def build_index(
@@ -84,7 +84,8 @@ def build_and_show(
     accept_lost_runs: bool = False,
     address: str | None = None,
 ) -> None:
-    """Build with the live version's settings and `changes`; print the choice and the measurements.
+    """Build with the live version's settings and `changes`; print the outcome, and of a version that is refused the
+    choice and the measurements. Of the live one `likeness info` has these.
 
     Large segments are built on the Ray cluster at `address`, or on one that is started here. If nothing goes live
     because of a rollback, that is said.
@@ -92,6 +93,8 @@ def build_and_show(
     from index import build
     from index.lease import writing
     from jobs.index import run_on_ray
+    from jobs.show import choice_table
+    from jobs.show_index import quality_table
 
     before = standing_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
@@ -111,24 +114,19 @@ def build_and_show(
         console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)
         return
     except RecallTooLowError:
-        _show_measured(collection.read_version(collection.versions()[-1]))  # the newest is the one that was refused
+        refused = collection.read_version(collection.versions()[-1])  # the newest
+        console.print(choice_table(refused.choice), quality_table(refused))
         raise
     if before and manifest.version == before.version:
         console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
         return
-    _show_measured(manifest)
-    end = f"{manifest.ntotal:,} images, in {manifest.seconds:.1f} s"
+    recall = f"recall@10 {manifest.recall['10']:.4f}"
+    end = f"{manifest.ntotal:,} images, {manifest.kind}, {recall}, in {manifest.seconds:.1f} s"
     if promote:
         console.print(f"index {manifest.version} is live: {end}")
     else:
         command = escape(f"`likeness promote {collection.location} {manifest.version}`")
         console.print(f"index {manifest.version} is built and not live: {end}; {command} makes it so", soft_wrap=True)
-
-
-def _show_measured(manifest: VersionManifest) -> None:
-    from jobs.show_index import choice_table, quality_table
-
-    console.print(choice_table(manifest), quality_table(manifest))
 
 
 def versions(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
@@ -141,7 +139,7 @@ def versions(collection: CollectionArgument, output: FormatOption = OutputFormat
 
     facts = [version_facts(version) for version in list_versions(Collection.open(collection))]
     if output is OutputFormat.json:
-        print(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
         console.print(versions_table(facts))
 
@@ -154,6 +152,7 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
     from index import versions
 
     opened = Collection.open(collection)
+    version = version.zfill(6) if version.isdecimal() else version
     with console.status(f"verifying {version}"):
         manifest = versions.promote(opened, version)
     reached = manifest.recall["10"]
@@ -197,7 +196,7 @@ def prune(
 
     pruned = prune.prune(Collection.open(collection), keep, dry_run=dry_run)
     if output is OutputFormat.json:
-        print(json.dumps({**asdict(pruned), "dry_run": dry_run}, indent=2))
+        print_json({**asdict(pruned), "dry_run": dry_run})
     else:
         console.print(pruned_table(pruned, dry_run=dry_run))
 
@@ -222,6 +221,6 @@ def duplicates(
             progress=lambda done, total: status.update(f"{done:,} of {total:,} images compared"),
         )
     if output is OutputFormat.json:
-        print(json.dumps([asdict(group) for group in groups], indent=2))
+        print_json([asdict(group) for group in groups])
     else:
-        console.print(duplicates_table(groups))
+        console.print(duplicates_table(groups, whole=not console.is_terminal))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from jobs.errors import UsageError
 from jobs.listing import IMAGE_EXTENSIONS
@@ -42,6 +43,28 @@ def _num_gpus(value: float | None) -> float | None:
         return None if value is None else checked_amount(value, "GPUs")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _typeless_flags(params: list[Any]) -> list[Any]:
+    """Flags are shown without a type: typer shows `<bool>`, as if they took a value."""
+    for param in params:
+        if isinstance(param, TyperOption) and param.is_flag:
+            param.metavar = ""
+    return params
+
+
+class HelpCommand(TyperCommand):
+    """A command with plain help; for `app.command(cls=…)`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _typeless_flags(super().get_params(ctx))
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands with plain help; for `Typer(cls=…)`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _typeless_flags(super().get_params(ctx))
 
 
 class OutputFormat(StrEnum):
@@ -81,6 +104,11 @@ RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
 ]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
+
+
+def print_json(value: Any) -> None:
+    """For programs. Letters beyond ASCII stay as they are."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def given(**options: Any) -> dict[str, Any]:

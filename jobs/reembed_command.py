@@ -138,7 +138,7 @@ def _reporting(report: Path | None) -> Iterator["Stopwatch"]:
     except BaseException as error:
         if report is not None:
             with suppress(OSError):  # the job's own error matters more
-                report.write_text(clock.to_json(*outcome_of(error)) + "\n")
+                report.write_text(clock.to_json(*outcome_of(error)) + "\n", "utf-8")
         raise
 
 
@@ -172,7 +172,7 @@ def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -
     from jobs.reembed_report import index_lines, reembed_table
 
     if report is not None:
-        report.write_text(outcome.to_json() + "\n")
+        report.write_text(outcome.to_json() + "\n", "utf-8")
     if output is OutputFormat.json:
         print(outcome.to_json())
         return

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
 from rich.markup import escape
-from rich.table import Table
 
 from jobs.report import EmbedReport
+from jobs.text_table import TextTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class ReembedReport:
         """One object; the counts stand beside the rest."""
         content = asdict(replace(self, embedding=[]))
         del content["embedding"]
-        return json.dumps({"outcome": "succeeded", **content.pop("counts"), **content}, indent=2)
+        return json.dumps({"outcome": "succeeded", **content.pop("counts"), **content}, indent=2, ensure_ascii=False)
 
 
 class Stopwatch:
@@ -95,7 +95,7 @@ class Stopwatch:
         """The report of a job that did not end well."""
         counts = asdict(self.counts) if self.counts else {}
         known = {**counts, "left_out": self.left_out, "seconds": self.seconds}
-        return json.dumps({"outcome": outcome, "message": message, **known}, indent=2)
+        return json.dumps({"outcome": outcome, "message": message, **known}, indent=2, ensure_ascii=False)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -106,20 +106,18 @@ class Stopwatch:
             self.seconds[stage] = round(self.seconds.get(stage, 0.0) + perf_counter() - started, 3)
 
 
-def reembed_table(report: ReembedReport) -> Table:
+def reembed_table(report: ReembedReport) -> TextTable:
     """The closing table, without zero counts."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(justify="left")
-    table.add_column(justify="right")
     shown = asdict(report.counts)
     if not report.dry_run:
         shown |= {"embedded": report.embedded, "rejected": report.rejected, "failed": report.failed}
-    for name, count in shown.items():
-        if count or name in ("listed", "unchanged"):
-            table.add_row(name.replace("_", " "), f"{count:,}")
-    for stage, seconds in report.seconds.items():
-        table.add_row(f"  {stage}", f"{seconds:,.1f} s")
-    return table
+    counts = [
+        (name.replace("_", " "), f"{count:,}")
+        for name, count in shown.items()
+        if count or name in ("listed", "unchanged")
+    ]
+    seconds = [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
+    return TextTable((), [*counts, *seconds], right={1})
 
 
 def index_lines(report: ReembedReport) -> list[str]:

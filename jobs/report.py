@@ -7,11 +7,11 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
 
 from jobs.plan import Plan, rejects_of
 from jobs.rate_bar import RateBar
 from jobs.stages import BlockSummary
+from jobs.text_table import TextTable
 
 
 @dataclass(kw_only=True)
@@ -117,27 +117,24 @@ def count_reasons(rejects: pa.Table) -> Counter[str]:
     return Counter(sorted(map(str, rejects["error_reason"].to_pylist())))
 
 
-def embed_table(report: EmbedReport) -> Table:
+def embed_table(report: EmbedReport) -> TextTable:
     """The closing table."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(justify="left")
-    table.add_column(justify="right")
-    table.add_column(justify="left")
-    table.add_row("listed", f"{report.listed:,}", "")
-    table.add_row("already there", f"{report.already_there:,}", "")
-    table.add_row("embedded", f"{report.embedded:,}", "")
     rejected = report.refused + report.rejected
-    table.add_row("rejected", f"{rejected:,}", "")
+    rows = [
+        ("listed", f"{report.listed:,}", ""),
+        ("already there", f"{report.already_there:,}", ""),
+        ("embedded", f"{report.embedded:,}", ""),
+        ("rejected", f"{rejected:,}", ""),
+    ]
     if (known := report.reject_reasons.total()) != rejected:
-        table.add_row("rejects in all", f"{known:,}", "")
-    for reason, count in report.reject_reasons.most_common():
-        table.add_row(f"  {reason}", f"{count:,}", "")
+        rows.append(("rejects in all", f"{known:,}", ""))
+    rows += [(f"  {reason}", f"{count:,}", "") for reason, count in report.reject_reasons.most_common()]
     if report.seconds:
-        table.add_row("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart")
+        rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart"))
         for stage, by in (("fetch", "thread"), ("decode", "thread"), ("model", "actor"), ("write", "actor")):
             if seconds := getattr(report, f"{stage}_seconds"):
                 rate = (report.embedded + report.rejected) / seconds
-                table.add_row(f"  {stage}", f"{rate:,.1f}", f"by one {by}")
-        table.add_row("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them")
-        table.add_row("bottleneck", "", report.bottleneck)
-    return table
+                rows.append((f"  {stage}", f"{rate:,.1f}", f"by one {by}"))
+        rows.append(("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them"))
+        rows.append(("bottleneck", "", report.bottleneck))
+    return TextTable((), rows, right={1})

@@ -1,6 +1,5 @@
 """The commands `schedule` and `runs`. `jobs.cli` registers them."""
 
-import json
 import logging
 import signal
 import sys
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from index.collection import Collection
 from jobs.errors import UsageError
-from jobs.options import CollectionArgument, FormatOption, OutputFormat, console
+from jobs.options import CollectionArgument, FormatOption, OutputFormat, console, print_json
 
 
 def schedule(
@@ -71,7 +70,7 @@ def runs(
         return
     shown = facts(opened, last_runs(opened, last))
     if output is OutputFormat.json:
-        print(json.dumps(shown, indent=2))
+        print_json(shown)
     elif shown:
         console.print(runs_table(shown))
     else:

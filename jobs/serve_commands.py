@@ -1,6 +1,5 @@
 """The commands `serve`, and `keys` for its API keys. `jobs.cli` registers them."""
 
-import json
 import os
 import resource
 from contextlib import nullcontext
@@ -9,13 +8,24 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from api.keys import KeyScope, add_key, list_keys, remove_key
 from api.logs import LogFormat
 from api.replicas import Replicas
 from jobs.errors import UsageError
-from jobs.options import CollectionArgument, FormatOption, MovedModelOption, OutputFormat, console, given, model_named
+from jobs.options import (
+    CollectionArgument,
+    FormatOption,
+    HelpCommand,
+    HelpGroup,
+    MovedModelOption,
+    OutputFormat,
+    console,
+    given,
+    model_named,
+    print_json,
+)
+from jobs.text_table import TextTable
 
 errors = Console(stderr=True)
 
@@ -26,6 +36,7 @@ _DEFAULT_FILE = Path("likeness-keys.json")
 _OPEN_FILES = 65_536
 
 keys = typer.Typer(
+    cls=HelpGroup,
     no_args_is_help=True,
     help="Add, list and remove the API keys that a server asks for.\n\n"
     "Example: `likeness keys add --name alice`, then `likeness serve my-collection --keys likeness-keys.json`",
@@ -132,7 +143,7 @@ def _announce(url: str) -> None:
     console.print(f"listening on {url} (documentation: {url}/docs), Ctrl-C ends it")
 
 
-@keys.command()
+@keys.command(cls=HelpCommand)
 def add(
     name: NameOption,
     file: KeysArgument = _DEFAULT_FILE,
@@ -149,7 +160,7 @@ def add(
     print(key)
 
 
-@keys.command("list")
+@keys.command("list", cls=HelpCommand)
 def show(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = OutputFormat.table) -> None:
     """List the keys by name; the keys themselves are not kept.
 
@@ -158,15 +169,13 @@ def show(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = OutputFormat
     stored = list_keys(file)
     if output is OutputFormat.json:
         facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
-        print(json.dumps(facts, indent=2))
+        print_json(facts)
         return
-    table = Table("name", "scope", "made")
-    for key in stored:
-        table.add_row(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC")
-    console.print(table)
+    rows = [(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC") for key in stored]
+    console.print(TextTable(("name", "scope", "made"), rows))
 
 
-@keys.command()
+@keys.command(cls=HelpCommand)
 def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
     """Remove a key. Running servers refuse it from their next request on.
 

@@ -7,8 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Group
-from rich.markup import escape
-from rich.table import Table
 
 from index.collection import Collection
 from index.current import collection_model
@@ -16,14 +14,15 @@ from index.errors import DamagedVersionError
 from index.files import first_damage, version_files
 from index.live import LiveRows
 from index.match import Match
-from index.records import VersionManifest
+from index.records import Option, VersionManifest
 from index.rows import newest
 from jobs.plan import written_files
+from jobs.text_table import TextTable
 
 REJECT_COLUMNS = ("image_id", "uri", "error_stage", "error_reason", "error_message", "retryable")
 
 
-def match_table(matches: Sequence[Match], first: int = 1) -> Table:
+def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
 
     `percentile` is shown where it is known, see `Searcher.percentile`.
@@ -31,8 +30,8 @@ def match_table(matches: Sequence[Match], first: int = 1) -> Table:
     names = list(dict.fromkeys(name for match in matches for name in match.metadata))
     judged = any(match.percentile is not None for match in matches)
     folded = any(match.duplicates for match in matches)
-    return rows_table(
-        ("", "score", *(["percentile"] if judged else []), "image", *(["alike"] if folded else []), *names),
+    return TextTable(
+        ("rank", "score", *(["percentile"] if judged else []), "image", *(["alike"] if folded else []), *names),
         [
             (
                 str(rank),
@@ -45,16 +44,6 @@ def match_table(matches: Sequence[Match], first: int = 1) -> Table:
             for rank, match in enumerate(matches, start=first)
         ],
     )
-
-
-def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A plain table, without interpreting markup in file names. Without a header it has only rows."""
-    table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(header))
-    for name in header or [""] * max(map(len, rows), default=0):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    return table
 
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
@@ -75,14 +64,13 @@ def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     return rows.sort_by("image_id").to_pylist()
 
 
-def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Each reject with its reason; the counts are in the caption."""
-    table = rows_table(
+def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """Each reject with its reason, then the counts."""
+    table = TextTable(
         ("image", "reason", "message"),
         [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
     )
-    table.caption = reject_counts(rows) or "no rejects"
-    return table
+    return Group(table, reject_counts(rows)) if rows else Group("no rejects")
 
 
 def reject_counts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -108,23 +96,33 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
 
 
 def facts_table(facts: Mapping[str, Any]) -> Group:
-    """Facts by name, those within others with both names; then the segments of the index, a line each."""
+    """Facts by name, those within others with both names; then a line for each segment and kind of index."""
     index = facts["index"]
     if not index or "segments" not in index:
-        return Group(rows_table((), _flat(facts)))
+        return Group(TextTable((), _flat(facts)))
     shown = {**index, "memory": human_size(index["memory"])}
     shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
-    segments = shown.pop("segments")
-    return Group(rows_table((), _flat({**facts, "index": shown})), "", _segments_table(segments))
+    segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
+    return Group(
+        TextTable((), _flat({**facts, "index": shown})), "", _segments_table(segments), "", choice_table(choice)
+    )
 
 
-def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> Table:
-    return rows_table(
+def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> TextTable:
+    return TextTable(
         ("segment", "kind", "images", "tombstones", "memory"),
         [
             (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
             for name, each in segments.items()
         ],
+    )
+
+
+def choice_table(choice: Sequence[Option]) -> TextTable:
+    """The kinds of index that were considered, and why one was chosen."""
+    return TextTable(
+        ("index", "memory", "", "why"),
+        [(each.name, human_size(each.memory), "chosen" if each.chosen else "", each.why) for each in choice],
     )
 
 
@@ -171,6 +169,7 @@ def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
         "recall": manifest.recall,
         "latency_ms": manifest.latency_ms,
         "queries_per_second": manifest.queries_per_second,
+        "choice": [option.model_dump() for option in manifest.choice],
     }
 
 

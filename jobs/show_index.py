@@ -4,32 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 
 from index.duplicates import DuplicateGroup
 from index.prune import Pruned
 from index.records import VersionManifest
 from index.versions import Version
-from jobs.show import human_size, rows_table
+from jobs.show import human_size
+from jobs.text_table import TextTable
 
 _SHOWN_GROUPS = 50
 _SHOWN_IDS = 10
 
 
-def choice_table(manifest: VersionManifest) -> Table:
-    """The kinds of index that were considered, and why one was chosen."""
-    return rows_table(
-        ("index", "memory", "", "why"),
-        [
-            (option.name, human_size(option.memory), "chosen" if option.chosen else "", option.why)
-            for option in manifest.choice
-        ],
-    )
-
-
-def quality_table(manifest: VersionManifest) -> Table:
+def quality_table(manifest: VersionManifest) -> TextTable:
     """Recall, latency, throughput and memory, as measured."""
-    return rows_table((), _quality(manifest))
+    return TextTable((), _quality(manifest))
 
 
 def _quality(manifest: VersionManifest) -> list[tuple[str, str]]:
@@ -63,9 +52,9 @@ def version_facts(version: Version) -> dict[str, Any]:
     }
 
 
-def versions_table(facts: Sequence[Mapping[str, Any]]) -> Table:
+def versions_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
     """One line for each version, oldest first, with columns for a terminal of 80 characters; the JSON has the rest."""
-    return rows_table(
+    return TextTable(
         ("version", "", "built (UTC)", "images", "recall@10", "p99", "memory"),
         [_version_row(version) for version in facts],
     )
@@ -102,22 +91,23 @@ def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
     ]
     verb = "would be freed" if dry_run else "freed"
     total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
-    return Group(*([rows_table((), rows)] if rows else []), total)
+    return Group(*([TextTable((), rows)] if rows else []), total)
 
 
-def duplicates_table(groups: Sequence[DuplicateGroup]) -> Group:
-    """The largest groups; all are in the JSON."""
-    table = rows_table(
-        ("images", "lowest score", ""),
+def duplicates_table(groups: Sequence[DuplicateGroup], *, whole: bool) -> Group:
+    """The groups; unless `whole`, the largest of them with their first images."""
+    most, ids = (len(groups), None) if whole else (_SHOWN_GROUPS, _SHOWN_IDS)
+    table = TextTable(
+        ("images", "lowest score", "ids"),
         [
             (
                 f"{len(group.ids):,}",
                 f"{min(group.scores):.3f}",
-                ", ".join(group.ids[:_SHOWN_IDS]) + (" …" if len(group.ids) > _SHOWN_IDS else ""),
+                ", ".join(group.ids[:ids]) + (" …" if len(group.ids[:ids]) < len(group.ids) else ""),
             )
-            for group in groups[:_SHOWN_GROUPS]
+            for group in groups[:most]
         ],
     )
     total = f"{len(groups):,} groups of {sum(len(group.ids) for group in groups):,} images"
-    more = f"; the {_SHOWN_GROUPS} largest are shown, --format json has all" if len(groups) > _SHOWN_GROUPS else ""
+    more = f"; the {most} largest are shown, --format json has all" if len(groups) > most else ""
     return Group(table, total + more) if groups else Group("no duplicates")

@@ -390,7 +390,7 @@ def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
     shown = json.loads(likeness("runs", "collection", "--format", "json").stdout)
     assert [run["outcome"] for run in shown] == ["failed", "succeeded", "busy"]
     table = likeness("runs", "collection", "--last", "2").stdout
-    assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4} +\S+ +(\w+)", table) == ["succeeded", "busy"]
+    assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4}\t\S+\t(\w+)", table) == ["succeeded", "busy"]
     refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
     assert refused.returncode == 2
     assert "--model, source beside --spec" in refused.stderr

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import requests
 from rich.console import Console
 
-from jobs.show import rows_table
+from jobs.text_table import TextTable
 
 TEXT = "a striped red star"
 K = 5
@@ -40,5 +40,5 @@ def _show(response: requests.Response, console: Console) -> None:
     response.raise_for_status()
     answer: dict[str, Any] = response.json()
     rows = [(f"{match['score']:.3f}", match["image_id"]) for match in answer["matches"]]
-    console.print(rows_table(("score", "image"), rows))
+    console.print(TextTable(("score", "image"), rows))
     console.print(f"{answer['timing_ms']['total']:.0f} ms", style="dim")

@@ -1,0 +1,48 @@
+"""Rows of text: aligned columns on a terminal, and elsewhere lines that programs can split."""
+
+from collections.abc import Container, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+_ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of cells, below a `header` unless that is empty. Nothing in a cell is taken for markup.
+
+    A terminal folds long cells, except in the columns `unfolded`. If the output goes elsewhere, each row is one line,
+    with tabs between the cells, nothing folded or cut. Control characters are shown as Python's literals have them.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    _: KW_ONLY
+    right: Container[int] = ()
+    unfolded: Container[int] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [[cell.translate(_ESCAPED) for cell in row] for row in self.rows]
+        if console.is_terminal:
+            yield self._table(rows)
+            return
+        for row in [self.header, *rows] if self.header else rows:
+            yield Segment("\t".join(row) + "\n")
+
+    def _table(self, rows: Sequence[Sequence[str]]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(self.header))
+        for number, name in enumerate(self.header or [""] * max(map(len, rows), default=0)):
+            table.add_column(
+                name,
+                overflow="fold",
+                justify="right" if number in self.right else "left",
+                no_wrap=number in self.unfolded,
+            )
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return table
