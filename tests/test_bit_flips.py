@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -126,7 +127,10 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Untouched]:
     # The file system may be slow to promise that bytes are on its disk, which is not what is tested here.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)  # searches of few rows: several threads wait for each other longer than they work
         yield Untouched(tmp_path_factory.mktemp("flips"))
+        faiss.omp_set_num_threads(threads)
 
 
 def flip(data: bytes, drawn: random.Random) -> bytes:
