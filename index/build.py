@@ -114,7 +114,7 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     if not lost:
         return
     sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
-    named = ", ".join(f"runs/{run_id}/manifest.json{sources.get(run_id, '')}" for run_id in lost)
+    named = " and ".join(f"runs/{run_id}/manifest.json{sources.get(run_id, '')}" for run_id in lost)
     raise DamagedRunError(
         f"{named} is missing, and index version {live.version}, which stays live, was built from it: a build without "
         "would lose its images. Restore the file from a backup; or embed the source again with `likeness embed`, then "

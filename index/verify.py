@@ -29,7 +29,7 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
 
     Files of a bucket are first put into the folder `cache`, through this machine's file cache (`index.file_cache`).
     DamagedVersionError names a file that is missing, truncated or altered, and the other versions. Without `verify`
-    altered bytes are not noticed; this is for an update, which opens the version that it builds on.
+    altered bytes are not noticed; this is for a version of which every file was written or verified just now.
     """
     if not collection.storage.bucket:
         check_version(collection, manifest, verify=verify)
