@@ -122,11 +122,13 @@ def reembed_table(report: ReembedReport) -> Table:
     return table
 
 
-def index_lines(report: ReembedReport) -> list[str]:
-    """What is said of the index, in rich's markup."""
+def closing_lines(report: ReembedReport) -> list[str]:
+    """The note and what is said of the index, in rich's markup."""
     lines = [f"[yellow]{escape(report.note)}"] if report.note else []
     if report.dry_run:
-        return [*lines, "nothing was changed"]
-    if report.promoted:
-        return [*lines, f"index {report.index_after} is live, recall@10 {report.recall:.4f}, {escape(report.model)}"]
-    return [*lines, f"index {report.index_after} stays live"]
+        lines.append("nothing was changed")
+    elif report.promoted:
+        lines.append(f"index {report.index_after} is live, recall@10 {report.recall:.4f}, {escape(report.model)}")
+    elif report.index_after:
+        lines.append(f"index {report.index_after} stays live")
+    return lines
