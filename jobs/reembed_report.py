@@ -20,9 +20,9 @@ class Counts:
     `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed. Of the
     images that are not unchanged, `resumed` were written by a run that did not end, `reused` take the vector of the
     same content (they were moved, copied, touched or relabelled), `refused` are rejects by the listing itself (a line
-    that cannot be read, a repeated id), and `to_embed` need the model. `replaced` take the
-    ids of other sources' images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and
-    `deleted` lose their row.
+    that cannot be read, a repeated id), and `to_embed` need the model. `replaced` take the ids of other sources'
+    images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and `deleted` lose their
+    row.
     """
 
     listed: int = 0
