@@ -87,19 +87,19 @@ def embed(
         max_missing=1,  # another source's rows with the same ids are replaced, with a warning
         other_model="refuse",
     )
-    show_embedded(reembed(settings, console), index=index)
+    show_embedded(reembed(settings, console))
     if index:
         print(next_commands(collection))
 
 
-def show_embedded(report: "ReembedReport", *, index: bool = True) -> None:
+def show_embedded(report: "ReembedReport") -> None:
     """The closing table of `embed`, and a line about the index."""
-    from jobs.reembed_report import index_lines
+    from jobs.reembed_report import closing_lines
     from jobs.report import embed_table
 
     for embedding in report.embedding:
         console.print(embed_table(embedding))
-    for line in index_lines(report) if index else ():
+    for line in closing_lines(report):
         console.print(line, soft_wrap=True)
 
 

@@ -24,9 +24,13 @@ _COLUMNS: dict[str, pa.DataType] = {
     "etag": TEXT,
 }
 LISTING = pa.schema(_COLUMNS)
-REFUSAL = pa.schema(
-    {"error_stage": TEXT, "error_reason": TEXT, "error_message": TEXT, "retryable": pa.bool_()}  # type: ignore[arg-type]
-)
+_REFUSAL: dict[str, pa.DataType] = {
+    "error_stage": TEXT,
+    "error_reason": TEXT,
+    "error_message": TEXT,
+    "retryable": pa.bool_(),
+}
+REFUSAL = pa.schema(_REFUSAL)
 """Columns that a listing has too if it refuses some of its rows: those become rejects as they are."""
 REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"

@@ -109,9 +109,10 @@ def _bring_up_to_date(
         console.print(f"[yellow]{escape(left_out_warning(clock.left_out))}", soft_wrap=True)
     snapshot = collection.snapshot()
     model = _model(settings, snapshot)
-    change = _compare(settings, listing, snapshot, model, clock, console)
+    notes = _unreadable_parts(settings, listing)
+    change = _compare(settings, listing, snapshot, model, clock, console, keep=bool(notes))
     if settings.dry_run:
-        return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), clock)
+        return _report(settings, model, change, [], [], IndexOutcome.untouched(collection), notes, clock)
     console.print(f"{change.counts.listed:,} images listed, {change.counts.to_embed:,} to embed with {model.id}")
     with clock("reuse"):
         plans = [write_known(known, collection) for known in change.known]
@@ -124,7 +125,7 @@ def _bring_up_to_date(
         every = sorted([*snapshot.committed, *runs], key=lambda run: run.run_id)
         with clock("index"), console.status("bringing the index up to date"):
             outcome = bring_index_up_to_date(collection, every, settings.index, settings.address, console)
-    return _report(settings, model, change, written, runs, outcome, clock)
+    return _report(settings, model, change, written, runs, outcome, notes, clock)
 
 
 def _list(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
@@ -166,6 +167,17 @@ def _model(settings: ReembedSettings, snapshot: Snapshot) -> ModelRecord:
     return model
 
 
+def _unreadable_parts(settings: ReembedSettings, listing: pa.Table) -> list[str]:
+    """A note if tars, lists or folders cannot be read beside others that can."""
+    unreadable = listing.filter(refused_mask(listing, UNREADABLE))
+    if not unreadable.num_rows:
+        return []
+    return [
+        f"parts of {without_secrets(settings.source)} cannot be read, {unreadable.num_rows:,} in all, so their images "
+        f"are left as they are, and nothing is deleted: {unreadable['error_message'][0]}. `likeness rejects` lists them"
+    ]
+
+
 def _compare(
     settings: ReembedSettings,
     listing: pa.Table,
@@ -173,12 +185,11 @@ def _compare(
     model: ModelRecord,
     clock: Stopwatch,
     console: Console,
+    *,
+    keep: bool,
 ) -> Change:
-    """What has changed. TooManyMissingError if it is too much; what else users should know is printed."""
-    source = without_secrets(settings.source)
-    unreadable = listing.filter(refused_mask(listing, UNREADABLE))
-    # The images in what cannot be read now are not gone.
-    delete = settings.missing == "delete" and not unreadable.num_rows
+    """What has changed; with `keep` nothing is deleted. TooManyMissingError if it is too much."""
+    source, delete = without_secrets(settings.source), settings.missing == "delete" and not keep
     with clock("compare"), console.status("comparing"):
         address = _address(settings.source)
         change = compare(listing, snapshot, address, model, delete=delete, verify_hash=settings.verify_hash)
@@ -186,12 +197,7 @@ def _compare(
         change.require_few_missing(source, settings.max_missing, delete=delete)
         change.require_few_replaced(source, settings.max_missing)
     warnings = [replaced.warning for replaced in change.replaced]
-    if unreadable.num_rows:
-        warnings.append(
-            f"parts of {source} cannot be read, {unreadable.num_rows:,} in all, so their images are left as they are, "
-            f"and nothing is deleted: {unreadable['error_message'][0]}. `likeness rejects` lists them"
-        )
-    elif change.kept:
+    if change.kept and not keep:
         warnings.append(_kept_warning(settings, change))
     for warning in warnings:
         console.print(f"[yellow]{escape(warning)}", soft_wrap=True, highlight=False)
@@ -232,6 +238,7 @@ def _report(
     written: Sequence[Written],
     runs: Sequence[RunManifest],
     index: IndexOutcome,
+    notes: list[str],
     clock: Stopwatch,
 ) -> ReembedReport:
     seconds = dict(clock.seconds)
@@ -255,7 +262,7 @@ def _report(
         index_after=index.after,
         recall=index.recall,
         promoted=index.promoted,
-        note=index.note,
+        note="; ".join([*notes, *([index.note] if index.note else [])]) or None,
         seconds=seconds,
         worker_seconds={
             stage: round(sum(getattr(each.report, f"{stage}_seconds") for each in written), 3)

@@ -169,7 +169,7 @@ def _run_spec(
 
 
 def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -> None:
-    from jobs.reembed_report import index_lines, reembed_table
+    from jobs.reembed_report import closing_lines, reembed_table
 
     if report is not None:
         report.write_text(outcome.to_json() + "\n", "utf-8")
@@ -177,5 +177,5 @@ def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -
         print(outcome.to_json())
         return
     console.print(reembed_table(outcome))
-    for line in index_lines(outcome):
+    for line in closing_lines(outcome):
         console.print(line, soft_wrap=True)

@@ -20,9 +20,9 @@ class Counts:
     `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed. Of the
     images that are not unchanged, `resumed` were written by a run that did not end, `reused` take the vector of the
     same content (they were moved, copied, touched or relabelled), `refused` are rejects by the listing itself (a line
-    that cannot be read, a repeated id), and `to_embed` need the model. `replaced` take the
-    ids of other sources' images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and
-    `deleted` lose their row.
+    that cannot be read, a repeated id), and `to_embed` need the model. `replaced` take the ids of other sources'
+    images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and `deleted` lose their
+    row.
     """
 
     listed: int = 0
@@ -120,11 +120,13 @@ def reembed_table(report: ReembedReport) -> TextTable:
     return TextTable((), [*counts, *seconds], right={1})
 
 
-def index_lines(report: ReembedReport) -> list[str]:
-    """What is said of the index, in rich's markup."""
+def closing_lines(report: ReembedReport) -> list[str]:
+    """The note and what is said of the index, in rich's markup."""
     lines = [f"[yellow]{escape(report.note)}"] if report.note else []
     if report.dry_run:
-        return [*lines, "nothing was changed"]
-    if report.promoted:
-        return [*lines, f"index {report.index_after} is live, recall@10 {report.recall:.4f}, {escape(report.model)}"]
-    return [*lines, f"index {report.index_after} stays live"]
+        lines.append("nothing was changed")
+    elif report.promoted:
+        lines.append(f"index {report.index_after} is live, recall@10 {report.recall:.4f}, {escape(report.model)}")
+    elif report.index_after:
+        lines.append(f"index {report.index_after} stays live")
+    return lines

@@ -50,9 +50,12 @@ class Known:
     @property
     def unknown(self) -> pa.Table:
         """What is left of `plan.todo` for the model."""
-        mask = np.ones(self.plan.todo.num_rows, bool)
+        todo = without_refusal(self.plan.todo)
+        if not len(self.todo) and not len(self.refused):
+            return todo
+        mask = np.ones(todo.num_rows, bool)
         mask[self.todo] = mask[self.refused] = False
-        return without_refusal(self.plan.todo.filter(pa.array(mask)))
+        return todo.filter(pa.array(mask))
 
 
 def find_known(plan: Plan, snapshot: Snapshot, *, verify_hash: bool) -> Known:

@@ -35,6 +35,9 @@ def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
                 elif kind in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
                     content = tar.extractfile(member)
                     sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"")
+            source.seek(tar.offset)
+            if source.read(tarfile.BLOCKSIZE).strip(tarfile.NUL):  # tarfile takes a damaged header for the end
+                raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not its end")
     except (tarfile.TarError, OSError, UnicodeError) as error:
         raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
     members = [member for _, member in images.values()]

@@ -492,6 +492,17 @@ def test_mend_09_of_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
     assert metadata(listing) == {"note": ["new", None]}
 
 
+def test_mend_09_a_tar_whose_middle_is_damaged_is_not_read_as_if_it_ended_there(tmp_path: Path) -> None:
+    whole = write_tar(tmp_path / "x.tar", {f"{name}.jpg": b"x" * 600 for name in "abcd"}).read_bytes()
+    damaged = bytearray(whole)
+    damaged[whole.index(b"c.jpg")] ^= 1
+    (tmp_path / "x.tar").write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"cannot read .*/x\.tar as an uncompressed tar: no header at byte 3584"):
+        list_images(str(tmp_path))
+    (tmp_path / "x.tar").write_bytes(whole[: whole.index(b"d.jpg")])  # some writers leave the end of the archive out
+    assert len(list_images(str(tmp_path))) == 3
+
+
 def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
     packed = write_tar(tmp_path / "x.tar", {"0001.jpg": b"x" * 5000}, "w:gz")
     with pytest.raises(SourceError, match=r"cannot read .*/x\.tar as an uncompressed tar"):
