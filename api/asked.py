@@ -24,7 +24,7 @@ ONE_OF: Final = {
 """By model, the fields of which a document has exactly one."""
 
 _DISTINCT: Final = 0.98
-_MOST_FIELDS: Final = 1_000
+_MAX_FIELDS: Final = 1_000
 _AS_TEXT: Final = {"filter": '{"label": "cat"}', "fields": '["label"]', "distinct": "true or 0.98"}
 _CLOSED: Final = ConfigDict(strict=True, extra="forbid")
 
@@ -64,7 +64,7 @@ class Options(BaseModel):
     )
     fields: list[str] | None = Field(
         default=None,
-        max_length=_MOST_FIELDS,
+        max_length=_MAX_FIELDS,
         description="metadata columns to return; absent: all",
         examples=[["label"]],
     )

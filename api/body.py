@@ -26,7 +26,7 @@ T = TypeVar("T")
 # Bytes for boundaries, part headers and fields, besides the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
 _MOST_ERRORS = 100
-# A smaller body is parsed in less than a millisecond, which a thread would hardly spare.
+# A smaller body is parsed in less than a millisecond, and a thread for it would cost about as much.
 _LARGE = 64 * 2**10
 
 

@@ -12,6 +12,11 @@ def without_folders(text: str) -> str:
     return _FOLDERS.sub("", text)
 
 
-def shown(text: str, locations: bool) -> str:
-    """A message, or a model's id, as callers get it: whole where they are told `locations`."""
-    return text if locations else without_folders(text)
+def shown(message: str, locations: bool) -> str:
+    """A message as callers get it: whole where they are told `locations`."""
+    return message if locations else without_folders(message)
+
+
+def shown_model_id(model_id: str, locations: bool) -> str:
+    """A model's id as callers get it. That of a folder is its path, of which they may get the last part alone."""
+    return re.split(r"[/\\]", model_id)[-1] if not locations and _FOLDERS.match(model_id) else model_id

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from api.locations import shown
+from api.locations import shown, shown_model_id
 from api.plain import plain
 from api.results import SearchResult
 from embedder.identity import ModelIdentity
@@ -53,7 +53,7 @@ class ModelOut(BaseModel):
     @classmethod
     def of(cls, model: ModelIdentity, locations: bool) -> Self:
         return cls(
-            id=shown(model.model_id, locations),
+            id=shown_model_id(model.model_id, locations),
             revision=model.revision,
             fingerprint=model.fingerprint,
             dim=model.dim,
@@ -61,7 +61,7 @@ class ModelOut(BaseModel):
 
     @classmethod
     def of_record(cls, record: ModelRecord, locations: bool) -> Self:
-        return cls(**{**record.model_dump(), "id": shown(record.id, locations)})
+        return cls(**{**record.model_dump(), "id": shown_model_id(record.id, locations)})
 
 
 class IndexDetailsOut(IndexOut):

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.locations import shown
+from api.locations import shown_model_id
 from api.metrics import Metrics, Serving
 from api.notes import Notes, taking_notes
 from api.overload import PROBES
@@ -58,7 +58,7 @@ def _serving(service: SearchService, locations: bool) -> Serving:
     engine, live = service.engine, service.live
     return Serving(
         version=engine.version,
-        model=shown(engine.model.model_id, locations),
+        model=shown_model_id(engine.model.model_id, locations),
         rows=engine.searcher.ntotal,
         built=engine.searcher.manifest.created_at,
         swaps=live.swaps,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from api.app import create_app
 from api.client import LikenessClient
 from api.local import running
-from api.locations import without_folders
+from api.locations import shown_model_id, without_folders
 from api.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from api.swap import IndexSource
@@ -151,6 +151,21 @@ def test_mend_20_the_client_takes_answers_without_locations(service: SearchServi
 )
 def test_mend_20_beyond_loopback_it_takes_a_setting(settings: dict[str, Any], shown: bool) -> None:
     assert ServeSettings(collection="c", **settings).limits().show_locations is shown
+
+
+@pytest.mark.parametrize(
+    ("model_id", "name"),
+    [
+        ('/srv/it\'s: "ours", (new)/clip', "clip"),
+        ("C:\\models\\clip", "clip"),
+        ("s3://bucket/clip", "clip"),
+        ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32"),
+        ("fake", "fake"),
+    ],
+)
+def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -> None:
+    assert shown_model_id(model_id, locations=False) == name
+    assert shown_model_id(model_id, locations=True) == model_id
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """SearchService: what it answers, what it refuses, and who fetches what."""
 
+import io
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from api.compose import build_service
 from api.errors import OtherModelError, Problem
@@ -68,11 +70,16 @@ def test_a_rows_picture_is_fetched_by_the_trusted_fetcher_alone(
     assert untrusted.asked == []
 
 
-def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(service: SearchService, searcher: Searcher) -> None:
+def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(
+    service: SearchService, searcher: Searcher, trusted: RecordingFetcher
+) -> None:
     row = searcher.row("blue.png")
     assert row is not None
+    target = io.BytesIO()
+    first, second = (Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
+    first.save(target, "MPO", save_all=True, append_images=[second])
+    trusted.files["memory:blue.png"] = target.getvalue()
     assert service.picture({**row, "format": "mpo"}).media_type == "image/jpeg"
-    assert service.picture({**row, "format": "svg"}).media_type == "application/octet-stream"
 
 
 def test_a_picture_finds_itself_with_score_one(service: SearchService) -> None:
@@ -149,7 +156,7 @@ def test_a_missing_picture_names_the_image_and_not_the_operators_path(
     assert row is not None
     with pytest.raises(Problem) as caught:
         service.picture(row)
-    assert str(caught.value) == "the picture of 'red.png' cannot be read: not_found"
+    assert str(caught.value) == "the file of 'red.png' is no longer there"
     assert caught.value.kind.status == 404
 
 
