@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from index.clouds import without_secrets
 from index.collection import Collection
 from jobs.index_commands import build_and_show
 from jobs.options import (
@@ -89,7 +90,7 @@ def embed(
 
 def next_commands(collection: str) -> str:
     """What one does with a collection that has just been made."""
-    name = shlex.quote(collection)
+    name = shlex.quote(without_secrets(collection))
     return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
 
 

@@ -78,9 +78,5 @@ def _column(values: list[Any]) -> Column:
     try:
         column: Column = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError):
-        column = pa.array([None if v is None else text(v) if isinstance(v, str) else _as_json(v) for v in values])
+        column = pa.array([None if v is None else text(v) if isinstance(v, str) else json.dumps(v) for v in values])
     return column
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
