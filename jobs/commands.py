@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from index.clouds import without_secrets
 from index.collection import Collection
 from jobs.options import (
     DEFAULT_MODEL,
@@ -105,7 +106,7 @@ def show_embedded(report: "ReembedReport") -> None:
 
 def next_commands(collection: str) -> str:
     """What one does with a collection that has just been made."""
-    name = shlex.quote(collection)
+    name = shlex.quote(without_secrets(collection))
     return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
 
 

@@ -27,18 +27,18 @@ class TextTable:
     unfolded: Container[int] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [[cell.translate(_ESCAPED) for cell in row] for row in self.rows]
+        header, *rows = [[cell.translate(_ESCAPED) for cell in row] for row in (self.header, *self.rows)]
         if console.is_terminal:
-            yield self._table(rows)
+            yield self._table(header, rows)
             return
-        for row in [self.header, *rows] if self.header else rows:
+        for row in [header, *rows] if header else rows:
             yield Segment("\t".join(row) + "\n")
 
-    def _table(self, rows: Sequence[Sequence[str]]) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(self.header))
-        for number, name in enumerate(self.header or [""] * max(map(len, rows), default=0)):
+    def _table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(header))
+        for number, name in enumerate(header or [""] * max(map(len, rows), default=0)):
             table.add_column(
-                name,
+                Text(name),
                 overflow="fold",
                 justify="right" if number in self.right else "left",
                 no_wrap=number in self.unfolded,

@@ -28,6 +28,7 @@ from index.measure import Measured
 from index.records import ModelRecord, RunManifest
 from index.rows import row_schema
 from jobs import cli
+from jobs.commands import next_commands
 from jobs.options import DEFAULT_MODEL, DEMO_MODEL, console, parse_size
 from tests.small_collection import COLOURS, png
 
@@ -559,6 +560,7 @@ def test_mend_smaller_embed_ends_with_a_line_about_the_index_and_the_next_comman
 ) -> None:
     shutil.rmtree(growing / "index")
     (growing / "CURRENT").unlink()
+    assert "hidden" not in next_commands("s3://key:hidden@bucket/c")
     *_, index, then = run("embed", pictures, growing, "--model", "demo").out.splitlines()
     assert index.startswith("index 000001 is live")
     assert (

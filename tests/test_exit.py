@@ -127,10 +127,10 @@ def served(deep: str) -> None:
     """Until SIGTERM, while it answers."""
     log = Path(deep).with_name(f"log-{uuid4()}")
     with serving(deep, log, "--local", swap_interval_s=0.05) as server:
-        found = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=30)
+        found = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
         assert len(found.json()["matches"]) == 3
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 130, log.read_text()
+        assert server.process.wait(120) == 130, log.read_text()
     assert "terminate" not in log.read_text()
 
 
