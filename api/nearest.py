@@ -33,7 +33,7 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     try:
         matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
     except FilterError as error:
-        raise _refused("filter", error, query.options.get("where")) from error
+        raise _refused("filter", error, query.options.get("filter")) from error
     except QueryError as error:
         raise _refused("body", error, {"k": query.k}) from error
     if len(query.parts) == 1 and query.parts[0].is_picture:
