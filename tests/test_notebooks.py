@@ -21,9 +21,17 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")
+def large_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More pictures than are looked up at a time."""
+    folder = tmp_path_factory.mktemp("large-demo")
+    make_demo_collection(folder, count=1_200)
+    return folder / "collection"
+
+
+@pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
-    make_demo_collection(folder, count=1_200)  # more than one block of what is looked up at a time
+    make_demo_collection(folder)
     return folder / "collection"
 
 
@@ -49,10 +57,11 @@ class Executed:
 
 
 @pytest.fixture
-def executed(request: pytest.FixtureRequest, demo: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executed]:
-    monkeypatch.setenv("LIKENESS_COLLECTION", str(demo))
-    monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning:__main__")
+def executed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executed]:
     name = request.param
+    collection = request.getfixturevalue("large_demo" if "map" in name else "demo")
+    monkeypatch.setenv("LIKENESS_COLLECTION", str(collection))
+    monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning:__main__")
     notebook = nbformat.read(FOLDER / name, as_version=4)
     client = NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
     with client.setup_kernel():
