@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -118,6 +118,7 @@ class Likeness:
         are those of `LikenessClient.search`. FetchError says what is wrong with a URL, ModelError why the model cannot
         be loaded, Problem and QueryError everything else.
         """
+        _check_known(search, Search.__annotations__)
         asked = [self._asked(example) for example in self._examples(query, search)]
         parts = tuple(each.part for each in asked)
         options = _options(search)
@@ -139,6 +140,7 @@ class Likeness:
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
+        _check_known(search, (*_WHAT, "queries"))
         parts = [self._asked(example).part for example in self._examples(query, search)]
         return mix(np.stack([self._vector(part) for part in parts]), [part.weight for part in parts])
 
@@ -243,12 +245,20 @@ class Likeness:
 
 def _options(search: Search) -> SearchOptions:
     """The keywords of a search as those of `Searcher.search`."""
-    options = SearchOptions(offset=search.get("offset") or 0, min_score=search.get("min_score"))
-    where: Mapping[str, Any] | None = search.get("filter")
     distinct = search.get("distinct")
-    options["where"] = where
-    options["distinct"] = _DISTINCT if distinct is True else None if distinct is False else distinct
-    return options
+    return SearchOptions(
+        offset=search.get("offset") or 0,
+        min_score=search.get("min_score"),
+        filter=search.get("filter"),
+        distinct=_DISTINCT if distinct is True else None if distinct is False else distinct,
+    )
+
+
+def _check_known(given: Search, known: Iterable[str]) -> None:
+    """TypeError names keywords that would have no effect, such as misspelt ones."""
+    unknown = sorted(given.keys() - set(known))
+    if unknown:
+        raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
 
 
 def _name(picture: ImageLike) -> str:

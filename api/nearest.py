@@ -39,7 +39,7 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     try:
         matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
     except FilterError as error:
-        raise _refused_filter(error, query.options.get("where")) from error
+        raise _refused_filter(error, query.options.get("filter")) from error
     except QueryError as error:
         raise _refused("body", str(error), {"k": query.k}) from error
     if len(query.parts) == 1 and query.parts[0].is_picture:
@@ -96,7 +96,7 @@ def check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
 
 def check_filter(query: Query) -> None:
     """Problem names the column in the query's filter that is hidden from the caller."""
-    for name in _columns_in(query.options.get("where")):
+    for name in _columns_in(query.options.get("filter")):
         if name in query.hidden:
             raise invalid("filter", "columns that `GET /index` names", name)
 

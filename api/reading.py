@@ -81,7 +81,9 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
         raise invalid("k", f"a whole number from 1 to {limits.max_k}", asked.k)
     if asked.k + asked.offset > MAX_K:
         raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
-    options = SearchOptions(offset=asked.offset, min_score=asked.min_score, where=asked.filter, distinct=asked.distinct)
+    options = SearchOptions(
+        offset=asked.offset, min_score=asked.min_score, filter=asked.filter, distinct=asked.distinct
+    )
     fields = None if asked.fields is None else tuple(asked.fields)
     return Query(
         parts=parts,

@@ -17,7 +17,7 @@ from pathlib import Path
 import faiss
 from rich.console import Console
 
-from benchmarks.clustered import Clustered, add_rows, exact, intrinsic_dimension, local_dimension
+from benchmarks.clustered import exact, intrinsic_dimension, local_dimension
 from benchmarks.index_report import Outcome, bars_of, figures_of, print_outcome
 from benchmarks.limited import can_limit
 from benchmarks.race import Course
@@ -29,6 +29,7 @@ from index.collection import Collection
 from index.records import IndexSettings
 from index.search import Searcher
 from index.verify import open_segments
+from jobs.demo.clustered import Clustered, add_rows
 
 CORES = os.cpu_count() or 1
 _SHARES = (0.5, 0.1, 0.01, 0.001)

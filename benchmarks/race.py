@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.clustered import Rows, Vectors, recall
+from benchmarks.clustered import recall
 from benchmarks.rivals import Contestant, Dials
+from jobs.demo.clustered import Rows, Vectors
 
 _K = 10
 _ENOUGH = 0.9995  # recall beyond which no setting is of interest

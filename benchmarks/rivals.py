@@ -10,8 +10,9 @@ import faiss
 import numpy as np
 from usearch.index import Index
 
-from benchmarks.clustered import DIM, Rows, Vectors, exact
+from benchmarks.clustered import exact
 from index.segments import Segments
+from jobs.demo.clustered import DIM, Rows, Vectors
 
 Dials = Mapping[str, float]
 

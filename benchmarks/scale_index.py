@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.clustered import DIM, Clustered, add_rows, exact
+from benchmarks.clustered import exact
 from benchmarks.scale_costs import Index, Scan
 from benchmarks.upkeep import Built, build, in_new_process, serving_memory
 from index.collection import Collection
@@ -20,6 +20,7 @@ from index.records import IndexSettings
 from index.search import Searcher
 from index.segment import ANN, ROWS, TUNED_K, VECTORS
 from index.verify import open_segments
+from jobs.demo.clustered import DIM, Clustered, add_rows
 
 KINDS = FAST, LEAN = "fast", "lean"
 """Ranked by 8-bit vectors in memory, as chosen where nothing limits it; and the least memory, ranked from the disk."""

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.clustered import Clustered, add_rows
 from benchmarks.models import save_clip
 from benchmarks.report import Report
 from benchmarks.serve_bare import Bare
@@ -35,6 +34,7 @@ from benchmarks.serve_servers import Server, serving
 from embedder.model import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
+from jobs.demo.clustered import Clustered, add_rows
 from jobs.demo.gallery import plan_exhibit
 from jobs.options import DEMO_MODEL
 from jobs.reembed_model import model_record

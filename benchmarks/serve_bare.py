@@ -19,11 +19,11 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, File
 
-from benchmarks.clustered import Rows, Vectors
 from embedder.images import decode_image
 from embedder.model import ClipEmbedder
 from index.collection import Collection
 from index.verify import open_segments
+from jobs.demo.clustered import Rows, Vectors
 
 CORES = os.cpu_count() or 1
 _K = 10

@@ -17,7 +17,7 @@ import faiss
 import numpy as np
 import psutil
 
-from benchmarks.clustered import VALUES, Clustered, Rows, Vectors, add_rows, exact, recall
+from benchmarks.clustered import exact, recall
 from benchmarks.limited import limited_memory
 from index.ann import new_index, training_rows
 from index.build import build_index
@@ -29,6 +29,7 @@ from index.search import Searcher
 from index.segment import ANN, ROWS, VECTORS
 from index.segment_job import write_ann
 from index.vector_file import VectorFile
+from jobs.demo.clustered import VALUES, Clustered, Rows, Vectors, add_rows
 
 T = TypeVar("T")
 
@@ -162,13 +163,13 @@ def filtered(
 
 
 def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None) -> Rows:
-    matches = searcher.search(queries, _K, where=where)
+    matches = searcher.search(queries, _K, filter=where)
     return np.array([[int(match.image_id) for match in found] for found in matches])
 
 
 def _milliseconds(searcher: Searcher, query: Vectors, where: dict[str, Any]) -> float:
     started = time.perf_counter()
-    searcher.search(query, _K, where=where)
+    searcher.search(query, _K, filter=where)
     return (time.perf_counter() - started) * 1e3
 
 

@@ -25,7 +25,7 @@ class SearchOptions(TypedDict, total=False):
 
     offset: int
     min_score: float | None
-    where: Mapping[str, Any] | None
+    filter: Mapping[str, Any] | None
     distinct: float | None
     exclude: Collection[str]
 

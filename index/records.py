@@ -17,8 +17,7 @@ FLAT = "Flat"
 class Record(BaseModel):
     """A frozen record that travels as one JSON file."""
 
-    # Fields added by a later release must not prevent this one from reading.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_bytes(self) -> bytes:
         """Indented JSON with a `checksum` of everything else."""
@@ -31,7 +30,8 @@ class Record(BaseModel):
         content = json.loads(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its content does not agree with its own checksum")
-        return cls.model_validate(content)
+        # Fields added by a later release must not prevent this one from reading.
+        return cls.model_validate(content, extra="ignore")
 
 
 class ModelRecord(Record):

@@ -101,7 +101,7 @@ class Searcher:
 
     @property
     def filterable(self) -> dict[str, str]:
-        """Columns that `where` can name, with their Arrow types."""
+        """Columns that `filter` can name, with their Arrow types."""
         return {field.name: str(field.type) for field in self._filterable}
 
     def search(
@@ -111,21 +111,21 @@ class Searcher:
         *,
         offset: int = 0,
         min_score: float | None = None,
-        where: Mapping[str, Any] | None = None,
+        filter: Mapping[str, Any] | None = None,
         distinct: float | None = None,
         exclude: Ids[str] = (),
     ) -> list[list[Match]]:
         """The k nearest of each vector, by score and then by image_id; all of them when there are fewer.
 
         `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. The first `offset` are skipped.
-        Results pass the filter `where` (see `index.filters`), score `min_score` or more, and are not in `exclude`. Of
+        Results pass `filter` (see `index.filters`), score `min_score` or more, and are not in `exclude`. Of
         images whose cosine with each other is `distinct` or more (for example 0.98) only the best is kept. QueryError
         for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or a cosine outside
         -1 … 1; FilterError for an invalid filter.
         """
         wanted = Wanted.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
         queries = unit_vectors(vectors, self.dim)
-        eligible = None if where is None else self._filters.eligible(where)
+        eligible = None if filter is None else self._filters.eligible(filter)
         ranked = rank(self._segments, queries, wanted, eligible)
         matches = iter(self._matches([hit for hits in ranked for hit in hits]))
         return [[next(matches) for _ in hits] for hits in ranked]
@@ -155,7 +155,7 @@ class Searcher:
         vector: npt.ArrayLike,
         min_score: float,
         *,
-        where: Mapping[str, Any] | None = None,
+        filter: Mapping[str, Any] | None = None,
         limit: int = 100_000,
     ) -> list[Match]:
         """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
@@ -163,7 +163,7 @@ class Searcher:
         QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
         """
         bar, segments = checked_cosine("min_score", min_score), self.segments
-        eligible = None if where is None else self._filters.eligible(where)
+        eligible = None if filter is None else self._filters.eligible(filter)
         found, count = [], 0
         # Scores that round up to the bar have to be found too.
         for scores, positions in segments.within(self._unit(vector), bar - 1e-6, eligible):

@@ -45,7 +45,7 @@ from jobs.options import (
     console,
     given,
     model_named,
-    parse_where,
+    parse_filter,
     print_json,
 )
 from jobs.reembed_command import reembed
@@ -121,14 +121,14 @@ def search(
         float | None,
         typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98."),
     ] = None,
-    where: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
+    filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
     """Find the images most like a picture, or like words. No server is needed.
 
     Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`,
-    `likeness search my-collection --like cat.jpg --where '{"width": {"$gte": 640}}' --min-score 0.8`
+    `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
     from api.plain import plain
@@ -143,7 +143,7 @@ def search(
         raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
     if not 1 <= k <= MAX_K - offset:
         raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
-    options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, where=parse_where(where))
+    options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, filter=parse_filter(filter))
     if like:
         matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:

@@ -178,16 +178,16 @@ def parse_size(option: str, text: str) -> int:
     return size
 
 
-def parse_where(text: str | None) -> dict[str, Any] | None:
+def parse_filter(text: str | None) -> dict[str, Any] | None:
     """A filter, which is a JSON object."""
     if text is None:
         return None
     problem = ""
     try:
-        where = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as error:
-        where, problem = None, f" ({error})"
-    if not isinstance(where, dict):
+        parsed, problem = None, f" ({error})"
+    if not isinstance(parsed, dict):
         example = '{"label": "cat", "width": {"$gte": 640}}'
-        raise UsageError(f"--where is {text!r}: expected a JSON object such as {example}{problem}")
-    return where
+        raise UsageError(f"--filter is {text!r}: expected a JSON object such as {example}{problem}")
+    return parsed

@@ -8,22 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.clustered import (
-    BLOCK,
-    DIM,
-    Clustered,
-    Rows,
-    Vectors,
-    add_rows,
-    exact,
-    intrinsic_dimension,
-    local_dimension,
-    recall,
-)
+from benchmarks.clustered import exact, intrinsic_dimension, local_dimension, recall
 from benchmarks.race import Course
 from benchmarks.recall_plot import draw
 from benchmarks.rivals import Dials
 from index.collection import Collection
+from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
 
 def test_the_set_is_seeded_and_does_not_depend_on_its_size() -> None:

@@ -72,7 +72,7 @@ def make(folder: Path) -> Collection:
 
 def answers(searcher: Searcher) -> Answers:
     found = searcher.search(unit_vectors(4, seed=9), 10)
-    some = searcher.search(unit_vectors(2, seed=8), 5, where={"label": "label 1"})
+    some = searcher.search(unit_vectors(2, seed=8), 5, filter={"label": "label 1"})
     looked_up = [searcher.row(image_id) for image_id in ("007", "003", "new-1", "new-2", "new-3", "bad")]
     return [searcher.ntotal, found, some, looked_up, searcher.vector("007").tolist(), searcher.percentile(0.5)]
 

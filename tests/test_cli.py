@@ -163,7 +163,7 @@ def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: py
     result = run("search", collection, "--like", "red.png", "--min-score", str(best["score"]), "--format", "json")
     assert json.loads(result.out) == [best]
     where = json.dumps({"image_id": {"$in": ["red.png", "blue.png"]}})
-    (blue,) = json.loads(run("search", collection, "--like", "red.png", "--where", where, "--format", "json").out)
+    (blue,) = json.loads(run("search", collection, "--like", "red.png", "--filter", where, "--format", "json").out)
     assert blue["image_id"] == "blue.png"
     table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
     assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight"]
@@ -187,7 +187,7 @@ def test_search_by_several_ids(run: Run, collection: Path) -> None:
 
 def test_search_by_picture_takes_the_same_options(run: Run, collection: Path, pictures: Path) -> None:
     where = '{"label": {"$ne": "[b]green"}}'
-    result = run("search", collection, pictures / "green.png", "--where", where, "--offset", "1", "--format", "json")
+    result = run("search", collection, pictures / "green.png", "--filter", where, "--offset", "1", "--format", "json")
     everything = json.loads(run("search", collection, pictures / "green.png", "--format", "json").out)
     assert json.loads(result.out) == everything[2:]
     assert run("search", collection, pictures / "green.png", "--offset", "2").out.splitlines()[1].split()[0] == "3"
@@ -533,10 +533,10 @@ def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: P
     farther = run("search", collection, "--like", "red.png", "--offset", "20000")
     assert_one_line(farther, "--offset is 20,000: expected at most 9,999")
     for where in ("label", "[1]", '{"label": }'):
-        result = run("search", collection, "--like", "red.png", "--where", where)
-        assert_one_line(result, f"--where is {where!r}: expected a JSON object such as")
+        result = run("search", collection, "--like", "red.png", "--filter", where)
+        assert_one_line(result, f"--filter is {where!r}: expected a JSON object such as")
     for where in ('{"colour": "red"}', '{"label": 3}'):
-        result = run("search", collection, "--like", "red.png", "--where", where)
+        result = run("search", collection, "--like", "red.png", "--filter", where)
         assert_one_line(result, next(iter(json.loads(where))), "columns that can be filtered: ", "weight (double)")
     assert_usage(run("search", collection, "a.jpg", "--format", "xml"), "xml")
     assert_one_line(run("search", collection, "gone.jpg"), "gone.jpg: there is no such file")

@@ -176,6 +176,17 @@ def test_what_cannot_be_meant_is_refused(likeness: Likeness, search: Any, messag
         likeness.search(**search)
 
 
+def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> None:
+    only: Any = {"where": {"label": "green"}, "limit": 3}
+    known = "url, image, text, id, embedding, queries"
+    with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):
+        likeness.search("red.png", **only)
+    with pytest.raises(TypeError, match="got limit, where: expected"):
+        likeness.explore("red.png", **only)
+    with pytest.raises(TypeError, match=f"got filter: expected keywords among {known}$"):
+        likeness.vector("red.png", filter={"label": "green"})
+
+
 def test_objects_that_are_no_queries_are_refused(likeness: Likeness) -> None:
     nonsense: Any = object()
     with pytest.raises(TypeError, match="got a query of type object: expected a string"):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clustered import Clustered, add_rows
 from index.build import build_index
 from index.collection import Collection
+from jobs.demo.clustered import Clustered, add_rows
 
 _OPEN = """
 import json, sys, time

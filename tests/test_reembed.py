@@ -348,7 +348,7 @@ def test_new_labels_reach_rows_and_index_without_the_model(
         ("broken", None, "not_an_image"),
     ]
     searcher = Searcher.open(nights.collection)
-    [[found]] = searcher.search([vector_of(bmp(1), DEMO)], 3, where={"label": "wolf"})
+    [[found]] = searcher.search([vector_of(bmp(1), DEMO)], 3, filter={"label": "wolf"})
     assert (found.metadata["label"], found.metadata["year"]) == ("wolf", 2001)
     write_list("label,year", "cat,1999", "wolf,2001", "broken,")
     assert nights.night(options=LENIENT).runs == []

@@ -10,7 +10,7 @@ import pytest
 from index.build import build_index
 from index.collection import Collection
 from index.errors import QueryError
-from index.queries import MAX_K
+from index.queries import MAX_K, Example
 from index.search import Searcher
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
@@ -130,6 +130,16 @@ def test_a_row_by_its_id(searcher: Searcher) -> None:
 def test_what_the_searcher_says_of_itself(searcher: Searcher) -> None:
     assert (searcher.version, searcher.ntotal, searcher.dim) == ("000001", COUNT, DIM)
     assert searcher.model == MODEL
+
+
+def test_mend_07_a_filter_is_called_so_and_other_names_are_refused(searcher: Searcher) -> None:
+    [found] = searcher.search(VECTORS[:1], 5, filter={"label": "label 1"})
+    assert {match.metadata["label"] for match in found} == {"label 1"}
+    misspelt: Any = {"where": {"label": "label 1"}}
+    with pytest.raises(TypeError, match="'where'"):
+        searcher.search(VECTORS[:1], 5, **misspelt)
+    with pytest.raises(TypeError, match="'where'"):
+        searcher.more_like([Example("042")], **misspelt)
 
 
 def test_threads_can_share_a_searcher(searcher: Searcher) -> None:

@@ -99,11 +99,11 @@ def test_shards_answer_as_the_whole_does(collection: Collection, count: int, whe
     assert len(whole.manifest.segments) >= 5
     assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
     for k in (1, 10, 75, COUNT):
-        same(whole, sharded, k=k, where=where)
-    same(whole, sharded, k=20, where=where, offset=15)
-    same(whole, sharded, k=20, where=where, min_score=0.3)
-    same(whole, sharded, k=20, where=where, distinct=0.6)
-    same(whole, sharded, k=20, where=where, exclude={"0001", "0005", "0400"})
+        same(whole, sharded, k=k, filter=where)
+    same(whole, sharded, k=20, filter=where, offset=15)
+    same(whole, sharded, k=20, filter=where, min_score=0.3)
+    same(whole, sharded, k=20, filter=where, distinct=0.6)
+    same(whole, sharded, k=20, filter=where, exclude={"0001", "0005", "0400"})
 
 
 @pytest.mark.parametrize("count", SHARDS)
@@ -138,7 +138,7 @@ def test_a_search_takes_two_rounds_and_a_new_filter_one_more(collection: Collect
     assert [method for method, _ in asked.rounds] == ["search", "rows"]
     for expected in (["count", "search", "rows"], ["search", "rows"]):
         asked.rounds.clear()
-        searcher.search(query, 10, where={"label": "cat"})
+        searcher.search(query, 10, filter={"label": "cat"})
         assert [method for method, _ in asked.rounds] == expected
 
 
@@ -152,7 +152,7 @@ def test_near_duplicates_take_a_round_for_each_block_that_is_looked_at(collectio
 def test_a_filter_that_is_wrong_reaches_no_shard(collection: Collection) -> None:
     asked = InProcess(collection, 2)
     with pytest.raises(FilterError, match="unknown column 'colour'"):
-        asked.searcher().search(unit_vectors(1), 10, where={"colour": "red"})
+        asked.searcher().search(unit_vectors(1), 10, filter={"colour": "red"})
     assert asked.rounds == []
 
 
@@ -173,14 +173,14 @@ def test_the_rest_answers_as_if_it_were_all(collection: Collection, lost: set[in
     searcher, query = asked.searcher(), unit_vectors(1, seed=5)
     where = {"label": {"$exists": True}} if method == "count" else None
     with pytest.raises(ShardsLostError, match=r"shards? [\d, ]+ do(es)? not answer: [\d,]+ of [\d,]+ images") as caught:
-        searcher.search(query, COUNT, where=where)
+        searcher.search(query, COUNT, filter=where)
     rest = Searcher(asked.manifest, caught.value.rest)
     assert rest.searched == whole.ntotal - sum(asked.held[number].live for number in lost)
     gone = set().union(*(held_by(asked.shards[number]) for number in lost))
     every = [(match.image_id, match.score) for match in whole.search(query, COUNT)[0]]
     expected = [each for each in every if each[0] not in gone]
     for k in (10, COUNT):
-        found = [(match.image_id, match.score) for match in rest.search(query, k, where=where)[0]]
+        found = [(match.image_id, match.score) for match in rest.search(query, k, filter=where)[0]]
         assert found == expected[:k]
     assert not any(number in lost for _, numbers in asked.rounds[-2:] for number in numbers)
 

@@ -127,7 +127,7 @@ def test_any_options_give_what_brute_force_gives(searcher: Searcher, seed: int, 
     queries = exact_vectors(2, seed)
     where = None if options["label"] is None else {"label": options["label"]}
     asked = {name: value for name, value in options.items() if name != "label"}
-    answers = searcher.search(queries, k, where=where, **asked)
+    answers = searcher.search(queries, k, filter=where, **asked)
     assert [found(matches) for matches in answers] == [ROWS.search(query, k, **options) for query in queries]
 
 
@@ -143,7 +143,7 @@ def test_a_range_search_finds_all_that_brute_force_finds(
     query = exact_vectors(1, seed)[0]
     where = None if label is None else {"label": label}
     expected = ROWS.search(query, MAX_K, min_score=min_score, label=label)
-    assert found(searcher.within(query * 3, min_score, where=where)) == expected
+    assert found(searcher.within(query * 3, min_score, filter=where)) == expected
 
 
 def test_a_range_search_that_finds_too_many_says_how_many(searcher: Searcher) -> None:
@@ -151,7 +151,7 @@ def test_a_range_search_that_finds_too_many_says_how_many(searcher: Searcher) ->
     with pytest.raises(QueryError, match=r"^240 images score -1\.0 or more: expected 239 at most; raise min_score"):
         searcher.within(query, -1, limit=239)
     assert len(searcher.within(query, -1, limit=240)) == 240
-    assert searcher.within(query, -1, where={"label": "fox"}) == []
+    assert searcher.within(query, -1, filter={"label": "fox"}) == []
 
 
 def test_an_image_is_within_a_cosine_of_one_of_itself(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_several_examples_with_weights(searcher: Searcher) -> None:
         [Example("250", 0.25)],
         k=15,
         offset=2,
-        where={"label": "dog"},
+        filter={"label": "dog"},
         exclude=["150"],
     )
     query = a + 2 * b + 0.5 * given - 0.25 * c
@@ -325,7 +325,7 @@ def test_columns_of_all_segments(searcher: Searcher) -> None:
     ],
 )
 def test_filters_over_all_segments(searcher: Searcher, where: Mapping[str, Any], expected: list[str]) -> None:
-    assert sorted(match.image_id for match in searcher.search(exact_vectors(1, 0), 240, where=where)[0]) == expected
+    assert sorted(match.image_id for match in searcher.search(exact_vectors(1, 0), 240, filter=where)[0]) == expected
 
 
 def test_what_can_be_filtered(searcher: Searcher) -> None:
@@ -345,7 +345,7 @@ def test_what_can_be_filtered(searcher: Searcher) -> None:
     }
     for column in ("embedding", "error_reason", "colour"):
         with pytest.raises(FilterError, match=f"unknown column '{column}'; .*label \\(string\\)"):
-            searcher.search(exact_vectors(1, 0), 1, where={column: "x"})
+            searcher.search(exact_vectors(1, 0), 1, filter={column: "x"})
 
 
 def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
@@ -407,7 +407,7 @@ def test_an_approximate_index_keeps_to_the_same_rules(tmp_path: Path) -> None:
     assert searcher.manifest.kind == "IVF40,PQ4x4fs"
     hits = 0
     for number in range(0, 3_000, 100):
-        matches = searcher.more_like([Example(ids[number])], k=10, where={"year": {"$gte": 3}}, distinct=0.9)
+        matches = searcher.more_like([Example(ids[number])], k=10, filter={"year": {"$gte": 3}}, distinct=0.9)
         assert [match.score for match in matches] == sorted((match.score for match in matches), reverse=True)
         assert len(matches) == 10
         chosen = vectors[[int(match.image_id) for match in matches]]
@@ -427,7 +427,7 @@ def test_threads_filter_and_fold_at_once(searcher: Searcher) -> None:
         if number < 8:
             start.wait(10)
         where = {"label": LABELS[number % 3], "image_id": {"$gte": f"000{number % 5}"}}
-        return found(searcher.search(exact_vectors(1, number % 4), 9, where=where, distinct=0.75)[0])
+        return found(searcher.search(exact_vectors(1, number % 4), 9, filter=where, distinct=0.75)[0])
 
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(120)))

@@ -1,0 +1,134 @@
+"""A seeded set of clustered vectors of any size, and a collection written from it: to judge an index with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection import Collection
+from index.records import ModelRecord, RunManifest
+
+Vectors = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+DIM = 512
+INTRINSIC_DIM = 48
+VALUES = 1_000
+"""Clusters that vectors are of, and buckets that they fall into at random."""
+BLOCK = 10_000  # rows that one state of the random generator makes
+_SPREAD, _NOISE = 0.6, 0.02
+_QUERIES = 1 << 40  # the block that queries come from: far beyond those of any set
+_MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """An endless sequence of unit vectors; the first n of them are a set of n.
+
+    Normal clusters around normal centres in 48 dimensions, projected to 512 at random, with a little noise in all of
+    them. A row's number is its id.
+    """
+
+    seed: int = 0
+
+    def rows(self, start: int, stop: int) -> Iterator[Vectors]:
+        """The vectors of some rows, `(10,000 or fewer, 512)` float32, block by block."""
+        for number in range(start // BLOCK, -(-stop // BLOCK)):
+            first = number * BLOCK
+            yield self._block(number)[0][max(start - first, 0) : stop - first]
+
+    def array(self, stop: int) -> Vectors:
+        """The first rows as one array."""
+        vectors = np.empty((stop, DIM), np.float32)
+        for number, block in enumerate(self.rows(0, stop)):
+            vectors[number * BLOCK : number * BLOCK + len(block)] = block
+        return vectors
+
+    def queries(self, count: int) -> Vectors:
+        """Of the same distribution and in no set, `(count, 512)`; at most 10,000."""
+        return self._block(_QUERIES)[0][:count]
+
+    def buckets(self, stop: int) -> Rows:
+        """The column `bucket` of the first rows."""
+        return np.concatenate([self._columns(number)[0] for number in range(-(-stop // BLOCK))])[:stop]
+
+    def clusters(self, stop: int) -> Rows:
+        """The column `cluster` of the first rows: which of a thousand they are of."""
+        return np.concatenate([self._block(number)[1] for number in range(-(-stop // BLOCK))])[:stop]
+
+    def table(self, start: int, stop: int, dim: int = DIM) -> pa.Table:
+        """Rows of a collection: `bucket` is uniform in 0 … 999, `cluster` as `label` has it, `year` one of 26.
+
+        All of one block. With fewer dimensions the vectors are their first ones, at unit length.
+        """
+        first = start - start % BLOCK
+        vectors, labels = self._block(start // BLOCK)
+        bucket, year = self._columns(start // BLOCK)
+        here = slice(start - first, stop - first)
+        cut = vectors[here, :dim]
+        if dim < DIM:
+            cut = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+        ids = [str(row) for row in range(start, stop)]
+        return pa.table(
+            {
+                "image_id": pa.array(ids, pa.string()),
+                "uri": pa.array([f"memory:{row}" for row in ids], pa.string()),
+                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(cut.ravel()), dim),
+                "bucket": pa.array(bucket[here], pa.int32()),
+                "cluster": pa.array(labels[here], pa.int32()),
+                "label": pa.array([f"cluster {label}" for label in labels[here]], pa.string()),
+                "year": pa.array(year[here], pa.int16()),
+            }
+        )
+
+    def _columns(self, number: int) -> tuple[Rows, Rows]:
+        """`bucket` and `year` of a block."""
+        rng = np.random.default_rng([self.seed, 2, number])
+        return rng.integers(0, VALUES, BLOCK), rng.integers(2000, 2026, BLOCK)
+
+    def _block(self, number: int) -> tuple[Vectors, Rows]:
+        """Vectors and the clusters that they are of."""
+        shape = np.random.default_rng([self.seed, 0])
+        centres = shape.standard_normal((VALUES, INTRINSIC_DIM), np.float32)
+        projection = shape.standard_normal((INTRINSIC_DIM, DIM), np.float32) / np.float32(INTRINSIC_DIM**0.5)
+        rng = np.random.default_rng([self.seed, 1, number])
+        clusters = rng.integers(0, VALUES, BLOCK)
+        inner = centres[clusters] + np.float32(_SPREAD) * rng.standard_normal((BLOCK, INTRINSIC_DIM), np.float32)
+        vectors: Vectors = inner @ projection
+        vectors += np.float32(_NOISE) * rng.standard_normal((BLOCK, DIM), np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors, clusters
+
+
+def add_rows(
+    collection: Collection,
+    data: Clustered,
+    rows: range,
+    deletes: list[int] | None = None,
+    *,
+    model: ModelRecord = _MODEL,
+) -> None:
+    """Commit a run of some rows, in files of a block each. `model` is said to have made them, at its dim."""
+    start = collection.start_run("memory:", model)
+    blocks = range(rows.start - rows.start % BLOCK, rows.stop, BLOCK)
+    files = [
+        collection.write_rows(
+            start.run_id, f"{first:09}", data.table(max(first, rows.start), min(first + BLOCK, rows.stop), model.dim)
+        )
+        for first in blocks
+    ]
+    gone = [str(row) for row in deletes or []]
+    collection.commit_run(
+        RunManifest(
+            **start.model_dump(exclude={"model"}),
+            model=start.model,
+            finished_at=start.started_at,
+            files=files,
+            deletes=collection.write_deletes(start.run_id, gone) if gone else None,
+            counts={"rows": len(rows)},
+        )
+    )
