@@ -1,9 +1,9 @@
 """What strangers' costly pictures do to a server and to a job: `python -m benchmarks.hostile [--quick]`.
 
 Sixty small files that unpack to gigabytes, or take long (`benchmarks.hostile_pictures`), are uploaded at once, to
-`likeness serve --local` and on Ray Serve, while a client goes on uploading usual pictures. Then sixty more, with headers
-within all limits. How long does each wait for its answer, what do the usual ones wait, and how much memory is left taken?
-A job embeds a folder of the first sixty beside usual ones.
+`likeness serve --local` and on Ray Serve, while a client goes on uploading usual pictures; then sixty more with headers
+that are within all limits. How long does each wait for its answer, how long do the usual ones, and how much memory is
+left taken? A job embeds a folder of the first sixty beside usual ones.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def upload(port: int, data: bytes) -> Answered:
 
 def keep_asking(port: int, pictures: Sequence[bytes], over: threading.Event) -> list[Answered]:
     """One client that asks for one usual picture after the other, until `over`."""
-    answers = []
+    answers: list[Answered] = []
     while not over.is_set():
         answers.append(upload(port, pictures[len(answers) % len(pictures)]))
     return answers
