@@ -113,3 +113,43 @@ def _saved(image: Image.Image, format_name: str, **options: object) -> bytes:
     target = io.BytesIO()
     image.save(target, format_name, **options)
     return target.getvalue()
+
+
+def padded(data: bytes, size: int) -> bytes:
+    """The same picture in a file that is as large as its pixels say: decoders ignore what follows it."""
+    if data[4:8] == b"ftyp":
+        return data + struct.pack(">I", max(8, size)) + b"free" + bytes(max(0, size - 8))
+    return data + bytes(size)
+
+
+def sixty(*, disguised: bool) -> dict[str, bytes]:
+    """Sixty files by name, six of each of ten variants.
+
+    When `disguised` they are within the limits of a query as far as headers tell, and just below the most.
+    """
+    largest = 7_000 if disguised else 12_200
+    made = {}
+    for number in range(6):
+        side = largest - 100 * number
+        for name, data in _ten(side, disguised=disguised).items():
+            stem, _, ending = name.partition(".")
+            made[f"{stem}-{number}.{ending}"] = data
+    return made
+
+
+def _ten(side: int, *, disguised: bool) -> dict[str, bytes]:
+    scans, room = (64, side * side * 4 // 700) if disguised else (300, 0)
+    ten = {
+        "grey-scans.jpg": progressive_jpeg(side, side, scans),
+        "colour-scans.jpg": progressive_jpeg(side, side, scans, components=3),
+        "one-colour.gif": _saved(Image.new("P", (side, side)), "GIF") if disguised else gif(side, side),
+        "lossless.webp": webp(side, side),
+        "transparent.png": png(side, side),
+        "grey16.png": png(side, side, bits=16, colour=0),
+        "palette-interlaced.png": png(side, side, colour=3, interlaced=True),
+        "lzw.tiff": tiff(side, side, "tiff_lzw"),
+        "runs.bmp": bmp(side, side) if disguised else bmp(13_000, 13_000),
+    }
+    # The encoder takes long for more, and one of one colour has hardly any bytes.
+    ten["one-colour.avif"] = avif(4_000, 4_000)
+    return {name: padded(data, room) for name, data in ten.items()}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from benchmarks.serve_report import ENDPOINT, LOCAL, SERVE
 
 _START_S = 180.0
 _STOP_S = 60.0
+# By default a small machine has fewer searches at once and refuses the others.
+_EVERY_CLIENT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,14 @@ class Server:
 
     port: int
     process: psutil.Process
+
+    def resident_mib(self) -> float:
+        """Memory of the process and of all that it started that is theirs alone, shared pages in parts."""
+        total = 0
+        for each in (self.process, *self.process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += each.memory_full_info().pss
+        return total / 2**20
 
     def cpu_seconds(self) -> float:
         """CPU time so far of the process and of all that it started, Ray's included."""
@@ -40,7 +50,14 @@ class Server:
 
 
 @contextmanager
-def serving(location: str, model: str, folder: Path) -> Iterator[dict[str, Server]]:
+def serving(
+    location: str,
+    model: str,
+    folder: Path,
+    *,
+    names: Sequence[str] = (ENDPOINT, LOCAL, SERVE),
+    max_searches: int | None = _EVERY_CLIENT,
+) -> Iterator[dict[str, Server]]:
     """Servers of the collection while the block lasts, by name. Their logs go into `folder`."""
     likeness = [sys.executable, "-m", "jobs.cli", "serve", location, "--model", model, "--port"]
     commands: dict[str, Callable[[str], list[str]]] = {
@@ -50,10 +67,10 @@ def serving(location: str, model: str, folder: Path) -> Iterator[dict[str, Serve
     }
     with ExitStack() as stack:
         servers = {}
-        for name, command in commands.items():
+        for name, command in ((name, commands[name]) for name in names):
             port = _free_port()
             log = folder / f"{port}.log"
-            process = stack.enter_context(_running(command(str(port)), log))
+            process = stack.enter_context(_running(command(str(port)), log, max_searches))
             servers[name] = Server(port=port, process=psutil.Process(process.pid))
             if not _answers(process, port):
                 said = log.read_text(errors="replace")[-2000:]
@@ -62,12 +79,11 @@ def serving(location: str, model: str, folder: Path) -> Iterator[dict[str, Serve
 
 
 @contextmanager
-def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: list[str], log: Path, max_searches: int | None) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         **os.environ,
         "LIKENESS_EMBEDDING_CACHE_BYTES": "0",
-        # Every client is let in: by default a small machine has fewer searches at once and refuses the others.
-        "LIKENESS_MAX_SEARCHES": "64",
+        **({} if max_searches is None else {"LIKENESS_MAX_SEARCHES": str(max_searches)}),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:

@@ -54,6 +54,13 @@ def cost_of(image: Image.Image, data: bytes, pixels: int) -> Cost:
     )
 
 
+def unpacked_bytes(image: Image.Image) -> float:
+    """Bytes of a pixel before the file's compression; of deep colours, as many as Pillow reads."""
+    if image.mode == "1":
+        return 1 / 8
+    return 4 if image.mode in ("I", "F") else len(image.getbands()) * _PIXEL_BYTES.get(image.mode, 1)
+
+
 def webp_cost(width: int, height: int) -> Cost:
     """The cost of a WebP, whose decoder takes its memory as soon as it is opened."""
     pixels = width * height

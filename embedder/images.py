@@ -28,7 +28,7 @@ from PIL import (
 )
 
 from embedder.colour import resized_rgb
-from embedder.cost import cost_of, webp_cost
+from embedder.cost import cost_of, unpacked_bytes, webp_cost
 from embedder.errors import ImageError
 from embedder.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.limits import DEFAULT_LIMITS, ImageLimits
@@ -141,7 +141,7 @@ def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
             limits.check_pixels(*size, 3, len(data))
             limits.check_cost(webp_cost(*size))
         with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
-            limits.check_pixels(*image.size, 1 / 8 if image.mode == "1" else len(image.getbands()), len(data))
+            limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
             yield image
     except ImageError:
         raise

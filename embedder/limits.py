@@ -6,7 +6,7 @@ from typing import Final
 from embedder.cost import Cost
 from embedder.errors import ImageError
 
-# Photographs unpack to a hundred times their bytes, and drawings to a few hundred; of one colour to a thousand and more.
+# Photographs unpack to a hundred times their bytes, drawings to a few hundred, one colour to a thousand and more.
 _MOST_UNPACKED: Final = 800
 _LARGE: Final = 10_000_000
 
@@ -35,8 +35,8 @@ class ImageLimits:
                 f"the file has {len(data):,} bytes, the limit is {self.max_bytes:,}; shrink it, or raise the limit",
             )
 
-    def check_pixels(self, width: int, height: int, bands: float, size: int) -> None:
-        """Raises ImageError for too many pixels, in all or for a file of `size` bytes. `bands`: the bytes of one."""
+    def check_pixels(self, width: int, height: int, unpacked: float, size: int) -> None:
+        """Raises ImageError for too many pixels, in all or for a file of `size` bytes. `unpacked`: bytes of one."""
         pixels = width * height
         if pixels > self.max_pixels:
             raise ImageError(
@@ -44,7 +44,7 @@ class ImageLimits:
                 f"the picture has {width} × {height} = {pixels:,} pixels, "
                 f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
             )
-        if pixels > _LARGE and pixels * bands > _MOST_UNPACKED * size:
+        if pixels > _LARGE and pixels * unpacked > _MOST_UNPACKED * size:
             raise ImageError(
                 "decompression_bomb",
                 f"{size:,} bytes that unpack to {pixels:,} pixels hold next to nothing: a picture of more than "
