@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
-from index.current import collection_model
+from index.current import collection_model, standing_manifest
 from index.errors import DamagedRunError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
@@ -135,7 +135,11 @@ def unfinished_run(collection: Collection, source: str, model: ModelRecord) -> R
         for run in collection.run_starts()
         if run.source == source and run.model.agrees_with(model) and run.run_id > last
     ]
-    return started[-1] if started else None
+    if not started:
+        return None
+    # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
+    live = standing_manifest(collection)
+    return None if live and started[-1].run_id in live.runs else started[-1]
 
 
 def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
