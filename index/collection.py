@@ -306,7 +306,11 @@ class Collection:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise DamagedRunError(f"{path} is damaged ({error}): restore it, or remove its run", path) from error
+            raise DamagedRunError(
+                f"{path} is damaged ({error}): restore it from a backup; or remove it, embed the source again, and run "
+                "`likeness index` with --accept-lost-runs",
+                path,
+            ) from error
 
     def _write_table(self, name: str, table: pa.Table) -> RowFile:
         sink = pa.BufferOutputStream()

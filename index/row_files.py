@@ -50,7 +50,11 @@ def _damage_named(path: str) -> Iterator[None]:
 
 def damage(path: str, problem: object) -> DamagedRunError:
     """What is raised of a file that is not as it was written."""
-    return DamagedRunError(f"{path} cannot be read ({problem}): restore it, or embed its images again", path)
+    return DamagedRunError(
+        f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's manifest.json, embed the "
+        "source again, and run `likeness index` with --accept-lost-runs",
+        path,
+    )
 
 
 @contextmanager

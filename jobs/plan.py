@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection, Snapshot
+from index.current import standing_manifest
 from index.errors import DamagedRunError
 from index.live import LiveRows
 from index.records import ModelRecord, RowFile, RunStart
@@ -108,7 +109,11 @@ def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunSt
         for run in snapshot.unfinished
         if run.source == source and run.model.agrees_with(model) and run.run_id > last
     ]
-    return started[-1] if started else None
+    if not started:
+        return None
+    # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
+    live = standing_manifest(snapshot.collection)
+    return None if live and started[-1].run_id in live.runs else started[-1]
 
 
 def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:

@@ -314,7 +314,7 @@ def test_vectors_stream_in_order_however_their_files_are_fetched(
     assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
     path = Path(collection.location) / run.files[1].path
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it, or embed"):
+    with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it from a backup"):
         list(LiveRows.of_files(collection.storage, run.files).embedded())
 
 

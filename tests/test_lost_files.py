@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -18,7 +19,9 @@ from index.records import IndexSettings
 from index.search import Searcher
 from index.versions import open_last_good, promote, rollback
 from jobs.cli import app
-from tests.hand_made import add_run, rows, unit_vectors
+from jobs.listing import LISTING
+from jobs.plan import make_plan
+from tests.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]
 
@@ -160,6 +163,29 @@ def test_mend_04_a_lost_run_is_noticed_beside_other_damage(collection: Collectio
     lose_run(collection, 0)
     with pytest.raises(DamagedRunError):
         build_index(collection)
+
+
+def test_mend_04_a_lost_run_is_embedded_again_as_another(collection: Collection) -> None:
+    """With other rows under its name the live version would seem to be of all rows."""
+    lose_run(collection, 2)
+    plan = make_plan(listed("new-2"), collection, "memory:", MODEL)
+    assert (plan.run, plan.todo.num_rows) == (None, 1)
+    add_run(collection, rows(["new-2", "new-3"], unit_vectors(2, seed=2)))
+    assert build_index(collection, accept_lost_runs=True).ntotal == 23
+
+
+def test_mend_04_a_damaged_row_file_has_a_way_out(collection: Collection) -> None:
+    run = collection.runs()[0]
+    (Path(collection.location) / run.files[0].path).write_bytes(b"")
+    with pytest.raises(DamagedRunError, match="remove its run's manifest"):
+        build_index(collection, rebuild=True)
+    lose_run(collection, 0)
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    assert build_index(collection, accept_lost_runs=True).ntotal == 22
+
+
+def listed(*ids: str) -> pa.Table:
+    return pa.Table.from_pylist([{"image_id": name, "uri": f"memory:{name}"} for name in ids], schema=LISTING)
 
 
 def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from jobs.errors import SourceError
 from jobs.listing import listing_table
 from jobs.reembed import ReembedSettings, reembed
 from jobs.reembed_plan import compare
-from tests.hand_made import MODEL, add_run, rows
+from tests.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.small_collection import png
 
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
@@ -75,7 +75,7 @@ def test_rows_whose_metadata_changed_are_written_anew(
 
 def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collection) -> None:
     add_run(collection, rows(["a", "b", "gone"], metadata={"label": ["cat", "dog", "x"], "year": [1, 2, 3]}))
-    add_run(collection, rows(["c"]), model=OTHER)
+    add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
     listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
     for delete in (True, False):
         [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).known
