@@ -126,7 +126,9 @@ def compare(
         plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash)
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
-        found = find_known(plan, snapshot, verify_hash=verify_hash)
+        # Where images are only added, reading all of them here would cost more than it saves: none has moved.
+        by_content = delete or kept.num_rows > 0
+        found = find_known(plan, snapshot, by_content=by_content, verify_hash=verify_hash)
         known.append(found)
         counts += _counts(found, state, live)
     replaced = [] if known[0].plan.done else _replaced(live, source, listing)

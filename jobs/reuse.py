@@ -58,10 +58,10 @@ class Known:
         return todo.filter(pa.array(mask))
 
 
-def find_known(plan: Plan, snapshot: Snapshot, *, verify_hash: bool) -> Known:
+def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> Known:
     """Look for what is to do among all that the model has ever embedded in this collection.
 
-    Reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
+    `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
     """
     none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
     # A quiet night opens none of the files that runs have left unfinished.
@@ -70,7 +70,9 @@ def find_known(plan: Plan, snapshot: Snapshot, *, verify_hash: bool) -> Known:
         return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused)
     state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
-    moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
+    moved = (none, none)
+    if by_content or verify_hash:
+        moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
     todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
     return Known(
         plan=plan,
