@@ -20,8 +20,8 @@ from index.search import Searcher
 from index.versions import open_last_good, promote, rollback
 from jobs.cli import app
 from jobs.listing import LISTING
-from jobs.plan import make_plan
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.plans import plan_of
 
 IDS = [f"{number:02d}" for number in range(20)]
 
@@ -168,7 +168,7 @@ def test_mend_04_a_lost_run_is_noticed_beside_other_damage(collection: Collectio
 def test_mend_04_a_lost_run_is_embedded_again_as_another(collection: Collection) -> None:
     """With other rows under its name the live version would seem to be of all rows."""
     lose_run(collection, 2)
-    plan = make_plan(listed("new-2"), collection, "memory:", MODEL)
+    plan = plan_of(listed("new-2"), collection, "memory:", MODEL)
     assert (plan.run, plan.todo.num_rows) == (None, 1)
     add_run(collection, rows(["new-2", "new-3"], unit_vectors(2, seed=2)))
     assert build_index(collection, accept_lost_runs=True).ntotal == 23
