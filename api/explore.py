@@ -102,10 +102,11 @@ class Likeness:
         self.close()
 
     def close(self) -> None:
-        """Free the model, and end its thread. A later query that needs it loads it again."""
+        """Free the model, and end its thread and the processes that decode. A later query starts them again."""
         service = self.__dict__.pop("_service", None)
         if service is not None:
             service.close()
+        self._decoders.close()
 
     def __len__(self) -> int:
         """Number of images."""

@@ -79,9 +79,10 @@ class SearchService:
         self.live.warm_up()
 
     def close(self) -> None:
-        """End the threads: the one that follows CURRENT, and the model's when its pass is over."""
+        """End the threads and processes: that which follows CURRENT, the model's when its pass is over, the decoders."""
         self.live.stop()
         self.engine.batcher.close()
+        self.decoders.close()
 
     def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
         """The `k` nearest to the picture at `url`. Raises Problem.

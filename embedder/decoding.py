@@ -158,7 +158,10 @@ class _Lane:
     def process(self, wanted: Wanted, patience_ends: float) -> Iterator[DecodeProcess]:
         """A process, for as long as the block lasts; if that raises, the process is replaced."""
         with self._turn(wanted, patience_ends):
-            process = self._idle.pop() if self._idle else self._started()
+            try:
+                process = self._idle.pop()
+            except IndexError:  # not started yet; another thread may take one between a look and a pop
+                process = self._started()
             if not process.is_alive:  # killed between two pictures, which is not the next one's fault
                 process = self._replacement(process)
             try:
