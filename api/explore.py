@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Likeness", "Neighbours"]
 
 _WHAT = ("url", "image", "text", "id", "embedding")
+_OPTIONS = tuple(name for name in Search.__annotations__ if name not in (*_WHAT, "queries", "offset"))  # of every page
 _DISTINCT = 0.98  # of `distinct=True`, as the server has it
 # A grid should not wait for a host that is gone.
 _FOR_EYES = FetchPolicy(timeout_s=10.0, retries=1)
@@ -152,6 +153,7 @@ class Likeness:
 
         `options` go with every search. Without anywidget (the extra `notebooks`) it returns what `search` returns.
         """
+        _check_known(options, _OPTIONS)
         ends = [example_of(end, self.searcher) for end in (query, toward) if end is not None]
         try:
             from api.explore_widget import ExploreWidget
@@ -210,6 +212,8 @@ class Likeness:
         mixed = search.get("queries")
         if mixed is None:
             return [{given[0]: search[given[0]]}]  # type: ignore[misc]
+        if not mixed:
+            raise TypeError("got no queries: expected a list of one part or more")
         return mixed
 
     def _asked(self, example: Example) -> Asked:

@@ -36,6 +36,8 @@ class PictureMap:
         if self.points.shape != (len(ids), 2) or (groups is not None and len(groups) != len(ids)):
             count = "" if groups is None else f" and {len(groups)} groups"
             raise ValueError(f"got points of shape {self.points.shape}{count} for {len(ids)} ids: expected (n, 2)")
+        if not np.isfinite(self.points).all():
+            raise ValueError("got points that are not finite: expected a place for each picture")
         self.ids = list(ids)
         self.groups = [None] * len(ids) if groups is None else list(groups)
         self._thumbnail = thumbnail

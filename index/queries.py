@@ -70,6 +70,8 @@ class Wanted:
             raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
             raise QueryError(f"offset is {offset!r}: expected a whole number from 0, and k + offset up to {MAX_K:,}")
+        if isinstance(exclude, str):  # whose characters would be taken for ids
+            raise QueryError(f"exclude is {exclude!r}: expected a set or a list of ids")
         return cls(
             k=int(k),
             offset=int(offset),

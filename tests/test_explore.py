@@ -167,6 +167,7 @@ def test_options_are_those_of_the_server(likeness: Likeness) -> None:
     [
         ({}, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
         ({"id": "red.png", "text": "red"}, "got text, id"),
+        ({"queries": []}, "got no queries: expected a list of one part or more"),
         ({"queries": [{"weight": 2.0}]}, "a part of a mix has nothing"),
         ({"queries": [{"id": "red.png", "txt": "blue"}]}, "a part of a mix has id, txt"),
     ],
@@ -181,8 +182,8 @@ def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likene
     known = "url, image, text, id, embedding, queries"
     with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):
         likeness.search("red.png", **only)
-    with pytest.raises(TypeError, match="got limit, where: expected"):
-        likeness.explore("red.png", **only)
+    with pytest.raises(TypeError, match="got limit, offset, where: expected keywords among k, min_score, filter"):
+        likeness.explore("red.png", offset=20, **only)
     with pytest.raises(TypeError, match=f"got filter: expected keywords among {known}$"):
         likeness.vector("red.png", filter={"label": "green"})
 

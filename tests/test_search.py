@@ -142,6 +142,11 @@ def test_mend_07_a_filter_is_called_so_and_other_names_are_refused(searcher: Sea
         searcher.more_like([Example("042")], **misspelt)
 
 
+def test_an_id_in_place_of_ids_to_exclude_is_refused(searcher: Searcher) -> None:
+    with pytest.raises(QueryError, match="exclude is '042': expected a set or a list of ids"):
+        searcher.search(VECTORS[:1], 5, exclude="042")
+
+
 def test_threads_can_share_a_searcher(searcher: Searcher) -> None:
     expected = [searcher.search(VECTORS[[row]], 5) for row in range(100)]
     with ThreadPoolExecutor(8) as threads:
