@@ -512,7 +512,7 @@ def test_metadata_stays_text(open_page: Callable[..., Page], site: Site) -> None
 
 def test_a_picture_that_is_gone_leaves_a_word(open_page: Callable[..., Page]) -> None:
     page = open_page("about:blank")
-    page.route("**/picture?*", lambda route: route.fulfill(status=404))
+    page.route("**/picture?**", lambda route: route.fulfill(status=404))
     page.goto("/?text=star")
     expect(tiles(page).first).to_contain_text("No picture")
 
@@ -645,7 +645,7 @@ def test_the_documentation_fits_a_phone(open_page: Callable[..., Page]) -> None:
 def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page]) -> None:
     """Without a network: the fixture sees to it that nobody else is asked for anything."""
     page = open_page("/docs")
-    expect(page.locator(".opblock")).to_have_count(12)
+    expect(page.locator(".opblock")).to_have_count(14)
     call = page.locator(".opblock").filter(has=page.get_by_text("/search", exact=True))
     call.locator(".opblock-summary-control").click()
     call.get_by_role("button", name="Try it out").click()
