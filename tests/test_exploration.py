@@ -144,6 +144,8 @@ def test_a_map_draws_each_image_and_pictures_where_there_is_room(likeness: Liken
     assert places[2] < places[3] < places[0]
     with pytest.raises(ValueError, match=r"points of shape \(4, 2\) for 3 ids"):
         likeness.map(points, ["000.png", "001.png", "002.png"])
+    with pytest.raises(ValueError, match="points that are not finite"):
+        likeness.map([[0, float("nan")]], ["000.png"])
 
 
 def test_a_map_of_pictures_that_are_gone_has_points(likeness: Likeness) -> None:
