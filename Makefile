@@ -1,6 +1,6 @@
 # Every target sets up what it needs; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install demo notebook test test-slow check fix bench clean
+.PHONY: help install demo notebook test test-slow test-long check fix bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,11 +27,14 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_explore_neighbours.ipynb
 
 test: $(READY)  ## Run the tests, except the slow ones (under 15 minutes on 2 cores)
-	$(BIN)/python -m pytest -m "not fault and not browser and not slow"
+	$(BIN)/python -m pytest -m "not fault and not browser and not slow and not long"
 
 test-slow: $(READY)  ## Run the fault, soak and browser tests that `make test` leaves out
 	@# Exit status 5: no such test is there yet.
-	$(BIN)/python -m pytest -m "fault or browser or slow" || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "(fault or browser or slow) and not long" || [ $$? -eq 5 ]
+
+test-long: $(READY)  ## Run the soaks, and tests at length (about an hour)
+	$(BIN)/python -m pytest -m long
 
 check: $(READY)  ## Lint, formatting, types, and which package may import which
 	$(BIN)/ruff check .

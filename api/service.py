@@ -79,7 +79,7 @@ class SearchService:
         self.live.warm_up()
 
     def close(self) -> None:
-        """End the threads and processes: that which follows CURRENT, the model's when its pass is over, the decoders."""
+        """End the threads that follow CURRENT and embed, the latter when its pass is over, and the decoders."""
         self.live.stop()
         self.engine.batcher.close()
         self.decoders.close()

@@ -225,14 +225,14 @@ def test_mend_05_files_cut_short_zeroed_and_empty(
     check_all(untouched, range(40), caplog, damage)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(10))
 def test_five_thousand_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, part: int) -> None:
     check_all(untouched, range(500 * part, 500 * (part + 1)), caplog, flip)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_many_files_cut_short_zeroed_and_empty(
     untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage

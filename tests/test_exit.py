@@ -142,7 +142,7 @@ def test_mend_00_real_models_leave_no_thread_at_exit(deep: str, kind: Callable[[
     kind(deep)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", KINDS)

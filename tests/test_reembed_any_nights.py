@@ -234,7 +234,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("examples", "steps"),
     [
         pytest.param(20, 15, id="some"),
-        pytest.param(120, 25, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(3_600)]),
+        pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
 def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other: str, examples: int, steps: int) -> None:

@@ -80,7 +80,7 @@ def test_promises_are_kept_to_an_administrator(service: SearchService, tmp_path:
     assert broken_promises(*behind_keys(service, tmp_path), phases=["examples", "fuzzing"], examples=20) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_promises_are_kept_at_length(service: SearchService, tmp_path: Path) -> None:
     app, key = behind_keys(service, tmp_path)
