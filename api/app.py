@@ -46,6 +46,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.decoders.start()
         try:
             await to_thread.run_sync(service.warm_up)
         except Exception:

@@ -47,7 +47,6 @@ def build_service(
         # Each holds the place of a search: most are left to other requests.
         max_waiting=settings.limits().max_searches // 4,
     )
-    decoders.start()
     return SearchService(
         embedder=load_model(searcher.model),
         searcher=searcher,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +22,7 @@ from api.picture_row import PictureRow
 from api.pictures import Pictures
 from api.query import Part, Query
 from api.service import SearchService
-from embedder.decoding import OWN_TIMEOUT_S, DecodePool
+from embedder.decoding import DecodePool
 from embedder.errors import ModelError
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.protocol import Embedder
@@ -68,7 +67,7 @@ class Likeness:
         self.location = location
         self._load_model = load_model
         self._fetcher = fetcher or Fetcher(_FOR_EYES)
-        self._decoders = DecodePool(os.cpu_count() or 1, timeout_s=OWN_TIMEOUT_S)
+        self._decoders = DecodePool()
         self._pictures = Pictures(self._fetcher, self._decoders)
 
     @classmethod

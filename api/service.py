@@ -1,6 +1,5 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
 from api.tagged import Tagged
-from embedder.decoding import OWN_TIMEOUT_S, DecodePool
+from embedder.decoding import DecodePool
 from embedder.fetch import Fetcher
 from embedder.limits import ImageLimits
 from embedder.protocol import Embedder
@@ -55,7 +54,7 @@ class SearchService:
         self.cache = cache or EmbeddingCache()
         self.on_batch: list[Callable[[int], None]] = []
         self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
-        self.decoders = decoders or DecodePool(os.cpu_count() or 1, timeout_s=OWN_TIMEOUT_S)
+        self.decoders = decoders or DecodePool()
         self._pictures = Pictures(picture_fetcher, self.decoders)
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()

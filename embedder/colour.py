@@ -43,14 +43,13 @@ def _resized_in_strips(
     reach = _SUPPORT * max(1.0, (box[3] - box[1]) / size[1]) + 1
     first, last = max(0, floor(box[1] - reach)), min(image.height, ceil(box[3] + reach))
     step = max(1, _STRIP_PIXELS // image.width)
-    narrow: Image.Image | None = None
+    strips = []
     for top in range(first, last, step):
         strip = convert(image.crop((0, top, image.width, min(top + step, last))))
-        strip = strip.resize((size[0], strip.height), resample, box=(box[0], 0, box[2], strip.height))
-        if narrow is None:
-            narrow = Image.new(strip.mode, (size[0], last - first))
-        narrow.paste(strip, (0, top - first))
-    assert narrow is not None
+        strips.append(strip.resize((size[0], strip.height), resample, box=(box[0], 0, box[2], strip.height)))
+    narrow = Image.new(strips[0].mode, (size[0], last - first))
+    for number, strip in enumerate(strips):
+        narrow.paste(strip, (0, number * step))
     return narrow.resize(size, resample, box=(0, box[1] - first, size[0], box[3] - first))
 
 

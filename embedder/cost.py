@@ -14,7 +14,7 @@ _PIXEL_BYTES: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2
 """Bytes of a pixel in Pillow's memory; 4 in all other modes."""
 
 # Of each pixel, beside those in Pillow's memory: the decoder's own copies.
-_DECODER_BYTES: Final = {"WEBP": 12.5, "AVIF": 8.0, "TIFF": 4.0, "BMP": 2.0}
+_DECODER_BYTES: Final = {"AVIF": 8.0, "TIFF": 4.0, "BMP": 2.0}
 _WEBP_PIXEL_BYTES: Final = 16.5
 _COEFFICIENT_BYTES: Final = 2
 

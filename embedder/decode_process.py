@@ -56,7 +56,7 @@ class DiedError(Exception):
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the answer any more."""
+    """Nobody waits for the answer any more, or the process was killed by its owner."""
 
 
 class DecodeProcess:
@@ -66,6 +66,7 @@ class DecodeProcess:
     """
 
     def __init__(self, memory: int, niceness: int) -> None:
+        self._is_killed = False
         self._connection, theirs = Pipe()
         with theirs:
             # Not by multiprocessing, which would run the caller's main module again in the child.
@@ -80,8 +81,8 @@ class DecodeProcess:
         self._answered.register(self._connection.fileno(), select.POLLIN)
 
     def ask(self, task: Task, data: bytes, wanted: Callable[[], bool]) -> Answer:
-        """The answer to a task; raises DiedError, and AbandonedError once `wanted` does not hold. Then the process is
-        dead or to be killed.
+        """The answer to a task; raises DiedError, and AbandonedError once `wanted` does not hold or after `kill`. Then
+        the process is dead or to be killed.
         """
         give_up = monotonic() + task["wall_s"] + _GRACE_S
         try:
@@ -91,10 +92,11 @@ class DecodeProcess:
                 if not wanted():
                     raise AbandonedError
                 if monotonic() > give_up:
-                    self.kill()
                     raise DiedError(-signal.SIGALRM)
             return json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
         except (EOFError, OSError):
+            if self._is_killed:
+                raise AbandonedError from None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
             self.kill()
@@ -109,6 +111,7 @@ class DecodeProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process, whatever it does, and wait for it. From any thread: one that asks gets DiedError."""
+        """End the process, whatever it does, and wait for it. From any thread: one that asks gets AbandonedError."""
+        self._is_killed = True
         self._process.kill()
         self._process.wait()

@@ -3,13 +3,14 @@
 A picture of a few hundred bytes can take gigabytes and hours, and a thread that decodes it cannot be stopped. Usual
 pictures go to one of several processes. One whose header says that it takes much, or that takes much anyway, goes
 to the only process for heavy ones: whatever strangers send, usual pictures find a process, and there is a bound to the
-memory of them all. A process that dies costs one picture, and is replaced.
+memory of them all. A process that dies costs one picture.
 
 The pools of kept libraries (pebble, deadpool, loky) start their processes by multiprocessing, which runs the caller's
 main module again in each, so that a notebook or script without a `__main__` guard fails; and they take two to three
 times as long for a task. This one has no threads, which could outlive their owner.
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,9 +28,8 @@ from embedder.errors import ImageError
 from embedder.images import CropSpec, DecodedImage
 from embedder.limits import DEFAULT_LIMITS, ImageLimits
 
-OWN_TIMEOUT_S: Final = 60.0
-"""For one's own pictures, which may be the largest that there are."""
-
+# For one's own pictures, which may be the largest that there are.
+_TIMEOUT_S: Final = 60.0
 # What the header of a usual picture says at most. A JPEG of 20 megapixels is one.
 _USUAL_MEMORY: Final = 64 * 2**20
 _USUAL_SECONDS: Final = 0.2
@@ -49,27 +49,34 @@ def _always() -> bool:
 
 
 class DecodePool:
-    """`workers` processes for usual pictures and one for heavy ones, started when first needed. Thread-safe; blocks.
+    """`workers` processes for usual pictures (None: one for each core) and one for heavy ones. Thread-safe; blocks.
 
-    A picture may take `timeout_s`, and waits at most `patience_s` for a process, behind at most `max_waiting` other
-    heavy ones; None: no limit. The processes end with `close`, with the pool, and with the process that has it, however
-    that ends.
+    They are started when first needed. A picture may take `timeout_s`, and waits at most `patience_s` for a process,
+    behind at most `max_waiting` other heavy ones; None: no limit. The processes end with `close`, with the pool, and
+    with the process that has it, however that ends.
     """
 
     def __init__(
-        self, workers: int, *, timeout_s: float, patience_s: float | None = None, max_waiting: int | None = None
+        self,
+        workers: int | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        patience_s: float | None = None,
+        max_waiting: int | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._alive: set[DecodeProcess] = set()
         memory = DEFAULT_LIMITS.max_memory + _SLACK
-        self._usual = _Lane(workers, partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0), self._alive, None)
+        self._usual = _Lane(
+            workers or os.cpu_count() or 1, partial(DecodeProcess, _USUAL_MEMORY + _SLACK, 0), self._alive, None
+        )
         self._heavy = _Lane(1, partial(DecodeProcess, memory, _HEAVY_NICENESS), self._alive, max_waiting)
         weakref.finalize(self, _kill_all, self._alive)
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the processes that there are now."""
+        """The ids of the processes that are running."""
         return [process.pid for process in self._alive]
 
     def start(self) -> None:
@@ -77,7 +84,7 @@ class DecodePool:
         self._usual.start()
 
     def close(self) -> None:
-        """Kill the processes: what they are at fails. A pool that is used again starts others."""
+        """Kill the processes: what they decode is given up. A pool that is used again starts others."""
         _kill_all(self._alive)
 
     def decode(
@@ -115,7 +122,7 @@ class DecodePool:
         except DiedError as died:
             raise died.rejection(self._timeout_s) from None
         except AbandonedError:
-            raise ImageError("decode_abandoned", "nobody waits for this picture any more", retryable=True) from None
+            raise ImageError("decode_abandoned", "decoding was given up: nobody waits for it", retryable=True) from None
         if "reason" in facts:
             raise ImageError(facts["reason"], facts["message"], retryable=facts["retryable"])
         return facts, payload
@@ -156,21 +163,22 @@ class _Lane:
 
     @contextmanager
     def process(self, wanted: Wanted, patience_ends: float) -> Iterator[DecodeProcess]:
-        """A process, for as long as the block lasts; if that raises, the process is replaced."""
+        """A process, for as long as the block lasts; if that raises, the process is killed."""
         with self._turn(wanted, patience_ends):
             try:
                 process = self._idle.pop()
-            except IndexError:  # not started yet; another thread may take one between a look and a pop
+            except IndexError:
                 process = self._started()
-            if not process.is_alive:  # killed between two pictures, which is not the next one's fault
-                process = self._replacement(process)
+            else:
+                if not process.is_alive:  # killed between two pictures, which is not the next one's fault
+                    self._end(process)
+                    process = self._started()
             try:
                 yield process
             except BaseException:
-                process = self._replacement(process)
+                self._end(process)
                 raise
-            finally:
-                self._idle.append(process)
+            self._idle.append(process)
 
     @contextmanager
     def _turn(self, wanted: Wanted, patience_ends: float) -> Iterator[None]:
@@ -195,10 +203,9 @@ class _Lane:
         self._alive.add(process)
         return process
 
-    def _replacement(self, process: DecodeProcess) -> DecodeProcess:
+    def _end(self, process: DecodeProcess) -> None:
         process.kill()
         self._alive.discard(process)
-        return self._started()
 
 
 def _busy() -> ImageError:

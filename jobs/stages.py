@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.actor import EmbedImages
-from embedder.decoding import OWN_TIMEOUT_S, DecodePool
+from embedder.decoding import DecodePool
 from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher, FetchPolicy
 from embedder.images import CropSpec
@@ -95,7 +95,7 @@ def _fetcher() -> Fetcher:
 @cache
 def _decoders(count: int) -> DecodePool:
     """One per worker process, kept between batches."""
-    return DecodePool(count, timeout_s=OWN_TIMEOUT_S)
+    return DecodePool(count)
 
 
 def _outcome(uri: str | None, fetcher: Fetcher, decoders: DecodePool, settings: DecodeSettings) -> _Outcome:
