@@ -110,5 +110,5 @@ def test_the_command_tells_of_them(
         return capsys.readouterr().out
 
     assert json.loads(told("--dry-run", "--format", "json"))["runs"] == [run.run_id]
-    assert f"{run.run_id}  run that was not finished" in told()
+    assert f"{run.run_id}\trun that was not finished" in told()
     assert "nothing to remove" in told()
