@@ -13,8 +13,8 @@ from index.current import (
     live_version,
     pass_over,
     require_good,
+    rolled_back_at,
     standing_manifest,
-    was_rolled_back,
 )
 from index.errors import (
     DamagedRunError,
@@ -64,7 +64,7 @@ def build_index(
     DamagedRunError when a run that the live version was built from has no manifest any more (`accept_lost_runs` goes on
     without it). The new version is complete, and not live, at a RecallTooLowError (recall@10 is below the target), an
     OvertakenError (somebody made another version live meanwhile) and a RolledBackError (it has the rows or the model of
-    a version that was rolled back; see `_gone_back_from`). The live version stays as it is.
+    a version that was rolled back; see `_versions_repeated`). The live version stays as it is.
     """
     _repair_current(collection)
     runs = collection.runs() if runs is None else runs
@@ -77,20 +77,21 @@ def build_index(
     if base and update and base.version == before and len(base.runs) == len(runs) and _is_whole(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
-    left = _gone_back_from(collection, live, runs)
-    if left and not rebuild:
-        _require_no_repeat(collection, left, runs, settings)
+    rolled_back = _versions_repeated(collection, live, runs)
+    if rolled_back and not rebuild:
+        _require_no_repeat(collection, rolled_back, runs, settings)
     manifest = None if rebuild else _made_already(collection, runs, settings, before)
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
     manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
-    if promote and left:
+    if promote and rolled_back:
         pass_over(collection, manifest.version)
+        repeats = "may repeat" if None in rolled_back.values() else "repeats"
         raise RolledBackError(
-            f"index version {manifest.version} is built and not live, for it repeats {', '.join(left)}, which was "
-            f"rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
+            f"index version {manifest.version} is built and not live, for it {repeats} {', '.join(rolled_back)}, which "
+            f"was rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
         )
     if promote:
         _promote(collection, manifest, before)
@@ -123,38 +124,42 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     )
 
 
-def _gone_back_from(
+def _versions_repeated(
     collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
 ) -> dict[str, VersionManifest | None]:
-    """The versions that somebody left for the live one, or chose it instead of, and that a build of these runs would
-    repeat: they have the same rows, or the same other model. They go live again by a promotion alone.
+    """The versions that were rolled back, and that a build of these runs would repeat: they have the same rows, or the
+    same other model than the live one's. They go live again by a promotion alone.
 
-    None where a manifest cannot be read: it may be the same. New rows of the live model are no repetition.
+    None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
     """
     if not live or not runs:
         return {}
     ids, model = [run.run_id for run in runs], runs[-1].model
-    left: dict[str, VersionManifest | None] = {}
+    other_model = not live.model.agrees_with(model)
+    repeated: dict[str, VersionManifest | None] = {}
     for name in reversed(collection.versions()):
-        if name <= live.version or not was_rolled_back(collection, name):
+        if name <= live.version or not (when := rolled_back_at(collection, name)):
             continue
         made = None
         with suppress(DamagedVersionError):
             made = collection.read_version(name)
-        other_model = made and made.model.agrees_with(model) and not live.model.agrees_with(model)
-        if made is None or made.runs == ids or other_model:
-            left[name] = made
-    return left
+        if made:
+            repeats = made.runs == ids or (other_model and made.model.agrees_with(model))
+        else:
+            repeats = other_model or runs[-1].finished_at <= when
+        if repeats:
+            repeated[name] = made
+    return repeated
 
 
 def _require_no_repeat(
     collection: Collection,
-    left: Mapping[str, VersionManifest | None],
+    rolled_back: Mapping[str, VersionManifest | None],
     runs: Sequence[RunManifest],
     settings: IndexSettings,
 ) -> None:
-    """RolledBackError when one of the versions that were `left` is just what a build would make again."""
-    for name, made in left.items():
+    """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
+    for name, made in rolled_back.items():
         if made is None:
             continue
         same_rows = made.runs == [run.run_id for run in runs]

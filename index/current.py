@@ -65,7 +65,7 @@ def require_good(collection: Collection, version: str, *, verify: bool = True) -
     Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
     """
     manifest = collection.read_version(version)
-    if was_rolled_back(collection, version):
+    if rolled_back_at(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
     if manifest.below_target:
         raise RecallTooLowError(
@@ -104,9 +104,14 @@ def unmark(collection: Collection, version: str) -> None:
     collection.storage.delete(_mark(version))
 
 
-def was_rolled_back(collection: Collection, version: str) -> bool:
-    """Whether `pass_over` was recorded of a version."""
-    return collection.storage.is_file(_mark(version))
+def rolled_back_at(collection: Collection, version: str) -> datetime | None:
+    """When `pass_over` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
+    try:
+        return datetime.fromisoformat(collection.storage.read(_mark(version)).decode().strip()).astimezone(UTC)
+    except FileNotFoundError:
+        return None
+    except (ValueError, OverflowError):
+        return datetime.now(UTC)
 
 
 def _mark(version: str) -> str:
