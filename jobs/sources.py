@@ -33,6 +33,7 @@ from jobs.tars import list_tar
 
 TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
 _BATCH = 2**15
+_DUPLICATE = "#duplicate="
 _COMPANIONS = frozenset(
     {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "tsv", "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
     | {"ini", "db", "log", "aae"}
@@ -174,6 +175,7 @@ def _unique(listing: pa.Table, refused: list[Refused]) -> pa.Table:
     rows = listing.select(["image_id", "uri"]).append_column("row", pa.array(np.arange(listing.num_rows)))
     images = rows.filter(again).group_by(["image_id", "uri"]).aggregate([("row", "min")]).sort_by("row_min")
     keep = pc.invert(again).to_numpy().copy()
+    taken = set(listing["image_id"].filter(pc.match_substring(listing["image_id"], _DUPLICATE)).to_pylist())
     seen, first = Counter[str](), dict[str, str]()
     for image_id, uri, row in zip(*(images[name].to_pylist() for name in ("image_id", "uri", "row_min")), strict=True):
         seen[image_id] += 1
@@ -182,7 +184,8 @@ def _unique(listing: pa.Table, refused: list[Refused]) -> pa.Table:
             first[image_id] = uri or "a row without a uri"
             continue
         message = f"its id {image_id!r} is that of {first[image_id]}, which comes first: give it one of its own"
-        name = f"{image_id}#duplicate={seen[image_id]}"
+        while (name := f"{image_id}{_DUPLICATE}{seen[image_id]}") in taken:
+            seen[image_id] += 1
         refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
     return listing.filter(pa.array(keep))
 
