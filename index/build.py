@@ -11,10 +11,10 @@ from index.current import (
     NOT_GOOD,
     check_version,
     live_version,
+    newest_good,
     pass_over,
     require_good,
     rolled_back_at,
-    standing_manifest,
 )
 from index.errors import (
     DamagedRunError,
@@ -24,12 +24,7 @@ from index.errors import (
     RecallTooLowError,
     RolledBackError,
 )
-from index.records import (
-    IndexSettings,
-    RunManifest,
-    SegmentRecord,
-    VersionManifest,
-)
+from index.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.segment_job import SegmentJob
 from index.version_build import RunJobs, VersionBuild
 
@@ -66,9 +61,8 @@ def build_index(
     OvertakenError (somebody made another version live meanwhile) and a RolledBackError (it has the rows or the model of
     a version that was rolled back; see `_versions_repeated`). The live version stays as it is.
     """
-    _repair_current(collection)
+    before, live = _repair_current(collection)
     runs = collection.runs() if runs is None else runs
-    before, live = live_version(collection), standing_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
         _require_every_run(collection, live, runs)
@@ -79,7 +73,7 @@ def build_index(
         return base
     rolled_back = _versions_repeated(collection, live, runs)
     if rolled_back and not rebuild:
-        _require_no_repeat(collection, rolled_back, runs, settings)
+        _require_no_repeat(collection, rolled_back, runs, settings, before)
     manifest = None if rebuild else _made_already(collection, runs, settings, before)
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
@@ -98,14 +92,25 @@ def build_index(
     return manifest
 
 
-def _repair_current(collection: Collection) -> None:
-    """If CURRENT is lost or cannot be read, make the version live that is served meanwhile."""
+def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
+    """The live version, and the manifest to go on with, see `index.current.standing_manifest`. If CURRENT is lost or
+    cannot be read, the version is made live that is served meanwhile. Warns of what is damaged.
+    """
+    before: str | None = None
+    damage: DamagedVersionError | None = None
     try:
-        collection.current()
+        if before := collection.current():
+            return before, collection.read_version(before)
     except DamagedVersionError as error:
-        if good := standing_manifest(collection):
-            collection.promote(good.version, None)
-            logger.warning("%s. Index version %s, the newest good one, is live again", error, good.version)
+        damage = error
+    good = newest_good(collection, before)
+    if damage and good and not before:
+        collection.promote(good.version, None)
+        logger.warning("%s. Index version %s, the newest good one, is live again", damage, good.version)
+        return good.version, good
+    if damage:
+        logger.warning("%s", damage)
+    return before, good
 
 
 def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
@@ -157,6 +162,7 @@ def _require_no_repeat(
     rolled_back: Mapping[str, VersionManifest | None],
     runs: Sequence[RunManifest],
     settings: IndexSettings,
+    live: str | None,
 ) -> None:
     """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
     for name, made in rolled_back.items():
@@ -166,7 +172,7 @@ def _require_no_repeat(
         if not same_rows or (made.settings == settings and _is_whole(collection, made)):
             raise RolledBackError(
                 f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
-                f"{live_version(collection)} stays live; `likeness promote {collection.location} {name}` takes it again"
+                f"{live} stays live; `likeness promote {collection.location} {name}` takes it again"
             )
 
 
@@ -236,7 +242,7 @@ def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
 
 
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:
-    live = collection.current()
+    live = live_version(collection)
     return (
         f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
         f"{manifest.settings.target_recall:g} or more: it is not live, "

@@ -40,9 +40,16 @@ def standing_manifest(collection: Collection) -> VersionManifest | None:
     """The manifest of the live version; if that cannot be read, of the newest good one before it: the version whose
     settings and model a job goes on with. None if there is none.
     """
-    if live := live_manifest(collection):
-        return live
-    for name in older_versions(collection, live_version(collection)):
+    current = None
+    with suppress(DamagedVersionError):
+        if current := collection.current():
+            return collection.read_version(current)
+    return newest_good(collection, current)
+
+
+def newest_good(collection: Collection, before: str | None) -> VersionManifest | None:
+    """The manifest of the newest good version before this one, or of all. None if there is none."""
+    for name in older_versions(collection, before):
         with suppress(*NOT_GOOD):
             return require_good(collection, name, verify=False)
     return None
