@@ -11,10 +11,10 @@ from index.current import (
     NOT_GOOD,
     check_version,
     live_version,
+    newest_good,
     pass_over,
     require_good,
-    standing_manifest,
-    was_rolled_back,
+    rolled_back_at,
 )
 from index.errors import (
     DamagedRunError,
@@ -24,12 +24,7 @@ from index.errors import (
     RecallTooLowError,
     RolledBackError,
 )
-from index.records import (
-    IndexSettings,
-    RunManifest,
-    SegmentRecord,
-    VersionManifest,
-)
+from index.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.segment_job import SegmentJob
 from index.version_build import RunJobs, VersionBuild
 
@@ -64,11 +59,10 @@ def build_index(
     DamagedRunError when a run that the live version was built from has no manifest any more (`accept_lost_runs` goes on
     without it). The new version is complete, and not live, at a RecallTooLowError (recall@10 is below the target), an
     OvertakenError (somebody made another version live meanwhile) and a RolledBackError (it has the rows or the model of
-    a version that was rolled back; see `_gone_back_from`). The live version stays as it is.
+    a version that was rolled back; see `_versions_repeated`). The live version stays as it is.
     """
-    _repair_current(collection)
+    before, live = _repair_current(collection)
     runs = collection.runs() if runs is None else runs
-    before, live = live_version(collection), standing_manifest(collection)
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
         _require_every_run(collection, live, runs)
@@ -77,34 +71,46 @@ def build_index(
     if base and update and base.version == before and len(base.runs) == len(runs) and _is_whole(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
-    left = _gone_back_from(collection, live, runs)
-    if left and not rebuild:
-        _require_no_repeat(collection, left, runs, settings)
+    rolled_back = _versions_repeated(collection, live, runs)
+    if rolled_back and not rebuild:
+        _require_no_repeat(collection, rolled_back, runs, settings, before)
     manifest = None if rebuild else _made_already(collection, runs, settings, before)
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
     manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
-    if promote and left:
+    if promote and rolled_back:
         pass_over(collection, manifest.version)
+        repeats = "may repeat" if None in rolled_back.values() else "repeats"
         raise RolledBackError(
-            f"index version {manifest.version} is built and not live, for it repeats {', '.join(left)}, which was "
-            f"rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
+            f"index version {manifest.version} is built and not live, for it {repeats} {', '.join(rolled_back)}, which "
+            f"was rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
         )
     if promote:
         _promote(collection, manifest, before)
     return manifest
 
 
-def _repair_current(collection: Collection) -> None:
-    """If CURRENT is lost or cannot be read, make the version live that is served meanwhile."""
+def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
+    """The live version, and the manifest to go on with, see `index.current.standing_manifest`. If CURRENT is lost or
+    cannot be read, the version is made live that is served meanwhile. Warns of what is damaged.
+    """
+    before: str | None = None
+    damage: DamagedVersionError | None = None
     try:
-        collection.current()
+        if before := collection.current():
+            return before, collection.read_version(before)
     except DamagedVersionError as error:
-        if good := standing_manifest(collection):
-            collection.promote(good.version, None)
-            logger.warning("%s. Index version %s, the newest good one, is live again", error, good.version)
+        damage = error
+    good = newest_good(collection, before)
+    if damage and good and not before:
+        collection.promote(good.version, None)
+        logger.warning("%s. Index version %s, the newest good one, is live again", damage, good.version)
+        return good.version, good
+    if damage:
+        logger.warning("%s", damage)
+    return before, good
 
 
 def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
@@ -123,45 +129,50 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     )
 
 
-def _gone_back_from(
+def _versions_repeated(
     collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
 ) -> dict[str, VersionManifest | None]:
-    """The versions that somebody left for the live one, or chose it instead of, and that a build of these runs would
-    repeat: they have the same rows, or the same other model. They go live again by a promotion alone.
+    """The versions that were rolled back, and that a build of these runs would repeat: they have the same rows, or the
+    same other model than the live one's. They go live again by a promotion alone.
 
-    None where a manifest cannot be read: it may be the same. New rows of the live model are no repetition.
+    None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
     """
     if not live or not runs:
         return {}
     ids, model = [run.run_id for run in runs], runs[-1].model
-    left: dict[str, VersionManifest | None] = {}
+    other_model = not live.model.agrees_with(model)
+    repeated: dict[str, VersionManifest | None] = {}
     for name in reversed(collection.versions()):
-        if name <= live.version or not was_rolled_back(collection, name):
+        if name <= live.version or not (when := rolled_back_at(collection, name)):
             continue
         made = None
         with suppress(DamagedVersionError):
             made = collection.read_version(name)
-        other_model = made and made.model.agrees_with(model) and not live.model.agrees_with(model)
-        if made is None or made.runs == ids or other_model:
-            left[name] = made
-    return left
+        if made:
+            repeats = made.runs == ids or (other_model and made.model.agrees_with(model))
+        else:
+            repeats = other_model or runs[-1].finished_at <= when
+        if repeats:
+            repeated[name] = made
+    return repeated
 
 
 def _require_no_repeat(
     collection: Collection,
-    left: Mapping[str, VersionManifest | None],
+    rolled_back: Mapping[str, VersionManifest | None],
     runs: Sequence[RunManifest],
     settings: IndexSettings,
+    live: str | None,
 ) -> None:
-    """RolledBackError when one of the versions that were `left` is just what a build would make again."""
-    for name, made in left.items():
+    """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
+    for name, made in rolled_back.items():
         if made is None:
             continue
         same_rows = made.runs == [run.run_id for run in runs]
         if not same_rows or (made.settings == settings and _is_whole(collection, made)):
             raise RolledBackError(
                 f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
-                f"{live_version(collection)} stays live; `likeness promote {collection.location} {name}` takes it again"
+                f"{live} stays live; `likeness promote {collection.location} {name}` takes it again"
             )
 
 
@@ -231,7 +242,7 @@ def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
 
 
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:
-    live = collection.current()
+    live = live_version(collection)
     return (
         f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
         f"{manifest.settings.target_recall:g} or more: it is not live, "

@@ -54,17 +54,6 @@ class Snapshot:
         return LiveRows.of_runs(self.collection.storage, self.committed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Counts for people."""
-
-    runs: int
-    unfinished_runs: int
-    embedded: int
-    rejected: int
-    versions: list[str]
-
-
 @dataclass(frozen=True)
 class Collection:
     """Runs of rows and index versions below one location. Stateless without a lease, so it is cheap to pickle."""
@@ -200,19 +189,6 @@ class Collection:
         live = LiveRows.of_runs(self.storage, self.runs())
         rows = live.read([name for name in live.schema.names if name != EMBEDDING])
         return rows.filter(pc.is_valid(rows.column("error_reason"))).sort_by("image_id")
-
-    def summary(self) -> Summary:
-        """Counts of everything, for `likeness info`."""
-        snapshot = self.snapshot()
-        runs = snapshot.committed
-        reasons = snapshot.live().read(["error_reason"]).column("error_reason")
-        return Summary(
-            runs=len(runs),
-            unfinished_runs=len(snapshot.unfinished),
-            embedded=reasons.null_count,
-            rejected=len(reasons) - reasons.null_count,
-            versions=self.versions(),
-        )
 
     # Index versions
 

@@ -40,9 +40,16 @@ def standing_manifest(collection: Collection) -> VersionManifest | None:
     """The manifest of the live version; if that cannot be read, of the newest good one before it: the version whose
     settings and model a job goes on with. None if there is none.
     """
-    if live := live_manifest(collection):
-        return live
-    for name in older_versions(collection, live_version(collection)):
+    current = None
+    with suppress(DamagedVersionError):
+        if current := collection.current():
+            return collection.read_version(current)
+    return newest_good(collection, current)
+
+
+def newest_good(collection: Collection, before: str | None) -> VersionManifest | None:
+    """The manifest of the newest good version before this one, or of all. None if there is none."""
+    for name in older_versions(collection, before):
         with suppress(*NOT_GOOD):
             return require_good(collection, name, verify=False)
     return None
@@ -65,7 +72,7 @@ def require_good(collection: Collection, version: str, *, verify: bool = True) -
     Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
     """
     manifest = collection.read_version(version)
-    if was_rolled_back(collection, version):
+    if rolled_back_at(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
     if manifest.below_target:
         raise RecallTooLowError(
@@ -104,9 +111,14 @@ def unmark(collection: Collection, version: str) -> None:
     collection.storage.delete(_mark(version))
 
 
-def was_rolled_back(collection: Collection, version: str) -> bool:
-    """Whether `pass_over` was recorded of a version."""
-    return collection.storage.is_file(_mark(version))
+def rolled_back_at(collection: Collection, version: str) -> datetime | None:
+    """When `pass_over` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
+    try:
+        return datetime.fromisoformat(collection.storage.read(_mark(version)).decode().strip()).astimezone(UTC)
+    except FileNotFoundError:
+        return None
+    except (ValueError, OverflowError):
+        return datetime.now(UTC)
 
 
 def _mark(version: str) -> str:

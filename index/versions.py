@@ -14,8 +14,8 @@ from index.current import (
     older_versions,
     pass_over,
     require_good,
+    rolled_back_at,
     unmark,
-    was_rolled_back,
 )
 from index.errors import DamagedVersionError, EmptyCollectionError
 from index.records import VersionManifest
@@ -138,7 +138,7 @@ def _version(collection: Collection, name: str, *, live: bool) -> Version:
     return Version(
         name=name,
         live=live,
-        rolled_back=was_rolled_back(collection, name),
+        rolled_back=rolled_back_at(collection, name) is not None,
         manifest=manifest,
         damage=damage,
     )

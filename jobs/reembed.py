@@ -77,37 +77,38 @@ def reembed(settings: ReembedSettings, console: Console, clock: Stopwatch | None
     except EmptySourceError:
         if not _may_be_empty(settings):
             raise
-    collection = _opened(settings)
+    collection, listing = _opened(settings, clock, console)
     if settings.dry_run:
-        return _bring_up_to_date(settings, collection, clock, console)
+        return _bring_up_to_date(settings, collection, listing, clock, console)
     with writing(collection, settings.command) as held:
-        return _bring_up_to_date(settings, held, clock, console)
+        return _bring_up_to_date(settings, held, listing, clock, console)
 
 
-def _opened(settings: ReembedSettings) -> Collection:
-    """The collection, made if there is none and a model is known to make it with."""
+def _opened(settings: ReembedSettings, clock: Stopwatch, console: Console) -> tuple[Collection, pa.Table | None]:
+    """The collection, and None; if there is none and a model is known to make it with, a new one, and the listing."""
     try:
-        return Collection.open(settings.collection)
+        return Collection.open(settings.collection), None
     except NotACollectionError:
         model = settings.model or settings.default_model
         if model is None:
             raise
         planned = Collection.planned(settings.collection)
-    if settings.dry_run:
-        return planned
-    Checkpoint.find(model, settings.revision)  # before the collection is made: a mistake in its name leaves none behind
-    return Collection.create_or_open(settings.collection)
+    # Before the collection is made: a mistake in the model's name, or a source without images, leaves none behind.
+    if not settings.dry_run:
+        Checkpoint.find(model, settings.revision)
+    listing = _list(settings, clock, console)
+    return planned if settings.dry_run else Collection.create_or_open(settings.collection), listing
 
 
 def _bring_up_to_date(
-    settings: ReembedSettings, collection: Collection, clock: Stopwatch, console: Console
+    settings: ReembedSettings, collection: Collection, listing: pa.Table | None, clock: Stopwatch, console: Console
 ) -> ReembedReport:
-    # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
-    with clock("list"), console.status(f"listing {without_secrets(settings.source)}"):
-        listing = _list(settings, clock)
+    snapshot = collection.snapshot()
+    if listing is None or snapshot.committed:
+        # Under the lease: images that another job embedded after the listing would otherwise seem to be gone.
+        listing = _list(settings, clock, console)
     if clock.left_out:
         console.print(f"[yellow]{escape(left_out_warning(clock.left_out))}", soft_wrap=True)
-    snapshot = collection.snapshot()
     model = _model(settings, snapshot)
     notes = _unreadable_parts(settings, listing)
     change = _compare(settings, listing, snapshot, model, clock, console, keep=bool(notes))
@@ -128,12 +129,14 @@ def _bring_up_to_date(
     return _report(settings, model, change, written, runs, outcome, notes, clock)
 
 
-def _list(settings: ReembedSettings, clock: Stopwatch) -> pa.Table:
+def _list(settings: ReembedSettings, clock: Stopwatch, console: Console) -> pa.Table:
     """The listing; `clock` gets what it leaves out. It may be empty if all rows of the source may be deleted;
     `max_missing` then decides.
     """
+    clock.left_out.clear()
     try:
-        return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
+        with clock("list"), console.status(f"listing {without_secrets(settings.source)}"):
+            return list_images(settings.source, extensions=settings.extensions, left_out=clock.left_out)
     except EmptySourceError:
         if not _may_be_empty(settings):
             raise

@@ -14,7 +14,7 @@ from index.errors import DamagedVersionError
 from index.files import first_damage, version_files
 from index.live import LiveRows
 from index.match import Match
-from index.records import Option, VersionManifest
+from index.records import Option, RunManifest, VersionManifest
 from index.rows import newest
 from jobs.plan import written_files
 from jobs.text_table import TextTable
@@ -81,17 +81,18 @@ def reject_counts(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` says, ready for JSON."""
-    summary = collection.summary()
-    model = collection_model(collection, collection.runs())
+    snapshot = collection.snapshot()
+    reasons = snapshot.live().read(["error_reason"])["error_reason"]
+    model = collection_model(collection, snapshot.committed)
     return {
         "collection": collection.location,
-        "embedded": summary.embedded,
-        "rejected": summary.rejected,
-        "runs": summary.runs,
-        "unfinished_runs": summary.unfinished_runs,
+        "embedded": reasons.null_count,
+        "rejected": len(reasons) - reasons.null_count,
+        "runs": len(snapshot.committed),
+        "unfinished_runs": len(snapshot.unfinished),
         "model": model.model_dump() if model else None,
-        "index": _live_facts(collection),
-        "versions": summary.versions,
+        "index": _live_facts(collection, snapshot.committed),
+        "versions": collection.versions(),
     }
 
 
@@ -126,7 +127,7 @@ def choice_table(choice: Sequence[Option]) -> TextTable:
     )
 
 
-def _live_facts(collection: Collection) -> dict[str, Any] | None:
+def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dict[str, Any] | None:
     """The live version and its `damage`; nothing else is known if its manifest cannot be read."""
     version = None
     try:
@@ -137,7 +138,7 @@ def _live_facts(collection: Collection) -> dict[str, Any] | None:
     except DamagedVersionError as error:
         return {"version": version, "damage": str(error)}
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
-    runs = [run.run_id for run in collection.runs()]
+    runs = [run.run_id for run in committed]
     return {
         "version": manifest.version,
         "created_at": manifest.created_at.isoformat(timespec="seconds"),

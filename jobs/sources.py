@@ -33,6 +33,7 @@ from jobs.tars import list_tar
 
 TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
 _BATCH = 2**15
+_DUPLICATE = "#duplicate="
 _COMPANIONS = frozenset(
     {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "tsv", "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
     | {"ini", "db", "log", "aae"}
@@ -52,33 +53,38 @@ def list_images(
     """
     found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown
-    if found.images.num_rows:
-        listing = found.images
+    listing, unread = found.images, list[Refused]()
+    if listing.num_rows:
         if left_out is not None:
             others = found.extensions.keys() - {*extensions, *_COMPANIONS}
             left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
     elif found.tars:
-        listing = _read_each(found.tars, partial(list_tar, extensions=extensions), found.refused)
+        listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, extensions), []))
     elif found.tables:
-        listing = _read_each(found.tables, partial(list_table, refused=found.refused), found.refused)
-    else:
-        listing = LISTING.empty_table()
+        listing, unread = _read_each(found.tables, list_table)
+    listing, repeated = _unique(listing)
+    refused = [*found.refused, *unread, *repeated]
     if listing.num_rows:
-        listing = _unique(listing, found.refused)
-        return concat_listings([listing, refused_listing(found.refused)]) if found.refused else listing
-    if found.refused:
-        raise SourceError(f"{location} lists no images: {found.refused[0].message}")
+        return concat_listings([listing, refused_listing(refused)]) if refused else listing
+    if refused:
+        raise SourceError(f"{location} lists no images: {refused[0].message}")
     if found.tars or found.tables:
         raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
     raise EmptySourceError(_nothing_found(location, found.extensions, extensions))
 
 
-def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], pa.Table], refused: list[Refused]) -> pa.Table:
-    """The images of tars or tables, one after the other. Of several, one that cannot be read costs itself alone."""
-    tables = []
+def _read_each(
+    files: Sequence[SourceFile], read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]]
+) -> tuple[pa.Table, list[Refused]]:
+    """The images of tars or tables, one after the other, and what cannot be read. Of several, one that cannot be read
+    costs itself alone.
+    """
+    tables, refused = [], list[Refused]()
     for file in files:
         try:
-            tables.append(read(file))
+            table, parts = read(file)
+            tables.append(table)
+            refused += parts
         except SourceError as error:
             if len(files) == 1:
                 raise
@@ -92,7 +98,7 @@ def _read_each(files: Sequence[SourceFile], read: Callable[[SourceFile], pa.Tabl
                     modified=file.modified,
                 )
             )
-    return concat_listings([LISTING.empty_table(), *tables])
+    return concat_listings([LISTING.empty_table(), *tables]), refused
 
 
 def left_out_warning(left_out: Counter[str]) -> str:
@@ -162,19 +168,20 @@ def _listed(files: list[SourceFile]) -> pa.Table:
     )
 
 
-def _unique(listing: pa.Table, refused: list[Refused]) -> pa.Table:
-    """Drop rows that repeat an image. The first row of an id keeps it; images that follow with the same id are added to
-    `refused`, each under a name of its own.
+def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    """Drop rows that repeat an image. The first row of an id keeps it; images that follow with the same id are refused,
+    each under a name of its own.
     """
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:
-        return listing
+        return listing, []
     again = pc.is_in(listing["image_id"], value_set=repeated)
     rows = listing.select(["image_id", "uri"]).append_column("row", pa.array(np.arange(listing.num_rows)))
     images = rows.filter(again).group_by(["image_id", "uri"]).aggregate([("row", "min")]).sort_by("row_min")
     keep = pc.invert(again).to_numpy().copy()
-    seen, first = Counter[str](), dict[str, str]()
+    taken = set(listing["image_id"].filter(pc.match_substring(listing["image_id"], _DUPLICATE)).to_pylist())
+    seen, first, refused = Counter[str](), dict[str, str](), list[Refused]()
     for image_id, uri, row in zip(*(images[name].to_pylist() for name in ("image_id", "uri", "row_min")), strict=True):
         seen[image_id] += 1
         if seen[image_id] == 1:
@@ -182,9 +189,10 @@ def _unique(listing: pa.Table, refused: list[Refused]) -> pa.Table:
             first[image_id] = uri or "a row without a uri"
             continue
         message = f"its id {image_id!r} is that of {first[image_id]}, which comes first: give it one of its own"
-        name = f"{image_id}#duplicate={seen[image_id]}"
+        while (name := f"{image_id}{_DUPLICATE}{seen[image_id]}") in taken:
+            seen[image_id] += 1
         refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
-    return listing.filter(pa.array(keep))
+    return listing.filter(pa.array(keep)), refused
 
 
 def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:

@@ -20,8 +20,9 @@ URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
 
 
-def list_table(file: SourceFile, refused: list[Refused]) -> pa.Table:
-    """The images of a table. Lines of it that cannot be read are added to `refused`."""
+def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
+    """The images of a table, and the lines of it that cannot be read."""
+    lines: dict[int, str] = {}
     if extension(file.path) == "parquet":
         schema = _read(file, pq.read_schema)
         _check_names(file, schema.names)
@@ -30,17 +31,15 @@ def list_table(file: SourceFile, refused: list[Refused]) -> pa.Table:
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
         if images and not any(name in others for name in URI_COLUMNS):
-            return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows)
+            return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows), []
     else:
         reader = _read_csv if extension(file.path) == "csv" else _read_json
-        lines: dict[int, str] = {}
         table = _read(file, lambda source: reader(source.read(), lines))
         _check_names(file, table.column_names)
-        refused += [
-            Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
-            for line, problem in lines.items()
-        ]
-    return _list_uris(file, table)
+    return _list_uris(file, table), [
+        Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
+        for line, problem in lines.items()
+    ]
 
 
 def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:

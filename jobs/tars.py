@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -47,7 +46,10 @@ def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
         "size": [member.size for member in members],
         "modified": [file.modified] * len(members),
     }
-    metadata = [ChainMap(*sidecars.get(key, {}).values()) for key, _ in images.values()]
+    metadata = [
+        {name: value for sidecar in sidecars.get(key, {}).values() for name, value in sidecar.items()}
+        for key, _ in images.values()
+    ]
     names = dict.fromkeys(name for each in metadata for name in each)
     return listing_table(columns, {name: column_of([each.get(name) for each in metadata]) for name in names})
 

@@ -1,6 +1,7 @@
 """Collections made by hand, for the tests of index."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def add_run(
     manifest = RunManifest(
         **start.model_dump(exclude={"model"}),
         model=model,
-        finished_at=start.started_at,
+        finished_at=datetime.now(UTC),
         files=[collection.write_rows(start.run_id, f"part-{number:03d}", table) for number, table in enumerate(tables)],
         deletes=collection.write_deletes(start.run_id, deletes) if deletes else None,
         counts={"rows": sum(table.num_rows for table in tables)},

@@ -65,6 +65,17 @@ def test_mend_06_without_current_the_newest_good_version_is_served_and_index_rep
     assert collection.versions() == ["000001", "000002", "000003"]
 
 
+@pytest.mark.parametrize("file", ["CURRENT", "index/000003/manifest.json"])
+def test_the_command_warns_once_of_what_it_repairs(
+    collection: Collection, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (Path(collection.location) / file).write_text("{}")
+    with caplog.at_level(logging.WARNING):
+        result = CliRunner().invoke(app, ["index", collection.location])
+    assert result.exit_code == 0, result.output
+    assert caplog.text.count(f"{file} is damaged") == 1
+
+
 def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to(collection: Collection) -> None:
     rollback(collection)
     spoil(collection, "missing")

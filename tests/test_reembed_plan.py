@@ -3,6 +3,8 @@
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -12,11 +14,12 @@ from index.collection import Collection
 from index.lease import holder
 from index.live import LiveRows
 from index.records import ModelRecord
-from jobs.errors import SourceError
+from jobs.errors import EmptySourceError, SourceError
 from jobs.listing import listing_table
 from jobs.reembed import ReembedSettings, reembed
 from jobs.reembed_plan import compare
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.reembed_nights import DEMO, Nights, bmp
 from tests.small_collection import png
 
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
@@ -167,3 +170,38 @@ def test_a_source_that_is_not_there_leaves_no_collection_behind(tmp_path: Path) 
     with pytest.raises(SourceError, match="does not exist"):
         reembed(settings, Console(quiet=True))
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("missing", ["keep", "delete"])
+@pytest.mark.parametrize("name", ["", "readme.txt"])
+def test_a_source_without_images_leaves_no_collection_behind(
+    tmp_path: Path, name: str, missing: Literal["keep", "delete"]
+) -> None:
+    (tmp_path / "pictures").mkdir()
+    if name:
+        (tmp_path / "pictures" / name).touch()
+    settings = ReembedSettings(
+        source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing
+    )
+    with pytest.raises(EmptySourceError, match="expected images"):
+        reembed(settings, Console(quiet=True))
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_another_job_embeds_after_a_first_listing_is_not_gone(tmp_path: Path) -> None:
+    """A collection that is made meanwhile is no new one: its source is listed again."""
+    nights = Nights(tmp_path / "pictures", str(tmp_path / "new"))
+    nights.pictures.mkdir()
+    (nights.pictures / "1.bmp").write_bytes(bmp(1))
+    create = Collection.create_or_open
+
+    def meanwhile(location: str) -> Collection:
+        with patch.object(Collection, "create_or_open", create):
+            (nights.pictures / "2.bmp").write_bytes(bmp(2))
+            nights.night(DEMO, index=None)
+        return create(location)
+
+    with patch.object(Collection, "create_or_open", meanwhile):
+        report = nights.night(DEMO, index=None, max_missing=1.0)
+    assert (report.counts.listed, report.counts.missing, report.left_out) == (2, 0, {})
+    assert nights.collection.live_rows(["image_id"])["image_id"].to_pylist() == ["1.bmp", "2.bmp"]

@@ -76,7 +76,26 @@ def test_mend_02_an_older_version_that_was_promoted_is_gone_back_to_too(collecti
 
 def test_mend_02_a_rolled_back_version_that_cannot_be_read_may_be_the_same(collection: Collection) -> None:
     (Path(collection.location) / "index/000002/manifest.json").write_text("{}")
-    with pytest.raises(RolledBackError, match="index version 000003 is built and not live, for it repeats 000002"):
+    with pytest.raises(RolledBackError, match="index version 000003 is built and not live, for it may repeat 000002"):
+        build_index(collection)
+    assert collection.current() == "000001"
+    # What is new since the rollback is no repetition.
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
+    assert build_index(collection).ntotal == 22
+    assert (collection.current(), rolled_back(collection)) == ("000004", ["000002", "000003"])
+
+
+@pytest.mark.parametrize("mark", [b"", b"yesterday", b"\xff", b"2001-01-01T00:00:00", b"0001-01-01T00:00:00+23:59"])
+def test_a_rollback_whose_time_cannot_be_read_counts_as_of_now(collection: Collection, mark: bytes) -> None:
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
+    version = Path(collection.location) / "index/000002"
+    (version / "manifest.json").write_text("{}")
+    (version / "rolled_back").write_bytes(mark)
+    assert rolled_back(collection) == ["000002"]
+    if mark.startswith(b"2001"):
+        assert build_index(collection).version == collection.current() == "000003"
+        return
+    with pytest.raises(RolledBackError, match="may repeat 000002"):
         build_index(collection)
     assert collection.current() == "000001"
 

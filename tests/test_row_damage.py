@@ -12,6 +12,7 @@ from index.errors import CollectionError, DamagedRunError
 from index.live import LiveRows
 from index.records import RowFile
 from index.rows import EMBEDDING
+from jobs.show import collection_facts
 from tests.hand_made import add_run, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]
@@ -59,7 +60,7 @@ def test_mend_05_no_flipped_bit_is_read_for_a_build_or_raises_anything_raw(colle
                 LiveRows.of_runs(collection.storage, collection.runs()).read(["image_id", EMBEDDING])
             try:
                 collection.live_rows([name for name in collection.live_rows().schema.names if name != EMBEDDING])
-                collection.summary()
+                collection_facts(collection)
                 collection.rejects()
             except CollectionError as error:
                 named = str(error)

@@ -277,6 +277,15 @@ def test_mend_09_the_first_row_of_a_list_keeps_its_id_and_others_are_rejects(tmp
     assert refused(listing)["1#duplicate=2"][1] == message
 
 
+def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -> None:
+    names = ["x", "x", "x#duplicate=2", "x", "x#duplicate=2"]
+    lines = "".join(f"{number}.jpg,{name}\n" for number, name in enumerate(names))
+    listing = list_images(write_csv(tmp_path / "list.csv", f"uri,id\n{lines}"))
+    renamed = ["x#duplicate=3", "x#duplicate=4", "x#duplicate=2#duplicate=2"]
+    assert ids(listing) == ["x", "x#duplicate=2", *renamed]
+    assert uris(listing) == [f"{tmp_path}/{number}.jpg" for number in (0, 2, 1, 3, 4)]
+
+
 def test_mend_09_the_first_cell_of_an_id_keeps_it(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["x", "y", "x"], "jpg": [b"1", b"2", b"3"]}), tmp_path / "images.parquet")
     listing = list_images(str(tmp_path / "images.parquet"))
@@ -457,6 +466,12 @@ def test_tars_are_fetched_by_range_and_their_sidecars_are_metadata(tmp_path: Pat
         "txt": [None, None, "zwölf", None],
     }
     assert ids(list_images(str(tmp_path), extensions=("png",))) == ["b.tar/deep/0002.seg.png"]
+
+
+def test_of_sidecars_that_say_the_same_name_the_last_counts(tmp_path: Path) -> None:
+    sidecars = {"a.json": b'{"txt": "first", "cls": 1, "more": 2}', "a.txt": b"last", "a.cls": b"3"}
+    write_tar(tmp_path / "x.tar", {"a.jpg": b"", **sidecars})
+    assert metadata(list_images(str(tmp_path))) == {"txt": ["last"], "cls": ["3"], "more": [2]}
 
 
 def test_names_and_texts_in_tars_need_not_be_unicode(tmp_path: Path) -> None:
