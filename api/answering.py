@@ -11,7 +11,8 @@ from fastapi import Request
 from api.engine import Engine
 from api.overload import Places, admit
 from api.query import Part, Query, Stopwatch
-from api.schemas import Embedded, SearchResponse, TimingOut
+from api.reading import check_filter
+from api.schemas import LOCATION_COLUMNS, Embedded, SearchResponse, TimingOut
 from api.service import SearchService
 from api.settings import RequestLimits
 
@@ -40,6 +41,8 @@ class Answering:
 
     async def search(self, query: Query, engine: Engine) -> SearchResponse:
         """See `SearchService.search`."""
+        if not self._locations:
+            check_filter(query.options.get("filter"), engine.searcher.filterable.keys() - LOCATION_COLUMNS)
         watch = Stopwatch()
         fetched = replace(query, parts=await self._fetched(query.parts, watch))
         with self._searching.taking():

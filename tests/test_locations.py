@@ -123,6 +123,8 @@ def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression:
     assert refused.json()["errors"] == [
         {"field": "filter", "expected": "columns that `GET /index` names", "got": "'uri'"}
     ]
+    unknown = client.post("/search", json={"id": "d.png", "filter": {"colour": 1}})
+    assert unknown.json()["detail"] == "filter: expected columns that `GET /index` names, got 'colour'"
     assert "uri" not in client.get("/index").json()["columns"]
     assert client.post("/search", json={"id": "d.png", "filter": {"label": "uri"}}).status_code == 200
     assert TestClient(create_app(service)).post("/search", json=search).status_code == 200

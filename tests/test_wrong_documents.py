@@ -74,9 +74,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         ),
         (
             {"text": "a", "filter": {"width": {"$prefix": "a"}}},
-            "filter: column 'width' (int32): $prefix works on text alone",
+            "filter: expected a column of text for $prefix, got column 'width' (int32)",
         ),
         ({"text": "a", "filter": "label=x"}, "filter: expected an object, got 'label=x'"),
+        (
+            {"text": "a", "filter": {"width": "a takes b, got c"}},
+            "filter: expected a number for $eq of column 'width' (int32), got 'a takes b, got c'",
+        ),
+        (
+            {"text": "a", "filter": {"$x takes y, got z": 1}},
+            "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, "
+            "$not; on whole filters: $and, $or, $not, got unknown operator '$x takes y, got z'",
+        ),
     ],
 )
 def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict[str, Any], said: str) -> None:
