@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import operator
+import pickle
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any

@@ -121,10 +121,10 @@ def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression:
     client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
     refused = client.post("/search", json=search)
     assert refused.json()["errors"] == [
-        {"field": "filter", "expected": "columns that `GET /index` names", "got": "'uri'"}
+        {"field": "filter", "expected": "columns that `GET /index` names", "got": '"uri"'}
     ]
     unknown = client.post("/search", json={"id": "d.png", "filter": {"colour": 1}})
-    assert unknown.json()["detail"] == "filter: expected columns that `GET /index` names, got 'colour'"
+    assert unknown.json()["detail"] == 'filter: expected columns that `GET /index` names, got "colour"'
     assert "uri" not in client.get("/index").json()["columns"]
     assert client.post("/search", json={"id": "d.png", "filter": {"label": "uri"}}).status_code == 200
     assert TestClient(create_app(service)).post("/search", json=search).status_code == 200
