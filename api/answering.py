@@ -1,6 +1,7 @@
 """Runs the stages of queries in separate threads, so that slow hosts delay only the queries that name them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -9,9 +10,12 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
 from api.engine import Engine
+from api.errors import Problem
+from api.locations import redact
 from api.overload import Places, admit
 from api.query import Part, Query, Stopwatch
-from api.schemas import Embedded, SearchResponse, TimingOut
+from api.reading import check_filter
+from api.schemas import LOCATION_COLUMNS, Embedded, SearchResponse, TimingOut
 from api.service import SearchService
 from api.settings import RequestLimits
 
@@ -40,9 +44,11 @@ class Answering:
 
     async def search(self, query: Query, engine: Engine) -> SearchResponse:
         """See `SearchService.search`."""
+        if not self._locations:
+            check_filter(query.options.get("filter"), engine.searcher.filterable.keys() - LOCATION_COLUMNS)
         watch = Stopwatch()
         fetched = replace(query, parts=await self._fetched(query.parts, watch))
-        with self._searching.taking():
+        with self._searching.taking(), self._redacted(engine):
             # The document of a thousand matches takes milliseconds; other requests need not wait for that.
             return await to_thread.run_sync(
                 lambda: SearchResponse.of(self._service.search(fetched, engine=engine, watch=watch), self._locations),
@@ -53,9 +59,20 @@ class Answering:
         """See `SearchService.embed`."""
         watch = Stopwatch()
         (fetched,) = await self._fetched((part,), watch)
-        with self._searching.taking():
+        with self._searching.taking(), self._redacted(engine):
             vector = await to_thread.run_sync(self._service.embed, fetched, engine, watch, limiter=self._searchers)
         return Embedded(ok=vector.tolist(), timing_ms=TimingOut.of(watch.milliseconds()))
+
+    @contextmanager
+    def _redacted(self, engine: Engine) -> Iterator[None]:
+        """The model's own words, why it takes no text, may name its folder."""
+        try:
+            yield
+        except Problem as problem:
+            if problem.kind.slug != "text-not-supported":
+                raise
+            detail = redact(problem.detail, show=self._locations, places=(engine.model.model_id,))
+            raise Problem(problem.kind.slug, detail, **problem.extensions) from problem
 
     async def _fetched(self, parts: tuple[Part, ...], watch: Stopwatch) -> tuple[Part, ...]:
         urls = sum(part.url is not None for part in parts)

@@ -14,6 +14,7 @@ ApiError
     └── ServerUnreachable   no connection, a broken one, or no answer in time
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -203,8 +204,9 @@ _BY_REASON: Final = {
     "out_of_memory": "out-of-memory",
     "decoders_busy": "overloaded",
 }
-_BUSY_S: Final = 2
-"""After so long it makes sense to come again with a picture that takes much to decode."""
+# Seconds until a heavy picture is worth another try.
+BUSY_S: Final = 2
+_WRITER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
 @contextmanager
@@ -216,14 +218,9 @@ def naming_field(field: str) -> Iterator[None]:
         raise _problem_of(error, field) from error
 
 
-def overloaded(detail: str, **extensions: Any) -> Problem:
-    """The problem of a picture for which no decoder was free in time."""
-    return Problem("overloaded", detail, retry_after_s=_BUSY_S, **extensions)
-
-
 def _problem_of(rejected: Rejected, field: str) -> Problem:
-    if (slug := _slug_of(rejected)) == "overloaded":
-        return overloaded(str(rejected), field=field, reason=rejected.reason)
+    slug = _slug_of(rejected)
+    wait = {"retry_after_s": BUSY_S} if slug == "overloaded" else {}
     return Problem(
         slug,
         str(rejected),
@@ -231,6 +228,7 @@ def _problem_of(rejected: Rejected, field: str) -> Problem:
         reason=rejected.reason,
         stage=rejected.stage,
         retryable=rejected.retryable,
+        **wait,
     )
 
 
@@ -254,34 +252,12 @@ def invalid_fields(errors: list[dict[str, str]]) -> Problem:
 
 
 def shortened(value: object, limit: int = 80) -> str:
-    """`repr(value)`, cut, and null as callers write it: messages quote what a caller sent, but not megabytes of it."""
+    """`value` as JSON, cut: messages quote what a caller sent, but not megabytes of it."""
     text = ""
-    for piece in _written(value, limit):
+    # Lazily, since all of a document of megabytes would take long.
+    for piece in _WRITER.iterencode(value[: limit + 1] if isinstance(value, str) else value):
         text += piece
         if len(text) > limit:
-            return text[: limit - 1] + "…"
-    return text
-
-
-def _written(value: object, limit: int) -> Iterator[str]:
-    """A JSON value in pieces: all of a document of megabytes would take long. Texts are cut a little after `limit`."""
-    match value:
-        case str():
-            yield repr(value[: limit + 1])
-        case list():
-            yield "["
-            for number, element in enumerate(value):
-                yield ", " if number else ""
-                yield from _written(element, limit)
-            yield "]"
-        case dict():
-            yield "{"
-            for number, (name, member) in enumerate(value.items()):
-                yield ", " if number else ""
-                yield f"{shortened(name, limit)}: "
-                yield from _written(member, limit)
-            yield "}"
-        case None | bool():
-            yield {None: "null", True: "true", False: "false"}[value]
-        case _:
-            yield repr(value)
+            text = text[: limit - 1] + "…"
+            break
+    return text.encode(errors="backslashreplace").decode()  # half of a surrogate pair cannot be sent

@@ -1,22 +1,26 @@
 """Where the operator keeps things, in messages and names: callers need not know."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-# From the root, or a scheme, to the last slash: a folder's name may have spaces, and a message goes on after a comma.
-_FOLDERS: Final = re.compile(r"(?<![\w.~])(?:[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|~?/)(?:[^'\":,;()\n]*[\\/])?")
+# From the root, or a scheme, to the last slash. A folder's name may have spaces, but only quotes show where it ends.
+_ROOT: Final = r"(?:[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|~?/)"
+_FOLDERS: Final = re.compile(rf"(?<=['\"]){_ROOT}(?:[^'\"\n]*[\\/])?|(?<![\w.~]){_ROOT}(?:[^\s'\"()]*[\\/])?")
 
 
-def without_folders(text: str) -> str:
-    """`text` with no more of its absolute paths and addresses than their last part: `/srv/x/clip` becomes `clip`."""
+def redact(text: str, *, show: bool, places: Sequence[str] = ()) -> str:
+    """`text` with no more of absolute paths and addresses than their last part: `/srv/x/clip` becomes `clip`.
+
+    `places` are known to occur in it; others end at white space unless they are quoted. The whole text if `show`.
+    """
+    if show:
+        return text
+    for place in sorted(places, key=len, reverse=True):  # one may lie within another
+        text = text.replace(place, shown_model_id(place, locations=False))
     return _FOLDERS.sub("", text)
-
-
-def shown(message: str, locations: bool) -> str:
-    """A message as callers get it: whole where they are told `locations`."""
-    return message if locations else without_folders(message)
 
 
 def shown_model_id(model_id: str, locations: bool) -> str:
     """A model's id as callers get it. That of a folder is its path, of which they may get the last part alone."""
-    return re.split(r"[/\\]", model_id)[-1] if not locations and _FOLDERS.match(model_id) else model_id
+    return re.split(r"[/\\]", model_id)[-1] if not locations and re.match(_ROOT, model_id) else model_id

@@ -1,9 +1,8 @@
 """From the vectors of a query to its matches: the part of a search that needs no model."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,6 @@ from index.search import Searcher
 
 Vector = NDArray[np.float32]
 
-# "column 'width' (int32): $gt takes a number, got 'wide'"
-_TAKES: Final = re.compile(r"(?:(column .+): )?(.+?) takes (.+), got (.+)", re.DOTALL)
-
 
 def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
     """The nearest to the mix of `vectors`, one for each part. Images of the index that are parts are left out.
@@ -28,7 +24,6 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     Matches have a percentile if the query is a single picture. Problem names the refused field.
     """
     check_fields(searcher, query.fields)
-    check_filter(query)
     ids = {part.image_id for part in query.parts if part.image_id is not None}
     options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
     try:
@@ -39,7 +34,7 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     try:
         matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
     except FilterError as error:
-        raise _refused_filter(error, query.options.get("filter")) from error
+        raise invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}]) from error
     except QueryError as error:
         raise _refused("body", str(error), {"k": query.k}) from error
     if len(query.parts) == 1 and query.parts[0].is_picture:
@@ -94,25 +89,6 @@ def check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
         raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
 
 
-def check_filter(query: Query) -> None:
-    """Problem names the column in the query's filter that is hidden from the caller."""
-    for name in _columns_in(query.options.get("filter")):
-        if name in query.hidden:
-            raise invalid("filter", "columns that `GET /index` names", name)
-
-
-def _columns_in(expression: object) -> Iterator[str]:
-    """The columns that a filter names. Whatever else is wrong with it, `index.filters` says."""
-    if not isinstance(expression, Mapping):
-        return
-    for name, operand in expression.items():
-        if not str(name).startswith("$"):
-            yield name
-        for part in operand if name in ("$and", "$or") and isinstance(operand, list | tuple) else [operand]:
-            if name in ("$and", "$or", "$not"):
-                yield from _columns_in(part)
-
-
 def _unavailable(error: ShardsLostError) -> Problem:
     return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)
 
@@ -121,22 +97,6 @@ def _refused(field: str, said: str, got: object) -> Problem:
     """The problem of a query that `index` refuses; its message says what was expected."""
     errors = [{"field": field, "expected": said, "got": shortened(got)}]
     return Problem("invalid-request", f"{field}: {said}", errors=errors)
-
-
-def _refused_filter(error: FilterError, expression: object) -> Problem:
-    """The problem of a filter. Most messages say what came as well as what was expected."""
-    said, _, columns = str(error).partition("; columns that can be filtered: ")
-    if said.startswith("unknown column"):
-        expected, got = f"one of the columns {columns}", said
-    elif said.startswith("unknown operator"):
-        got, _, known = said.partition("; ")
-        expected = f"an operator {known}"
-    elif found := _TAKES.fullmatch(said):
-        column, operator, what, got = found.groups()
-        expected = f"{what} for {operator}{f' of {column}' if column else ''}"
-    else:
-        return _refused("filter", said, expression)
-    return invalid_fields([{"field": "filter", "expected": expected, "got": got}])
 
 
 def _chosen(metadata: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:

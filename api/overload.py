@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from starlette.requests import Request
@@ -125,6 +125,8 @@ class Bound:
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = late = False
         body_came = asyncio.Event()
+        if scope["method"] in ("GET", "HEAD"):  # these have no body, and the app does not ask for one
+            body_came.set()
 
         async def receiving() -> Message:
             message = await receive()
@@ -134,8 +136,11 @@ class Bound:
 
         async def leaving() -> None:
             await body_came.wait()  # until then the messages are the app's
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            with suppress(Exception):
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                return
+            await asyncio.Event().wait()  # whether the caller has left cannot be known any more
 
         async def sending(message: Message) -> None:
             nonlocal started

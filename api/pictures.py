@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from api.errors import Problem, overloaded
+from api.errors import BUSY_S, Problem
 from api.lru import LruCache
 from api.notes import is_awaited
 from api.tagged import Tagged
@@ -37,7 +37,7 @@ class Pictures:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
             if error.reason == "decoders_busy":
-                raise overloaded(str(error)) from error
+                raise Problem("overloaded", str(error), retry_after_s=BUSY_S) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             said = "is no longer there" if gone else f"cannot be read: {error.reason}"
@@ -51,10 +51,9 @@ class Pictures:
 
     def _original(self, row: Mapping[str, Any]) -> Tagged:
         data = self._embedded(row)
+        # A few bytes may look like a picture's: whether it is one, its decoder says.
         if row["content_hash"] is None:
-            self._decoders.thumbnail(
-                data, 1, wanted=is_awaited
-            )  # a few bytes may look like a picture's: whether it is one, its decoder says
+            self._decoders.thumbnail(data, 1, wanted=is_awaited)
         # A browser is told only these types: whatever else a file may be, it is never shown as a page.
         name = picture_format(data)
         return Tagged.of(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")

@@ -38,8 +38,7 @@ class Part:
 class Query:
     """The mix of `parts`, and how many and which neighbours of it to return. `fields` None: all metadata columns.
 
-    `allow_partial`: if a part of the index does not answer, answer from the others. `hidden`: columns that the filter
-    may not name.
+    `allow_partial`: if a part of the index does not answer, answer from the others.
     """
 
     parts: tuple[Part, ...]
@@ -47,7 +46,6 @@ class Query:
     options: SearchOptions = field(default_factory=SearchOptions)
     fields: tuple[str, ...] | None = None
     allow_partial: bool = False
-    hidden: frozenset[str] = frozenset()
 
 
 class Stopwatch:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from pydantic import ValidationError
 from api.asked import EmbedRequest, Example, Options, SearchRequest, UploadFields, What
 from api.errors import Problem, invalid
 from api.query import Part, Query
-from api.schemas import LOCATION_COLUMNS
 from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
 
@@ -62,9 +62,28 @@ def check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
             raise invalid(field, f"at most {limits.max_batch}", len(items))
 
 
+def check_filter(expression: object, columns: Collection[str]) -> None:
+    """Raises Problem for a filter that names another than these columns."""
+    for name in _columns_in(expression):
+        if name not in columns:
+            raise invalid("filter", "columns that `GET /index` names", name)
+
+
 def too_large(what: str, max_bytes: int) -> Problem:
     """The problem of something over its limit."""
     return Problem("too-large", f"expected {what} of at most {max_bytes:,} bytes, got more")
+
+
+def _columns_in(expression: object) -> Iterator[str]:
+    """The columns that a filter names. Whatever else is wrong with it, `index.filters` says."""
+    if not isinstance(expression, Mapping):
+        return
+    for name, operand in expression.items():
+        if not str(name).startswith("$"):
+            yield name
+        for part in operand if name in ("$and", "$or") and isinstance(operand, list | tuple) else [operand]:
+            if name in ("$and", "$or", "$not"):
+                yield from _columns_in(part)
 
 
 def _part_or_problem(name: str, number: int, value: str, limits: RequestLimits) -> "Part | Problem":
@@ -91,7 +110,6 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
         options=options,
         fields=fields,
         allow_partial=asked.allow_partial,
-        hidden=frozenset() if limits.show_locations else LOCATION_COLUMNS,
     )
 
 

@@ -14,6 +14,9 @@ from api.service import SearchService
 from api.settings import RequestLimits
 from index.search import Searcher
 
+Id = Annotated[str, Query(alias="id", description="an image of the index")]
+Size = Annotated[int | None, Query(ge=16, le=1024, description="a thumbnail of at most this many pixels a side")]
+
 # The content of a picture's file is untrusted: a browser must never take it for a page of ours.
 _PICTURE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -36,10 +39,6 @@ _ROW_DOCS: Final[dict[str, Any]] = {
     "response_model": ImageOut,
     "responses": problem_docs("image-not-found", "invalid-request", "internal", "shard-unavailable"),
 }
-
-
-Id = Annotated[str, Query(alias="id", description="an image of the index")]
-Size = Annotated[int | None, Query(ge=16, le=1024, description="a thumbnail of at most this many pixels a side")]
 
 
 def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:

@@ -1,5 +1,7 @@
 """Routes of index versions: list them, and choose the live one, which requires the admin scope."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from anyio import to_thread
@@ -8,7 +10,7 @@ from fastapi import APIRouter, Request
 from api.asked import PromoteRequest
 from api.body import BodyReader, valid
 from api.errors import Problem, invalid
-from api.locations import shown
+from api.locations import redact
 from api.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
 from api.problems import problem_docs
 from api.schemas import SwitchedOut, VersionOut, VersionsOut
@@ -18,6 +20,7 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.versions import list_versions, promote, rollback
 
+_Redacted = Callable[[str], str]
 _PROBLEMS: Final = ("forbidden", "version-not-usable", "internal")
 
 
@@ -25,7 +28,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
     router = APIRouter(prefix="/index", tags=["index versions"])
     bodies = BodyReader(limits)
-    locations = limits.show_locations
+    redacted = partial(redact, show=limits.show_locations, places=(collection.location,))
 
     @router.get(
         "/versions",
@@ -34,7 +37,9 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     )
     async def versions() -> VersionsOut:
         found = await to_thread.run_sync(list_versions, collection)
-        return VersionsOut(versions=[VersionOut.of(version, live.engine.version, locations) for version in found])
+        return VersionsOut(
+            versions=[VersionOut.of(version, live.engine.version, limits.show_locations) for version in found]
+        )
 
     @router.post(
         "/promote",
@@ -50,7 +55,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     )
     async def promote_version(request: Request) -> SwitchedOut:
         asked = await bodies.json(request, lambda document: valid(document, PromoteRequest))
-        return await to_thread.run_sync(_promote, live, collection, asked.version, locations)
+        return await to_thread.run_sync(_promote, live, collection, asked.version, redacted)
 
     @router.post(
         "/rollback",
@@ -58,37 +63,37 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
         responses={**answers_like(SWITCHED_ANSWER), **problem_docs(*_PROBLEMS)},
     )
     async def roll_back() -> SwitchedOut:
-        return await to_thread.run_sync(_roll_back, live, collection, locations)
+        return await to_thread.run_sync(_roll_back, live, collection, redacted)
 
     return router
 
 
-def _promote(live: LiveEngine, collection: Collection, version: str, locations: bool) -> SwitchedOut:
+def _promote(live: LiveEngine, collection: Collection, version: str, redacted: _Redacted) -> SwitchedOut:
     known = collection.versions()
     if version not in known:
         raise invalid("version", f"one of {', '.join(known)}", version)
     try:
         promote(collection, version)
     except CollectionError as error:
-        raise Problem("version-not-usable", shown(str(error), locations)) from error
-    return _switched(live, version, {}, locations)
+        raise Problem("version-not-usable", redacted(str(error))) from error
+    return _switched(live, version, {}, redacted)
 
 
-def _roll_back(live: LiveEngine, collection: Collection, locations: bool) -> SwitchedOut:
+def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redacted) -> SwitchedOut:
     try:
         done = rollback(collection)
     except CollectionError as error:
-        raise Problem("version-not-usable", shown(str(error), locations)) from error
-    return _switched(live, done.manifest.version, done.skipped, locations)
+        raise Problem("version-not-usable", redacted(str(error))) from error
+    return _switched(live, done.manifest.version, done.skipped, redacted)
 
 
-def _switched(live: LiveEngine, version: str, skipped: dict[str, str], locations: bool) -> SwitchedOut:
+def _switched(live: LiveEngine, version: str, skipped: dict[str, str], redacted: _Redacted) -> SwitchedOut:
     before = live.engine.version
     live.look()
     return SwitchedOut(
         live=version,
         before=before,
         serving=live.engine.version,
-        failure=live.failure and shown(live.failure, locations),
-        skipped={name: shown(reason, locations) for name, reason in skipped.items()},
+        failure=live.failure and redacted(live.failure),
+        skipped={name: redacted(reason) for name, reason in skipped.items()},
     )

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from api.locations import shown, shown_model_id
+from api.locations import redact, shown_model_id
 from api.plain import plain
 from api.results import SearchResult
 from embedder.identity import ModelIdentity
@@ -181,7 +181,7 @@ class VersionOut(BaseModel):
             model=manifest and ModelOut.of_record(manifest.model, locations),
             recall=manifest and manifest.recall,
             created_at=manifest and manifest.created_at,
-            damage=version.damage and shown(version.damage, locations),
+            damage=version.damage and redact(version.damage, show=locations),
         )
 
 

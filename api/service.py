@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.engine import Engine
 from api.errors import Problem, invalid, naming_field
-from api.locations import without_folders
 from api.nearest import Vector, check_fields, nearest_of_what_answers, vector_of_image
 from api.notes import is_awaited, notes, noting_outcome
 from api.pictures import Pictures
@@ -175,5 +174,5 @@ def _checked_text(engine: Engine, text: str, at: str) -> str:
     if not text.strip():
         raise invalid(at.format("text"), "words that say what to look for", text)
     if engine.text_refusal is not None:
-        raise Problem("text-not-supported", without_folders(engine.text_refusal), field=at.format("text"))
+        raise Problem("text-not-supported", engine.text_refusal, field=at.format("text"))
     return text

@@ -90,7 +90,7 @@ class ServeSettings(BaseSettings):
     rate_limit_per_minute: int | None = Field(
         default=None,
         ge=0,
-        description="requests of each key or address; 0: no limit; none: 600, or no limit on loopback",
+        description="requests of each key or address; 0: no limit; none: 600, or no limit without remote callers",
     )
     cors_origins: Annotated[frozenset[str], NoDecode] = Field(
         default=frozenset(), description='sites whose pages may ask, such as https://pictures.example; "*" for all'
@@ -178,6 +178,7 @@ class ServeSettings(BaseSettings):
         """How many cores each of `replicas` may use: all if there is only one, else those that Ray reserves for it."""
         return (os.cpu_count() or 1) if replicas.most == 1 else max(1, int(self.num_cpus))
 
+    @property
     def is_private(self) -> bool:
         """Whether only this machine's users send requests. With keys there is a proxy for others."""
         return self.keys_file is None and is_loopback(self.host) and not self.allow_remote
@@ -191,7 +192,7 @@ class ServeSettings(BaseSettings):
             # The last one admitted waits for all before it: more places make answers later, not more numerous.
             max_searches=self.max_searches or _SEARCHES_PER_CORE * self.cores(self.replicas),
             max_url_fetches=self.max_url_fetches,
-            show_locations=self.is_private() if self.show_locations is None else self.show_locations,
+            show_locations=self.is_private if self.show_locations is None else self.show_locations,
         )
 
     def ongoing_requests(self) -> int:
@@ -201,15 +202,14 @@ class ServeSettings(BaseSettings):
 
     def access(self) -> Access:
         """The access rules. Raises KeysError for a file of keys that is missing, broken or empty."""
-        alone = self.keys_file is None and is_loopback(self.host)
-        by_default = 0 if alone else _REQUESTS_PER_MINUTE
+        by_default = 0 if self.is_private else _REQUESTS_PER_MINUTE
         return Access(
             keys=None if self.keys_file is None else KeyRing(self.keys_file),
             rate_limit_per_minute=by_default if self.rate_limit_per_minute is None else self.rate_limit_per_minute,
             max_ongoing_requests=self.ongoing_requests(),
             request_timeout_s=self.request_timeout_s,
             cors_origins=self.cors_origins,
-            loopback_names_only=self.is_private(),
+            loopback_names_only=self.is_private,
         )
 
     def listen_address(self) -> tuple[str, int]:

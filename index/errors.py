@@ -105,4 +105,10 @@ class QueryError(CollectionError):
 
 
 class FilterError(QueryError):
-    """A filter with an unknown column or operator, or a value of the wrong type."""
+    """A filter with an unknown column or operator, or a value of the wrong type: what was `expected`, what it `got`."""
+
+    # Defaults keep the exception picklable, as above.
+    def __init__(self, message: str, expected: str = "", got: str = "") -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.got = got

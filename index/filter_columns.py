@@ -30,7 +30,10 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class ColumnError(FilterError):
-    """A column, or a condition on it, is wrong. `Filter.parse` adds the existing columns to the message."""
+    """A column, or a condition on it, is wrong. `Filter.parse` adds the existing columns to the message.
+
+    Without `expected`, one of these was.
+    """
 
 
 class _Kind(NamedTuple):
@@ -59,6 +62,10 @@ class Column:
     def __str__(self) -> str:
         return f"{self.name} ({_shortened(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
 
+    @property
+    def title(self) -> str:
+        return f"column {self.name!r} ({_shortened(str(self.type))})"
+
     def value(self, operator: str, operand: object) -> Any:
         """The operand as the column's elements are compared with it."""
         value = self.kind.read(operand, self.element)
@@ -67,10 +74,11 @@ class Column:
         return value
 
     def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
-        return self.error(f"{operator} takes {expected}, got {shown(operand)}")
+        got = shown(operand)
+        return self.error(f"{operator} takes {expected}, got {got}", f"{expected} for {operator} of {self.title}", got)
 
-    def error(self, problem: str) -> ColumnError:
-        return ColumnError(f"column {self.name!r} ({_shortened(str(self.type))}): {problem}")
+    def error(self, problem: str, expected: str, got: str) -> ColumnError:
+        return ColumnError(f"{self.title}: {problem}", expected, got)
 
     def read(self, batch: pa.RecordBatch) -> Any:
         """The column as an array of its type in the schema."""

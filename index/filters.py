@@ -48,7 +48,8 @@ class Filter:
             test = _expression(expression, columns, depth=0)
         except ColumnError as error:
             known = listed(columns.values())
-            raise FilterError(f"{error}; columns that can be filtered: {known}") from error
+            message = f"{error}; columns that can be filtered: {known}"
+            raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
         # Only now, because a parsed expression is neither cyclic nor too deep to be written.
         return cls(json.dumps(expression, sort_keys=True, default=dict), test)
 
@@ -73,10 +74,9 @@ def _check_length(expression: object) -> None:
                 values += len(elements)
                 rest += elements
     if rest:
-        raise FilterError(
-            f"expected a filter of at most {_MOST_CONDITIONS:,} conditions and {_MOST_VALUES:,} values, got more: "
-            "name the values of one column in one $in, or search in parts"
-        )
+        most = f"a filter of at most {_MOST_CONDITIONS:,} conditions and {_MOST_VALUES:,} values"
+        advice = "name the values of one column in one $in, or search in parts"
+        raise FilterError(f"expected {most}, got more: {advice}", f"{most} ({advice})", "more")
 
 
 def _expression(expression: object, columns: Mapping[str, Column], depth: int) -> Test:
@@ -89,14 +89,16 @@ def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int)
         return _conditions(columns[name], operand, depth)
     if name in ("$and", "$or"):
         if not isinstance(operand, list | tuple) or not operand:
-            raise FilterError(f"{name} takes a list of one or more objects, got {shown(operand)}")
+            expected, got = "a list of one or more objects", shown(operand)
+            raise FilterError(f"{name} takes {expected}, got {got}", f"{expected} for {name}", got)
         parts = [_expression(part, columns, depth + 1) for part in operand]
         return _every(parts) if name == "$and" else _some(parts)
     if name == "$not":
         return _complement(_expression(operand, columns, depth + 1))
     if str(name).startswith("$"):
         raise _unknown_operator(name)
-    raise ColumnError(f"unknown column {shown(name)}")
+    unknown = f"unknown column {shown(name)}"
+    raise ColumnError(unknown, got=unknown)
 
 
 def _conditions(column: Column, operand: object, depth: int) -> Test:
@@ -119,7 +121,9 @@ def _condition(column: Column, operator: str, operand: object) -> Test:
     if operator not in _OPERATORS:
         raise _unknown_operator(operator)
     if column.kind is OPAQUE and operator != "$exists":
-        raise column.error(f"only $exists works on this type, got {operator}")
+        raise column.error(
+            f"only $exists works on this type, got {operator}", f"only $exists of {column.title}", operator
+        )
     return _OPERATORS[operator](column, operator, operand)
 
 
@@ -160,7 +164,7 @@ def _ordered(column: Column, operator: str, operand: object) -> Test:
 
 def _prefixed(column: Column, operator: str, operand: object) -> Test:
     if not is_text(compared_as(column.element)):
-        raise column.error(f"{operator} works on text alone")
+        raise column.error(f"{operator} works on text alone", f"a column of text for {operator}", column.title)
     prefix = column.value(operator, operand)
     return column.where(lambda array: pc.starts_with(array, pattern=prefix))
 
@@ -203,14 +207,15 @@ def _complement(test: Test) -> Test:
 
 def _object(value: object, what: str, depth: int) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise FilterError(f"{what} takes an object, got {shown(value)}")
+        got = shown(value)
+        raise FilterError(f"{what} takes an object, got {got}", f"an object for {what}", got)
     if depth > MAX_DEPTH:
-        raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} levels: expected fewer of $and, $or and $not")
+        expected = "fewer of $and, $or and $not"
+        raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} levels: expected {expected}", expected, "more")
     return value
 
 
 def _unknown_operator(name: object) -> FilterError:
-    return FilterError(
-        f"unknown operator {shown(name)}; on a column: {', '.join([*_OPERATORS, '$not'])}; "
-        "on whole filters: $and, $or, $not"
-    )
+    unknown = f"unknown operator {shown(name)}"
+    known = f"on a column: {', '.join([*_OPERATORS, '$not'])}; on whole filters: $and, $or, $not"
+    return FilterError(f"{unknown}; {known}", f"an operator {known}", unknown)

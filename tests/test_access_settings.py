@@ -31,6 +31,7 @@ def test_rates_are_limited_where_strangers_may_come(tmp_path: Path) -> None:
 
     assert limit() == 0
     assert limit(host="0.0.0.0", allow_remote=True) == 600
+    assert limit(allow_remote=True) == 600
     assert limit(rate_limit_per_minute=30) == 30
     assert keyed(tmp_path).access().rate_limit_per_minute == 600
     assert limit(keys_file=str(tmp_path / "keys.json"), rate_limit_per_minute=0) == 0

@@ -28,5 +28,5 @@ def test_another_version_is_refused(client: TestClient, asked: str) -> None:
     response = client.get("/docs", headers={"API-Version": asked})
     document = response.json()
     assert (response.status_code, document["type"]) == (400, "urn:likeness:problem:unknown-api-version")
-    assert document["detail"] == f"expected API-Version: 1, got {asked!r}"
+    assert document["detail"] == f'expected API-Version: 1, got "{asked}"'
     assert response.headers["api-version"] == "1"

@@ -240,7 +240,7 @@ def test_what_was_sent_is_quoted_but_not_at_length(client: TestClient) -> None:
     assert len(document["errors"][0]["got"]) == 80
     both = client.post("/search", json={"text": "star", "url": "http://a.example/"}).json()
     assert both["detail"] == (
-        "body: expected exactly one of url, image, text, id, embedding and queries, got 'text', 'url'"
+        'body: expected exactly one of url, image, text, id, embedding and queries, got "text", "url"'
     )
 
 
@@ -292,13 +292,13 @@ def test_a_broken_form(client: TestClient) -> None:
 @pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/x-www-form-urlencoded", ""])
 def test_another_content_type(client: TestClient, media_type: str) -> None:
     response = client.post("/search", content=b"x", headers={"content-type": media_type})
-    assert_problem(response, "unsupported-media-type", detail=repr(media_type) if media_type else "no content type")
+    assert_problem(response, "unsupported-media-type", detail=f'"{media_type}"' if media_type else "no content type")
 
 
 def test_a_compressed_body_is_refused(client: TestClient) -> None:
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     response = client.post("/search", content=gzip.compress(b'{"text": "star"}'), headers=headers)
-    assert_problem(response, "unsupported-media-type", detail="expected a body without Content-Encoding, got 'gzip'")
+    assert_problem(response, "unsupported-media-type", detail='expected a body without Content-Encoding, got "gzip"')
 
 
 def test_an_empty_field_of_a_form_counts_as_left_out(client: TestClient) -> None:
@@ -321,8 +321,8 @@ def test_a_head_of_what_takes_a_post_is_refused(client: TestClient) -> None:
 
 
 def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
-    assert_problem(client.get("/nowhere"), "not-found", detail="'/nowhere'")
-    assert_problem(client.post("/images", follow_redirects=False), "not-found", detail="'/images'")
+    assert_problem(client.get("/nowhere"), "not-found", detail='"/nowhere"')
+    assert_problem(client.post("/images", follow_redirects=False), "not-found", detail='"/images"')
     response = client.get("/search")
     assert_problem(response, "method-not-allowed", detail="expected POST, got GET")
     assert response.headers["allow"] == "POST"
@@ -503,7 +503,7 @@ def test_an_id_with_escaped_slashes(client: TestClient) -> None:
 
 def test_a_path_that_ends_like_a_pictures_is_one(client: TestClient) -> None:
     assert client.get("/images/red.png/picture").headers["content-type"] == "image/png"
-    assert_problem(client.get("/images/lone.png/picture"), "image-not-found", detail="'lone.png'")
+    assert_problem(client.get("/images/lone.png/picture"), "image-not-found", detail='"lone.png"')
     assert_problem(client.get("/image"), "invalid-request", detail="id: expected")
 
 

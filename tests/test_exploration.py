@@ -77,7 +77,7 @@ def test_sliding_mixes_the_two_queries(likeness: Likeness) -> None:
 def test_a_step_that_fails_leaves_all_as_it_was(likeness: Likeness) -> None:
     exploration = exploring(likeness, k=5)
     before = ids(exploration.found)
-    with pytest.raises(Problem, match="got 'gone'"):
+    with pytest.raises(Problem, match='got "gone"'):
         exploration.like("gone")
     with pytest.raises(Problem, match="only the first 10,000"):
         exploration.turn_to(2_000)
@@ -99,7 +99,7 @@ def test_the_widget_answers_what_the_page_tells(likeness: Likeness) -> None:
     assert [card["id"] for card in widget.view["matches"]] == ids(likeness.search("001.png", k=4))
     shown = widget.view["matches"]
     widget._on_message(widget, {"like": "gone"}, [])
-    assert "got 'gone'" in widget.view["error"]
+    assert 'got "gone"' in widget.view["error"]
     assert widget.view["matches"] == shown
     widget._on_message(widget, {"back": True}, [])
     assert (widget.view["share"], widget.view["error"]) == (0.5, "")

@@ -198,7 +198,7 @@ def test_objects_that_are_no_queries_are_refused(likeness: Likeness) -> None:
         likeness.search(np.zeros((8, 8, 2), np.uint8))
     with pytest.raises(QueryError, match=r"a vector of shape \(3,\): the index takes \(16,\)"):
         likeness.search([1.0, 0.0, 0.0])
-    with pytest.raises(Problem, match="id: expected an image of index version 000001, got 'gone'"):
+    with pytest.raises(Problem, match='id: expected an image of index version 000001, got "gone"'):
         likeness.search(id="gone")
 
 

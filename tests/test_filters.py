@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import pickle
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
@@ -261,6 +262,29 @@ def test_what_cannot_be_read_is_refused(expression: Any, message: str) -> None:
     with pytest.raises(FilterError) as caught:
         Filter.parse(expression, BATCH.schema)
     assert message in str(caught.value)
+    assert caught.value.expected
+    assert caught.value.got
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected", "got"),
+    [
+        (["label"], "an object for a filter", "a list"),
+        ({"$and": 3}, "a list of one or more objects for $and", "3"),
+        ({"width": "10"}, "a number for $eq of column 'width' (int32)", "'10'"),
+        ({"width": "a takes b, got c"}, "a number for $eq of column 'width' (int32)", "'a takes b, got c'"),
+        ({"width": {"$prefix": "1"}}, "a column of text for $prefix", "column 'width' (int32)"),
+        ({"blob": 1}, "only $exists of column 'blob' (binary)", "$eq"),
+        ({"a takes b, got c": 1}, None, "unknown column 'a takes b, got c'"),
+    ],
+)
+def test_an_error_knows_what_was_expected_and_what_came(expression: Any, expected: str | None, got: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        Filter.parse(expression, BATCH.schema)
+    known = str(caught.value).rpartition("columns that can be filtered: ")[2]
+    assert (caught.value.expected, caught.value.got) == (expected or f"one of the columns {known}", got)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.expected, copied.got) == (str(caught.value), caught.value.expected, got)
 
 
 def test_an_unknown_column_is_told_with_those_that_are_there() -> None:

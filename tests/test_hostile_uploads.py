@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 from collections.abc import Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -97,15 +98,17 @@ def test_mend_14_queries_have_a_lower_limit_of_pixels_than_pictures_of_the_colle
         assert (answer.status_code, answer.json()["reason"]) == (422, reason)
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
 @pytest.mark.parametrize("leaves", [True, False])
-def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool) -> None:
-    """A caller who leaves, and one who was told that it took too long."""
+def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str) -> None:
+    """A caller who leaves, and one who was told that it took too long. The app reads no body of a GET."""
     awaited: list[bool] = []
     sent: list[MutableMapping[str, Any]] = []
     messages = [{"type": "http.request", "body": b""}]
 
     async def app(_: Any, receive: Any, __: Any) -> None:
-        await receive()
+        if method == "POST":
+            await receive()
         awaited.append(is_awaited())
         while is_awaited():
             await asyncio.sleep(0.01)
@@ -121,7 +124,7 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool) -> None:
         sent.append(message)
 
     async def ask() -> None:
-        scope = {"type": "http", "method": "POST", "path": "/search", "headers": []}
+        scope = {"type": "http", "method": method, "path": "/search", "headers": []}
         bound = Bound(app, 1, 60 if leaves else 0.05, Places(1, "searches"))
         with taking_notes("one"):
             await bound(scope, receive, send)
@@ -133,3 +136,29 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool) -> None:
     assert [message.get("status") for message in sent if message["type"] == "http.response.start"] == (
         [] if leaves else [503]
     )
+
+
+def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None:
+    sent: list[MutableMapping[str, Any]] = []
+    unread: list[dict[str, Any]] = []
+
+    async def app(_: Any, __: Any, send: Any) -> None:
+        await asyncio.sleep(0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    async def receive() -> MutableMapping[str, Any]:
+        raise RuntimeError("the proxy is gone")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+        scope = {"type": "http", "method": "GET", "path": "/picture", "headers": []}
+        await Bound(app, 1, 60, Places(1, "searches"))(scope, receive, send)
+        gc.collect()  # an exception that nobody has retrieved is reported when its task goes
+
+    asyncio.run(asyncio.wait_for(ask(), 30))
+    assert [message.get("status", message.get("body")) for message in sent] == [200, b"here"]
+    assert unread == []

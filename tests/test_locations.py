@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from api.app import create_app
 from api.client import LikenessClient
 from api.local import running
-from api.locations import shown_model_id, without_folders
+from api.locations import redact, shown_model_id
 from api.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from api.swap import IndexSource
@@ -93,7 +93,7 @@ def test_mend_20_no_answer_tells_where_things_lie(service: SearchService, secret
         for word in ("secret", "of ours", "of%20ours", "memory:"):
             assert word not in answer.text, (answer.request.url, answer.text)
     shown = "".join(answer.text for answer in asked(on_this_machine(create_app(service))))
-    for word in (f"{secret}/models/clip", '"uri":"memory:d.png"'):
+    for word in (f"{secret}/models/clip", f"{secret}/models/clip (vit) knows pictures", '"uri":"memory:d.png"'):
         assert word in shown
 
 
@@ -121,8 +121,10 @@ def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression:
     client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
     refused = client.post("/search", json=search)
     assert refused.json()["errors"] == [
-        {"field": "filter", "expected": "columns that `GET /index` names", "got": "'uri'"}
+        {"field": "filter", "expected": "columns that `GET /index` names", "got": '"uri"'}
     ]
+    unknown = client.post("/search", json={"id": "d.png", "filter": {"colour": 1}})
+    assert unknown.json()["detail"] == 'filter: expected columns that `GET /index` names, got "colour"'
     assert "uri" not in client.get("/index").json()["columns"]
     assert client.post("/search", json={"id": "d.png", "filter": {"label": "uri"}}).status_code == 200
     assert TestClient(create_app(service)).post("/search", json=search).status_code == 200
@@ -172,7 +174,10 @@ def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -
     ("text", "left"),
     [
         ("/srv/models/clip", "clip"),
-        ("/srv/my models/a clip", "a clip"),
+        ("'/srv/my models/a clip'", "'a clip'"),
+        ("/srv/a:b/c/clip", "clip"),
+        ("see /srv/x and /etc/y/z: then (/var/d/e) goes", "see x and z: then (e) goes"),
+        ("'/srv/a b/c' or \"/etc/d e/f\" and so/on", "'c' or \"f\" and so/on"),
         ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32"),
         ("s3://bucket/models/clip", "clip"),
         ("s3://bucket", "bucket"),
@@ -184,4 +189,11 @@ def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -
     ],
 )
 def test_mend_20_folders_are_taken_out_of_messages(text: str, left: str) -> None:
-    assert without_folders(text) == left
+    assert redact(text, show=False) == left
+    assert redact(text, show=True) == text
+
+
+def test_places_that_are_known_are_redacted_whatever_is_in_their_names() -> None:
+    places = ("/srv/our own", "/srv/our own/it's a/clip", "openai/clip", "photos")
+    said = "/srv/our own holds no photos: /srv/our own/it's a/clip is not openai/clip"
+    assert redact(said, show=False, places=places) == "our own holds no photos: clip is not openai/clip"

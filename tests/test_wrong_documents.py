@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.errors import shortened
 from api.service import SearchService
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher, FetchPolicy
@@ -36,22 +37,22 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"k": 5}, "body: expected exactly one of url, image, text, id, embedding and queries, got 'k'"),
+        ({"k": 5}, 'body: expected exactly one of url, image, text, id, embedding and queries, got "k"'),
         ({"text": None}, "body: expected exactly one of url, image, text, id, embedding and queries, got nothing"),
         ({"url": "hello"}, "hello: expected a URL with http:// or https://, got no scheme"),
         ({"url": "file:///x"}, "file:///x: expected a URL with http:// or https://, got file://"),
-        ({"url": ""}, "url: expected text that is not empty, got ''"),
+        ({"url": ""}, 'url: expected text that is not empty, got ""'),
         ({"text": 7}, "text: expected text, got 7"),
         ({"text": "a", "k": 0}, f"{K}, got 0"),
         ({"text": "a", "k": 10**6}, f"{K}, got 1000000"),
         ({"text": "a", "k": None}, "k: expected a whole number, got null"),
-        ({"text": "a", "k": "5"}, "k: expected a whole number, got '5'"),
+        ({"text": "a", "k": "5"}, 'k: expected a whole number, got "5"'),
         ({"text": "x" * 1_001}, "text: expected at most 1000 characters, got 1001"),
         ({"text": "a", "min_score": 2}, "min_score: expected a number of at most 1, got 2"),
         ({"text": "a", "where": {"label": "x"}}, f"where: expected {ONLY}"),
         (
             {"image": "cat.jpg"},
-            "image: expected a picture's file in base64 (Only base64 data is allowed), got 'cat.jpg'",
+            'image: expected a picture\'s file in base64 (Only base64 data is allowed), got "cat.jpg"',
         ),
         ({"embedding": []}, "embedding: expected 16 numbers, as the model of the index makes, got 0"),
         ({"embedding": [None] * 16}, "embedding.0: expected a number, got null"),
@@ -74,9 +75,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         ),
         (
             {"text": "a", "filter": {"width": {"$prefix": "a"}}},
-            "filter: column 'width' (int32): $prefix works on text alone",
+            "filter: expected a column of text for $prefix, got column 'width' (int32)",
         ),
-        ({"text": "a", "filter": "label=x"}, "filter: expected an object, got 'label=x'"),
+        ({"text": "a", "filter": "label=x"}, 'filter: expected an object, got "label=x"'),
+        (
+            {"text": "a", "filter": {"width": "a takes b, got c"}},
+            "filter: expected a number for $eq of column 'width' (int32), got 'a takes b, got c'",
+        ),
+        (
+            {"text": "a", "filter": {"$x takes y, got z": 1}},
+            "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, "
+            "$not; on whole filters: $and, $or, $not, got unknown operator '$x takes y, got z'",
+        ),
     ],
 )
 def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict[str, Any], said: str) -> None:
@@ -98,7 +108,7 @@ def test_mend_smaller_an_unknown_column_is_what_came(client: TestClient) -> None
         ("/search/batch", {}, "searches: expected a value, as this field is required, got nothing"),
         ("/search/batch", {"searches": None}, "searches: expected a list, got null"),
         ("/search/batch", {"searches": []}, "searches: expected a list that is not empty, got []"),
-        ("/embed", {"texts": "red"}, "texts: expected a list, got 'red'"),
+        ("/embed", {"texts": "red"}, 'texts: expected a list, got "red"'),
         ("/embed", {}, "body: expected exactly one of images, texts and urls, got nothing"),
     ],
 )
@@ -110,10 +120,10 @@ def test_mend_smaller_what_is_wrong_with_a_batch(client: TestClient, path: str, 
     ("form", "said"),
     [
         ({"k": "0"}, f"{K}, got 0"),
-        ({"k": "many"}, "k: expected a whole number, got 'many'"),
+        ({"k": "many"}, 'k: expected a whole number, got "many"'),
         (
             {"fields": "label"},
-            """fields: expected JSON text such as ["label"] (expected value at line 1 column 1), got 'label'""",
+            'fields: expected JSON text such as ["label"] (expected value at line 1 column 1), got "label"',
         ),
     ],
 )
@@ -125,7 +135,7 @@ def test_mend_smaller_what_is_wrong_with_a_form(client: TestClient, form: dict[s
 def test_mend_smaller_what_is_wrong_elsewhere(client: TestClient) -> None:
     assert client.get("/image").json()["detail"] == "id: expected a value, as this field is required, got nothing"
     size = client.get("/picture?id=red.png&size=big").json()["detail"]
-    assert size == "size: expected a whole number, got 'big'"
+    assert size == 'size: expected a whole number, got "big"'
     assert client.get("/picture?id=red.png").json()["detail"] == "the file of 'red.png' is no longer there"
     empty = client.post("/search", content=b"", headers={"Content-Type": "application/json"})
     assert empty.json()["detail"] == "expected a JSON object, got an empty body"
@@ -157,3 +167,19 @@ def test_mend_smaller_the_schema_says_exactly_one_of(
     schema = client.get("/openapi.json").json()
     checked = {"$ref": f"#/components/schemas/{model}", "components": schema["components"]}
     assert jsonschema.Draft202012Validator(checked).is_valid(document) is fits
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        ([True, "é\n", {"a": 1.5}], '[true, "é\\n", {"a": 1.5}]'),
+        ("\ud800", '"\\ud800"'),
+        ({"a": object}, '{"a": "<class \'object\'>"}'),
+        ("x" * 200, '"' + "x" * 78 + "…"),
+        ([0] * 200, "[" + "0, " * 26 + "…"),
+    ],
+)
+def test_what_came_is_quoted_as_json(value: object, text: str) -> None:
+    assert shortened(value) == text
+    assert len(text) <= 80
