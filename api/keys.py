@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -145,6 +146,8 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     """Changes with the file. Raises KeysError."""
     with _naming(path):
         stat = path.stat()
+    if not S_ISREG(stat.st_mode):  # reading a pipe would wait for ever
+        raise KeysError(f"the key file {path} cannot be read: it is no regular file")
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 

@@ -8,7 +8,8 @@ from embedder.errors import ImageError
 
 # Photographs unpack to a hundred times their bytes, drawings to a few hundred, one colour to a thousand and more.
 _MOST_UNPACKED: Final = 800
-_LARGE: Final = 10_000_000
+# A page of A4 at 600 dpi has 35 million, and may be nearly empty.
+_LARGE: Final = 40_000_000
 
 
 @dataclass(frozen=True, kw_only=True)

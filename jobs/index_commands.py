@@ -14,6 +14,7 @@ from index.collection import Collection
 from index.current import standing_manifest
 from index.errors import RecallTooLowError, RolledBackError
 from index.records import IndexSettings
+from jobs.errors import UsageError
 from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size, print_json
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
@@ -152,7 +153,9 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
     from index import versions
 
     opened = Collection.open(collection)
-    version = version.zfill(6) if version.isdecimal() else version
+    if not version.isdecimal():
+        raise UsageError(f"expected a version's number, such as 000002 or 2, got {version!r}")
+    version = version.zfill(6)
     with console.status(f"verifying {version}"):
         manifest = versions.promote(opened, version)
     reached = manifest.recall["10"]

@@ -154,11 +154,13 @@ def _model(settings: ReembedSettings, snapshot: Snapshot) -> ModelRecord:
     """The model to embed with. UsageError where none is named and none is known, OtherModelError if it is refused."""
     known, location = known_models(snapshot), snapshot.collection.location
     there = known[0] if known else None
+    # A first run that was stopped, or refused for its rejects, has chosen the model too.
+    usual = there or next((run.model for run in reversed(snapshot.unfinished)), None)
     name = settings.model
-    if name is None and there:
+    if name is None and usual:
         if settings.revision is None:
-            return there
-        name = there.id
+            return usual
+        name = usual.id
     if (name := name or settings.default_model) is None:
         raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
     model = wanted_model(known, settings.load(name, settings.revision))

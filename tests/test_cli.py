@@ -477,7 +477,7 @@ def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Pat
 
 
 def files(collection: Path) -> list[Path]:
-    return sorted(path for path in collection.rglob("*") if path.name != LEASE)
+    return sorted(path for path in collection.rglob("*") if path.name not in (LEASE, f".{LEASE}.lock"))
 
 
 @pytest.mark.parametrize(
@@ -584,6 +584,7 @@ def test_mend_smaller_a_version_may_be_promoted_by_its_bare_number(run: Run, gro
     run("compact", growing)
     assert "index 000001 is live: 3 images" in run("promote", growing, "1").out
     assert Collection.open(str(growing)).current() == "000001"
+    assert "expected a version's number, such as 000002 or 2, got '../1'" in run("promote", growing, "../1").err
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS, "keys add"])

@@ -182,6 +182,15 @@ def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:
     assert_rows_are_what_is_there(nights)
 
 
+def test_a_first_run_that_was_stopped_has_chosen_the_model(nights: Nights) -> None:
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+        nights.embed()
+    expire(nights.collection.storage)
+    nights.embed(model=None)
+    assert [len(night) for night in nights.embedded] == [10, 0]
+    assert_rows_are_what_is_there(nights)
+
+
 def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, tmp_path: Path) -> None:
     """Also after a rollback from another: a collection has one model."""
     save_siglip(tmp_path)

@@ -101,7 +101,7 @@ def test_a_server_does_not_start_without_keys_that_were_promised(file: Path) -> 
         file.write_text(broken)
         with pytest.raises(KeysError, match="is not a file of keys"):
             KeyRing(file)
-    with pytest.raises(KeysError, match="cannot be read: Is a directory"):
+    with pytest.raises(KeysError, match="cannot be read: it is no regular file"):
         KeyRing(file.parent)
 
 
@@ -133,6 +133,14 @@ def test_mend_18_a_file_that_cannot_be_read_for_a_while_leaves_the_keys(
     assert ring.find(bob.encode()) is not None
     remove_key(file, "alice")
     assert ring.find(alice.encode()) is None
+
+
+def test_mend_18_a_pipe_in_the_place_of_the_file_is_not_waited_for(file: Path) -> None:
+    alice = add_key(file, "alice", KeyScope.search)
+    ring = KeyRing(file)
+    file.unlink()
+    os.mkfifo(file)
+    assert ring.find(alice.encode()) is not None
 
 
 def test_names_are_given_once_and_removed_once(file: Path) -> None:
