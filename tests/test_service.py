@@ -199,6 +199,7 @@ def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
     settings = ServeSettings(collection=str(tmp_path / "c"), replicas=replicas)
     service = build_service(settings, load_model=lambda _: FakeEmbedder())
     with closing(service.decoders):
+        service.decoders.start()
         assert len(service.decoders.processes) == at_once
 
 
