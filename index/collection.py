@@ -201,19 +201,28 @@ class Collection:
         """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
         complete versions.
         """
-        try:
-            return Current.from_bytes(self.storage.read("CURRENT")).version
-        except ValueError as error:
-            problem, versions = f"is damaged ({error})", self.versions()
-        except FileNotFoundError:
-            problem, versions = "is missing", self.versions()
-            if not versions:
+        content = self._current_record()
+        if content is None:
+            if not self.versions():
                 return None
+            # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
+            content = self._current_record()
+        problem = "is missing"
+        try:
+            if content is not None:
+                return Current.from_bytes(content).version
+        except ValueError as error:
+            problem = f"is damaged ({error})"
         raise DamagedVersionError(
-            f"CURRENT {problem}: it names the live version of {', '.join(versions) or 'none'}; `likeness index` makes "
-            "the newest good one live, `likeness promote` another",
+            f"CURRENT {problem}: it names the live version of {', '.join(self.versions()) or 'none'}; `likeness index` "
+            "makes the newest good one live, `likeness promote` another",
             "CURRENT",
         )
+
+    def _current_record(self) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return self.storage.read("CURRENT")
+        return None
 
     def begin_current(self) -> None:
         """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""

@@ -105,6 +105,22 @@ def test_mend_06_a_version_that_never_went_live_is_not_taken_for_a_lost_one(tmp_
     assert build_index(collection).version == collection.current() == "000001"
 
 
+def test_mend_06_current_that_a_first_build_has_just_made_is_not_taken_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "new"))
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    listed = Collection.versions
+
+    def build_and_list(collection: Collection) -> list[str]:
+        monkeypatch.setattr(Collection, "versions", listed)
+        build_index(collection)
+        return listed(collection)
+
+    monkeypatch.setattr(Collection, "versions", build_and_list)
+    assert collection.current() == "000001"
+
+
 def test_mend_06_one_flipped_bit_never_names_another_version(collection: Collection) -> None:
     path = Path(collection.location) / "CURRENT"
     data = path.read_bytes()
