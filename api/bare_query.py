@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from api.client_query import Example, ImageLike
-from embedder.uris import scheme_of
+from embedder.fetch.uris import scheme_of
 from index.match import Match
 from index.search import Searcher
 

@@ -9,9 +9,9 @@ from api.embedding_cache import EmbeddingCache
 from api.service import SearchService
 from api.settings import ServeSettings
 from api.swap import IndexSource
-from embedder.decoding import DecodePool
-from embedder.fetch import Fetcher, FetchPolicy
-from embedder.limits import ImageLimits
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.records import ModelRecord
@@ -71,7 +71,7 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
 
     def load(record: ModelRecord) -> Embedder:
         # Imported late: a mistyped collection should not cost the seconds that torch takes.
-        from embedder.model import ClipEmbedder
+        from embedder.models.clip import ClipEmbedder
 
         model, revision = record.id, record.revision
         if first is None or record.fingerprint == first.fingerprint:

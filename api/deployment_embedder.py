@@ -25,7 +25,7 @@ from api.held import Held
 from api.logs import configure_logs
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError
-from embedder.images import CropSpec
+from embedder.images.decode import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
 from index.current import live_manifest

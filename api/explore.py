@@ -22,9 +22,9 @@ from api.picture_row import PictureRow
 from api.pictures import Pictures
 from api.query import Part, Query
 from api.service import SearchService
-from embedder.decoding import DecodePool
 from embedder.errors import ModelError
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.errors import QueryError
@@ -84,7 +84,7 @@ class Likeness:
         recorded = searcher.model
 
         def load() -> Embedder:
-            from embedder.model import ClipEmbedder  # torch takes seconds
+            from embedder.models.clip import ClipEmbedder  # torch takes seconds
 
             wanted = revision if model is not None else revision or recorded.revision
             return ClipEmbedder.load(model or recorded.id, revision=wanted, device=device)

@@ -12,7 +12,7 @@ from api.errors import Problem
 from api.grid import Card, grid_html
 from api.query import Part
 from embedder.errors import ImageError
-from embedder.images import thumbnail
+from embedder.images.decode import thumbnail
 from index.match import Match
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from api.errors import BUSY_S, Problem
 from api.lru import LruCache
 from api.notes import is_awaited
 from api.tagged import Tagged
-from embedder.decoding import DecodePool
 from embedder.errors import FetchError, ImageError
-from embedder.fetch import Fetcher
-from embedder.formats import SUPPORTED, picture_format
+from embedder.fetch.fetcher import Fetcher
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.formats import SUPPORTED, picture_format
 
 _MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 

@@ -19,9 +19,9 @@ from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
 from api.tagged import Tagged
-from embedder.decoding import DecodePool
-from embedder.fetch import Fetcher
-from embedder.limits import ImageLimits
+from embedder.fetch.fetcher import Fetcher
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.queries import SearchOptions
 from index.search import Searcher

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import jobs.demo
 from benchmarks.report import Bar, Figure, Report, print_table
-from embedder.images import CropSpec, decode_image
+from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
 
@@ -91,7 +91,7 @@ def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
 
 def measure(model: str, *, pictures: int, queries: int) -> Report:
     # Imported here: the processes that draw import this module too, and have no use for torch.
-    from embedder.model import ClipEmbedder
+    from embedder.models.clip import ClipEmbedder
 
     embedder = ClipEmbedder.load(model)
     started = time.perf_counter()

@@ -32,8 +32,8 @@ from rich.console import Console
 from benchmarks.models import save_clip
 from benchmarks.report import Bar, Goal, Report, print_table
 from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, stock_rate
-from embedder.images import CropSpec
-from embedder.model import ClipEmbedder
+from embedder.images.decode import CropSpec
+from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from jobs.cluster import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery

@@ -14,7 +14,7 @@ from PIL import Image
 
 from benchmarks.reembed_rows import usual_images
 from benchmarks.scale_costs import Decoding, Model, RowBytes
-from embedder.images import CropSpec
+from embedder.images.decode import CropSpec
 from index.collection import Collection
 from index.records import ModelRecord, RowFile, RunManifest, RunStart
 from jobs.listing import listing_table
@@ -86,7 +86,7 @@ def forward(name: str, model: str, batch: int, seconds: float) -> Model:
     # Imported here: Ray and torch take seconds, and memory that nothing else should be charged with.
     from benchmarks.embed import forward_rate
     from benchmarks.tutorial import CORES
-    from embedder.model import ClipEmbedder
+    from embedder.models.clip import ClipEmbedder
 
     side = ClipEmbedder.load(model, device="cpu").crop.side
     rate = forward_rate(Path(model), batch=batch, seconds=seconds, device="cpu")

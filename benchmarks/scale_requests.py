@@ -25,7 +25,7 @@ from werkzeug.serving import make_server
 
 from benchmarks.reembed_rows import usual_images
 from benchmarks.scale_costs import Requests
-from embedder.images import CropSpec
+from embedder.images.decode import CropSpec
 from index.build import build_index
 from index.collection import Collection
 from index.live import LiveRows

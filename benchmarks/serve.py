@@ -31,7 +31,7 @@ from benchmarks.serve_bare import Bare
 from benchmarks.serve_load import Load, ask, rate_of
 from benchmarks.serve_report import ALONE, BATCHES, Case, Loads, bars_of, figures_of, print_case
 from benchmarks.serve_servers import Server, serving
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows

@@ -19,8 +19,8 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, File
 
-from embedder.images import decode_image
-from embedder.model import ClipEmbedder
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.verify import open_segments
 from jobs.demo.clustered import Rows, Vectors

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 import ray.data
 
-from embedder.images import CropSpec, decode_image
+from embedder.images.decode import CropSpec, decode_image
 
 CORES = os.cpu_count() or 1
 NAIVE_BATCH = 32

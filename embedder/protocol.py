@@ -1,6 +1,6 @@
 """The project's interface of a model: its identity, and its embeddings of images and texts.
 
-Not in `embedder.model`, so that a process that needs only these types does not import torch.
+Not in `embedder.models.clip`, so that a process that needs only these types does not import torch.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedder.identity import ModelIdentity as ModelIdentity
-from embedder.images import CropSpec
+from embedder.images.decode import CropSpec
 
 
 class Embedder(Protocol):

@@ -166,8 +166,8 @@ def search(
 
 def _picture(query: str) -> bytes:
     """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
-    from embedder.fetch import Fetcher
-    from embedder.policy import FetchPolicy
+    from embedder.fetch.fetcher import Fetcher
+    from embedder.fetch.policy import FetchPolicy
 
     try:
         return Fetcher(FetchPolicy()).fetch(query)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.rows import TEXT
 
 UNREADABLE: Final = ""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 
-from embedder.checkpoint import Checkpoint
+from embedder.models.checkpoint import Checkpoint
 from index.clouds import without_secrets
 from index.collection import Collection, Snapshot
 from index.errors import NotACollectionError

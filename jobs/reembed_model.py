@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from embedder.checkpoint import Checkpoint
-from embedder.images import CropSpec
+from embedder.images.decode import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import ModelIdentity
 from index.collection import Snapshot
 from index.current import collection_model

@@ -19,7 +19,7 @@ class ModelSource:
     batch_size: int = 64
 
     def __call__(self) -> Embedder:
-        from embedder.model import ClipEmbedder
+        from embedder.models.clip import ClipEmbedder
         from jobs.options import model_named
 
         # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
@@ -41,7 +41,7 @@ class ModelSource:
     @property
     def memory(self) -> int:
         """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
-        from embedder.checkpoint import Checkpoint
+        from embedder.models.checkpoint import Checkpoint
 
         return 2**30 + sum(path.stat().st_size for path in Checkpoint.find(self.model, self.revision).weights)
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from embedder.actor import EmbedImages
-from embedder.decoding import DecodePool
 from embedder.errors import FetchError, Rejected
-from embedder.fetch import Fetcher, FetchPolicy
-from embedder.images import CropSpec
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.images.decode import CropSpec
+from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.clouds import without_secrets
 from index.collection import Collection

@@ -9,8 +9,8 @@ import pyarrow as pa
 import torch
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from embedder.images import decode_image
-from embedder.model import ClipEmbedder
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection

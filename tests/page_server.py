@@ -15,7 +15,7 @@ from api.app import create_app
 from api.compose import build_service
 from api.local import running
 from api.settings import Access, ServeSettings
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection

@@ -94,7 +94,7 @@ def end_of_all_connections() -> Iterator[Server]:
     server, really = Server(), socket.create_connection
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "embedder.addresses.socket.create_connection",
+            "embedder.fetch.addresses.socket.create_connection",
             lambda address, timeout: really(("127.0.0.1", server.port), timeout),
         )
         yield server

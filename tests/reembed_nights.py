@@ -19,8 +19,8 @@ import pyarrow as pa
 from PIL import Image
 from rich.console import Console
 
-from embedder.images import CropSpec, decode_image
-from embedder.model import ClipEmbedder
+from embedder.images.decode import CropSpec, decode_image
+from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.live import LiveRows
 from index.search import Searcher

@@ -9,8 +9,8 @@ import pyarrow as pa
 from PIL import Image
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher, FetchPolicy
-from embedder.images import decode_image
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection

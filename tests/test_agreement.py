@@ -29,8 +29,8 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from embedder.images import decode_image
-from embedder.model import ClipEmbedder
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
 from tests.sixty_pictures import Picture, sixty_pictures
 
 TINY: dict[str, Any] = {

@@ -28,7 +28,7 @@ from api.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
 

@@ -18,10 +18,10 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from embedder.checkpoint import Checkpoint
 from embedder.errors import ModelError, ModelNotFoundError
-from embedder.model import ClipEmbedder
-from embedder.vision_config import vision_config
+from embedder.models.checkpoint import Checkpoint
+from embedder.models.clip import ClipEmbedder
+from embedder.models.vision_config import vision_config
 from tests.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
 
 

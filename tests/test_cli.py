@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 import ray
 
-from embedder.images import decode_image
-from embedder.model import ClipEmbedder
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
 from index.lease import LEASE, writing

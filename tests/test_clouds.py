@@ -11,8 +11,8 @@ import pyarrow.fs as pafs
 import pytest
 from obstore.store import AzureStore, S3Store
 
-from embedder.policy import FetchPolicy
-from embedder.stores import Stores
+from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.stores import Stores
 from index.clouds import Bucket, _amazons_region
 from index.errors import CollectionError
 from index.object_store import object_store, put, read

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.compose import build_service
 from api.settings import ServeSettings
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index import versions
 from index.collection import Collection
 from index.files import version_files

@@ -17,14 +17,14 @@ import pytest
 from PIL import Image
 
 from benchmarks import hostile_pictures as hostile
-from embedder import colour, decoding
-from embedder.cost import cost_of, count_scans, webp_cost
-from embedder.decode_process import DecodeProcess
-from embedder.decoding import DecodePool
 from embedder.errors import ImageError
-from embedder.formats import webp_size
-from embedder.images import decode_image
-from embedder.limits import ImageLimits
+from embedder.images import decoder_pool, pixel_modes
+from embedder.images.cost import cost_of, count_scans, webp_cost
+from embedder.images.decode import decode_image
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.decoder_process import DecodeProcess
+from embedder.images.formats import webp_size
+from embedder.images.limits import ImageLimits
 from tests.sample_images import CENTRE, encode, quarters, smooth
 
 OWN = ImageLimits()
@@ -90,7 +90,7 @@ def test_mend_13_a_picture_is_stopped_at_the_deadline_and_costs_only_itself() ->
 def test_mend_13_a_picture_that_takes_more_than_it_says_goes_to_the_process_for_heavy_ones(
     pool: DecodePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding, "_USUAL_CPU_S", 0.001)
+    monkeypatch.setattr(decoder_pool, "_USUAL_CPU_S", 0.001)
     assert pool.decode(encode(Image.fromarray(smooth(2_400, 2_400)), "png"), CENTRE).width == 2_400
     monkeypatch.undo()
     assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
@@ -169,7 +169,7 @@ def test_mend_13_the_pool_has_no_threads_and_answers_as_the_decoder_does(pool: D
 
 PROGRAM = """
 import sys
-from embedder.decoding import DecodePool
+from embedder.images.decode.decoder_pool import DecodePool
 from tests.sample_images import CENTRE, encode, quarters
 pool = DecodePool(2, timeout_s=600)
 print(pool.decode(encode(quarters(), "png"), CENTRE).format, *pool.processes, flush=True)
@@ -294,7 +294,7 @@ def test_mend_14_a_picture_converted_in_strips_has_the_same_pixels(
         image.info["transparency"] = 3
     if mode in ("LA", "RGBA"):
         image.putalpha(picture.convert("L"))
-    whole = colour.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
-    monkeypatch.setattr(colour, "_STRIP_PIXELS", 300 * 7)
-    strips = colour.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
+    whole = pixel_modes.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
+    monkeypatch.setattr(pixel_modes, "_STRIP_PIXELS", 300 * 7)
+    strips = pixel_modes.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
     np.testing.assert_array_equal(np.asarray(strips), np.asarray(whole))

@@ -15,7 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 from api.deployment import application
 from api.deployment_replica import APP_NAME
 from api.errors import ListenError
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
 from jobs.options import DEMO_MODEL
 from tests.served import free_port

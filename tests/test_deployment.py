@@ -31,8 +31,8 @@ from api.local import run_local, running
 from api.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from embedder.fetch import Fetcher, FetchPolicy
-from embedder.model import ClipEmbedder
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.models.clip import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
 from index.errors import EmptyCollectionError, NotACollectionError

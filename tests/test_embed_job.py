@@ -14,7 +14,7 @@ from ray import cloudpickle
 
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.fake import FakeEmbedder
-from embedder.images import decode_image
+from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.build import build_index
 from index.collection import Collection

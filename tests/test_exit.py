@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from embedder.fake import FakeEmbedder
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from tests.served import serving
 from tests.small_collection import COLOURS, make_collection, png
 from tests.tiny_checkpoints import save_deep_clip

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from embedder.fake import FakeEmbedder
-from embedder.images import decode_image
+from embedder.images.decode import decode_image
 from index.collection import Collection
 from jobs.demo.gallery import make_gallery
 

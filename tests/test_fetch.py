@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.s3_server import Bucket, FaultyProxy
 
 PICTURE = bytes(range(256)) * 4
@@ -150,7 +150,7 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def refuse(*_: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr("embedder.stores.pa.OSFile", refuse)
+        monkeypatch.setattr("embedder.fetch.stores.pa.OSFile", refuse)
     error = failure(str(path))
     assert (error.reason, error.retryable) == ("permission_denied", False)
 

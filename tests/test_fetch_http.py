@@ -18,10 +18,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from embedder.addresses import ForbiddenAddressError, is_public, open_socket
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher, FetchPolicy
-from embedder.http import HttpClient
+from embedder.fetch.addresses import ForbiddenAddressError, is_public, open_socket
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.fetch.http import HttpClient
 from tests.picture_server import PICTURE, Route, Server, answer, raw, redirect
 
 
@@ -216,7 +216,7 @@ def test_the_address_checked_is_the_address_connected_to(server: Server, monkeyp
         connected.append(address)
         return really(("127.0.0.1", server.port), timeout)
 
-    monkeypatch.setattr("embedder.addresses.socket.create_connection", record)
+    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", record)
     fetcher = Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: next(answers))
     assert fetcher.fetch("http://rebinding.example/picture") == PICTURE
     assert connected == [("93.184.216.34", 80)]
@@ -224,7 +224,7 @@ def test_the_address_checked_is_the_address_connected_to(server: Server, monkeyp
 
 
 def test_a_forbidden_host_is_never_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedder.addresses.socket.create_connection", lambda *_, **__: pytest.fail("connected"))
+    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", lambda *_, **__: pytest.fail("connected"))
     with pytest.raises(ForbiddenAddressError):
         open_socket("a.example", 80, timeout=1, resolve=lambda host, port: ["8.8.8.8", "10.0.0.1"])
 
@@ -441,7 +441,7 @@ def test_dropped_and_refused_connections_are_tried_again(server: Server) -> None
 
 def test_backoff_doubles_with_jitter_and_retry_after_is_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("embedder.fetch.HttpClient", partial(HttpClient, sleep=waits.append))
+    monkeypatch.setattr("embedder.fetch.fetcher.HttpClient", partial(HttpClient, sleep=waits.append))
 
     server.routes["/down"] = lambda handler: answer(handler, b"", status=503)
     failure(trusting(retries=4, backoff_s=0.2), server.url("/down"))

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from embedder.images import decode_image
-from embedder.model import ClipEmbedder
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
 from jobs.options import DEMO_MODEL
 from tests.sample_images import encode
 from tests.sixty_pictures import Encode, saved, see_through

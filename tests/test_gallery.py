@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from embedder.errors import ImageError
-from embedder.images import CropSpec, decode_image
+from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.broken import BROKEN, Breakage
 from jobs.demo.drawing import SHAPES
 from jobs.demo.gallery import Exhibit, make_gallery, plan_exhibit

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from api.giving_way import giving_way
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from jobs.options import DEMO_MODEL
 
 

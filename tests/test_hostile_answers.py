@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.picture_server import PICTURE, Route, Server, answer, end_of_all_connections, raw, redirect
 
 POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=64_000, retries=0)
@@ -222,7 +222,7 @@ def test_whatever_bytes_come_are_a_body_or_a_reason(sent: bytes) -> None:
         return ours
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embedder.addresses.socket.create_connection", connect)
+        patch.setattr("embedder.fetch.addresses.socket.create_connection", connect)
         fetcher = Fetcher(POLICY, resolve=lambda host, port: ["93.184.216.34"])
         with suppress(FetchError):
             assert len(fetcher.fetch("http://public.example/a")) <= POLICY.max_bytes

@@ -19,8 +19,8 @@ from api.overload import Bound, Places
 from api.service import SearchService
 from api.settings import ServeSettings
 from benchmarks import hostile_pictures as hostile
-from embedder.decoding import DecodePool
 from embedder.fake import FakeEmbedder
+from embedder.images.decoder_pool import DecodePool
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
 

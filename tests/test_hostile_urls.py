@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.picture_server import PICTURE, Server, answer, end_of_all_connections, raw, redirect
 
 POLICY = replace(FetchPolicy.for_untrusted_urls(), retries=0)

@@ -11,9 +11,9 @@ from threading import Event, Thread
 import huggingface_hub.constants
 import pytest
 
-import embedder.hub
+import embedder.models.hub
 from embedder.errors import ModelNotFoundError
-from embedder.hub import fetch_checkpoint
+from embedder.models.hub import fetch_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {

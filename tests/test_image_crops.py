@@ -1,4 +1,4 @@
-"""`embedder.images`: the crop is the reference's, whichever way the picture is stored."""
+"""`embedder.images.decode`: the crop is the reference's, whichever way the picture is stored."""
 
 import io
 
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from embedder.images import CropSpec, decode_image
+from embedder.images.decode import CropSpec, decode_image
 from tests.sample_images import (
     BLUE,
     CENTRE,

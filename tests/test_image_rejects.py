@@ -1,4 +1,4 @@
-"""`embedder.images`: whatever is wrong with the bytes ends as an `ImageError` with the right reason."""
+"""`embedder.images.decode`: whatever is wrong with the bytes ends as an `ImageError` with the right reason."""
 
 import pickle
 import threading
@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from embedder.errors import ImageError
-from embedder.images import decode_image
-from embedder.limits import ImageLimits
+from embedder.images.decode import decode_image
+from embedder.images.limits import ImageLimits
 from tests.sample_images import CENTRE, SAVE, encode, png, quarters, smooth
 
 

@@ -1,4 +1,4 @@
-"""`embedder.images`: the colours of every format and mode, and thumbnails."""
+"""`embedder.images.decode`: the colours of every format and mode, and thumbnails."""
 
 import io
 import struct
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from embedder.errors import ImageError
-from embedder.images import decode_image, thumbnail
+from embedder.images.decode import decode_image, thumbnail
 from tests.sample_images import BLUE, GREEN, RED, SAVE, STORED, WHOLE, YELLOW, corners, encode, png, quarters
 
 

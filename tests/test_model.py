@@ -17,9 +17,9 @@ from transformers import CLIPModel, CLIPTokenizer, SiglipModel
 from transformers.utils import logging as transformers_logging
 
 from embedder.errors import ModelError
-from embedder.images import CropSpec
-from embedder.loading import pick_device, pick_dtype
-from embedder.model import ClipEmbedder
+from embedder.images.decode import CropSpec
+from embedder.models.clip import ClipEmbedder
+from embedder.models.loading import pick_device, pick_dtype
 from embedder.protocol import Embedder
 from tests.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
 
@@ -287,7 +287,7 @@ def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from
     folders: dict[str, Path],
 ) -> None:
     code = (
-        "import os, sys, time; from embedder.model import ClipEmbedder\n"
+        "import os, sys, time; from embedder.models.clip import ClipEmbedder\n"
         "def threads(): return len(os.listdir('/proc/self/task'))\n"
         "before, deadline = threads(), time.monotonic() + 20\n"
         "ClipEmbedder.load(sys.argv[1], device='cpu')\n"
@@ -301,7 +301,7 @@ def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from
 @_GLIBC
 def test_memory_that_a_pass_frees_is_kept_for_the_next() -> None:
     code = (
-        "import resource, torch; from embedder.loading import keep_freed_memory\n"
+        "import resource, torch; from embedder.models.loading import keep_freed_memory\n"
         "keep_freed_memory()\n"
         "for _ in range(20): torch.ones(64 << 20, dtype=torch.uint8)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"

@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from rich.console import Console
 
 from embedder.fake import FakeEmbedder
-from embedder.images import decode_image
+from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.build import build_index, run_here
 from index.collection import Collection

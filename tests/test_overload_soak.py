@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.models import save_clip
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
 from tests.editions import add_edition, draw_pictures

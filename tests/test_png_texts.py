@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from embedder.errors import ImageError
-from embedder.images import decode_image
+from embedder.images.decode import decode_image
 from tests.sample_images import RED, STORED, WHOLE, chunk, corners, encode, quarters
 
 LONG = zlib.compress(b"words " * 500_000)  # 3 MB

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher
+from embedder.fetch.fetcher import Fetcher
 from index.collection import Collection
 from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
 from index.search import Searcher
@@ -396,7 +396,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
 ) -> None:
     nights.night(other)
     rollback(nights.collection)
-    monkeypatch.setattr("embedder.fetch.Fetcher.fetch", None)
+    monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.fetch", None)
     report = nights.night()
     assert (report.counts.reused, report.counts.to_embed, nights.embedded[2]) == (10, 0, [])
     assert_rows_are_what_is_there(nights)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher
+from embedder.fetch.fetcher import Fetcher
 from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
 from index.lease import writing
 from index.prune import prune

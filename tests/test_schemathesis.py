@@ -26,7 +26,7 @@ from api.service import SearchService
 from api.settings import Access
 from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.collection import Collection
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png

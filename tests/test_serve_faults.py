@@ -17,7 +17,7 @@ from api.deployment import run
 from api.deployment_replica import APP_NAME
 from api.replicas import Replicas
 from api.settings import ServeSettings
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from index.build import build_index
 from index.collection import Collection
 from jobs.options import DEMO_MODEL

@@ -18,7 +18,7 @@ import webdataset
 from obstore.store import S3Store
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher
+from embedder.fetch.fetcher import Fetcher
 from index.rows import FIXED
 from jobs.errors import SourceError
 from jobs.listing import LISTING

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
 
 from benchmarks import hostile_pictures as hostile
-from embedder.decoding import DecodePool
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
-from embedder.fetch import Fetcher
-from embedder.images import CropSpec, decode_image
+from embedder.fetch.fetcher import Fetcher
+from embedder.images.decode import CropSpec, decode_image
+from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
 from index.errors import LeaseLostError
 from index.lease import LEASE, TTL, writing

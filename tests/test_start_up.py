@@ -14,7 +14,7 @@ from api.local import run_local
 from api.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from embedder.model import ClipEmbedder
+from embedder.models.clip import ClipEmbedder
 from jobs.options import DEMO_MODEL
 from tests.served import serving
 from tests.small_collection import COLOURS, make_collection, png

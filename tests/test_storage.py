@@ -22,7 +22,7 @@ import pytest
 from obstore.exceptions import PermissionDeniedError
 
 from embedder.errors import FetchError
-from embedder.fetch import Fetcher
+from embedder.fetch.fetcher import Fetcher
 from index.build import build_index
 from index.clouds import without_secrets
 from index.collection import Collection

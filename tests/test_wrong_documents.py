@@ -11,7 +11,7 @@ from api.app import create_app
 from api.errors import shortened
 from api.service import SearchService
 from embedder.fake import FakeEmbedder
-from embedder.fetch import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
 
 ONLY = (

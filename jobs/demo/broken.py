@@ -18,7 +18,7 @@ from jobs.demo.drawing import Subject, draw
 
 @dataclass(frozen=True, kw_only=True)
 class Breakage:
-    """A way of being broken. `reason` is the one that `embedder.images.decode_image` gives."""
+    """A way of being broken. `reason` is the one that `embedder.images.decode.decode_image` gives."""
 
     name: str
     extension: str

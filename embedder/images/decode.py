@@ -27,12 +27,12 @@ from PIL import (
     WebPImagePlugin,  # noqa: F401
 )
 
-from embedder.colour import resized_rgb
-from embedder.cost import cost_of, unpacked_bytes, webp_cost
 from embedder.errors import ImageError
-from embedder.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
-from embedder.limits import DEFAULT_LIMITS, ImageLimits
-from embedder.quiet import quiet_pillow
+from embedder.images.cost import cost_of, unpacked_bytes, webp_cost
+from embedder.images.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
+from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
+from embedder.images.pillow_warnings import quiet_pillow
+from embedder.images.pixel_modes import resized_rgb
 
 # By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY

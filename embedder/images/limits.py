@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from embedder.cost import Cost
 from embedder.errors import ImageError
+from embedder.images.cost import Cost
 
 # Photographs unpack to a hundred times their bytes, drawings to a few hundred, one colour to a thousand and more.
 _MOST_UNPACKED: Final = 800
@@ -17,7 +17,7 @@ class ImageLimits:
     """Limits that are checked before decoding. Pillow itself always refuses more than 179 million pixels.
 
     `max_scans` are those of a JPEG: usual encoders make about ten. `max_memory` and `max_seconds` are held against what
-    decoding will take, estimated from the header (`embedder.cost`).
+    decoding will take, estimated from the header (`embedder.images.cost`).
     """
 
     max_bytes: int = 64 * 2**20

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from embedder.checkpoint import Checkpoint
 from embedder.errors import ModelError
+from embedder.models.checkpoint import Checkpoint
 
 Tokens = dict[str, torch.Tensor]
 

@@ -13,11 +13,11 @@ import urllib3.exceptions
 from urllib3.response import BaseHTTPResponse
 from urllib3.util import Timeout, Url, parse_url
 
-from embedder.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
-from embedder.connections import PinnedPools, WireLimitError
 from embedder.errors import FetchError
-from embedder.policy import FetchPolicy
-from embedder.uris import shown
+from embedder.fetch.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
+from embedder.fetch.connections import PinnedPools, WireLimitError
+from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.uris import shown
 
 # "identity": an uncompressed body cannot explode, and pictures do not shrink anyway.
 _HEADERS = {"Accept": "image/*, */*;q=0.5", "Accept-Encoding": "identity", "User-Agent": "likeness"}

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embedder.errors import FetchError
-from embedder.stores import Stores
-from embedder.uris import Cell, shown
+from embedder.fetch.stores import Stores
+from embedder.fetch.uris import Cell, shown
 
 _MAX_GROUP_BYTES = 2 << 30
 _KEPT = 2

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from embedder.addresses import Resolver, resolve_host
-from embedder.cells import Cells
 from embedder.errors import FetchError
-from embedder.http import HttpClient
-from embedder.policy import FetchPolicy
-from embedder.stores import Stores
-from embedder.uris import ByteRange, Cell, scheme_of, shown, split_fragment
+from embedder.fetch.addresses import Resolver, resolve_host
+from embedder.fetch.http import HttpClient
+from embedder.fetch.parquet_cells import Cells
+from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.stores import Stores
+from embedder.fetch.uris import ByteRange, Cell, scheme_of, shown, split_fragment
 
 __all__ = ["FetchPolicy", "Fetcher"]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from embedder.errors import FetchError
-from embedder.policy import FetchPolicy
-from embedder.uris import local_path, scheme_of, shown
+from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.uris import local_path, scheme_of, shown
 
 _OBJECT = re.compile(r"[a-z0-9]+://(?:(?P<user>[^/@]*)@)?(?P<bucket>[^/@]+)/(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 

@@ -23,10 +23,10 @@ from typing import Final
 
 import numpy as np
 
-from embedder.decode_process import AbandonedError, Answer, DecodeProcess, DiedError, Task
 from embedder.errors import ImageError
-from embedder.images import CropSpec, DecodedImage
-from embedder.limits import DEFAULT_LIMITS, ImageLimits
+from embedder.images.decode import CropSpec, DecodedImage
+from embedder.images.decoder_process import AbandonedError, Answer, DecodeProcess, DiedError, Task
+from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 
 # For one's own pictures, which may be the largest that there are.
 _TIMEOUT_S: Final = 60.0
@@ -96,7 +96,7 @@ class DecodePool:
         draft: bool = True,
         wanted: Wanted = _always,
     ) -> DecodedImage:
-        """`embedder.images.decode_image`, given up once `wanted` does not hold. Raises `ImageError`.
+        """`embedder.images.decode.decode_image`, given up once `wanted` does not hold. Raises `ImageError`.
 
         Further reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
         """
@@ -107,7 +107,7 @@ class DecodePool:
     def thumbnail(
         self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, wanted: Wanted = _always
     ) -> bytes:
-        """`embedder.images.thumbnail`; raises as `decode`."""
+        """`embedder.images.decode.thumbnail`; raises as `decode`."""
         return self._answer({"side": max_side}, data, limits, wanted)[1]
 
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, wanted: Wanted) -> Answer:

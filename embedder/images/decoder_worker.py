@@ -1,8 +1,8 @@
 """A process that decodes pictures, so that a picture can cost no more than this process.
 
-`embedder.decode_process` starts it. It reads a task and a picture's file from its socket, and answers with facts and
-bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process. It ends when
-the socket is closed; and the kernel ends it when a picture takes too long, even if nobody is left to watch.
+`embedder.images.decoder_process` starts it. It reads a task and a picture's file from its socket, and answers with
+facts and bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process. It
+ends when the socket is closed; and the kernel ends it when a picture takes too long, even if nobody is left to watch.
 """
 
 import json
@@ -19,8 +19,8 @@ from typing import Any
 from PIL import AvifImagePlugin, Image
 
 from embedder.errors import ImageError
-from embedder.images import CropSpec, decode_image, thumbnail
-from embedder.limits import ImageLimits
+from embedder.images.decode import CropSpec, decode_image, thumbnail
+from embedder.images.limits import ImageLimits
 
 Answer = tuple[dict[str, Any], bytes]
 

@@ -11,9 +11,9 @@ from typing import Any
 from PIL import Image
 
 from embedder.errors import ModelError, ModelNotFoundError
-from embedder.hub import fetch_checkpoint
-from embedder.images import CropSpec
-from embedder.vision_config import vision_config
+from embedder.images.decode import CropSpec
+from embedder.models.hub import fetch_checkpoint
+from embedder.models.vision_config import vision_config
 
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
 

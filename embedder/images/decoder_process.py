@@ -1,4 +1,4 @@
-"""The caller's side of a process that decodes pictures; `embedder.decode_worker` is the other side."""
+"""The caller's side of a process that decodes pictures; `embedder.images.decoder_worker` is the other side."""
 
 import json
 import os
@@ -19,7 +19,7 @@ Task = dict[str, Any]
 
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from embedder.decode_worker import run; run(*map(int, sys.argv[2:]))"
+    "from embedder.images.decoder_worker import run; run(*map(int, sys.argv[2:]))"
 )
 _ENVIRONMENT: Final = {
     # The memory of a large picture goes back as soon as it is freed; by default glibc would begin to keep it.
