@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from api.settings import ServeSettings
-from index.records import VersionManifest
-from index.shard import slices
+from index.collection.records import VersionManifest
+from index.search.shard import slices
 
 _SEARCHER_BYTES: Final = 300 * 2**20  # Python, faiss and Arrow
 

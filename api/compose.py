@@ -14,9 +14,9 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from index.search import Searcher
-from index.versions import OpenVersion, open_last_good
+from index.search.searcher import OpenVersion, open_last_good
 
 LoadModel = Callable[[ModelRecord], Embedder]
 """Loads the model that an index version records."""

@@ -18,9 +18,9 @@ from api.errors import DeployError, ListenError
 from api.settings import ServeSettings, url_of
 from embedder.protocol import Embedder
 from index.collection import Collection
-from index.current import live_manifest
-from index.records import ModelRecord
-from index.search import no_index
+from index.collection.records import ModelRecord
+from index.search.searcher import no_index
+from index.versions.current import live_manifest
 
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 

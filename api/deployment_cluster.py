@@ -19,7 +19,7 @@ from api.errors import DeployError, ListenError, RayStartError
 from api.local import listening
 from api.settings import ServeSettings
 from index.collection import Collection
-from index.current import live_manifest
+from index.versions.current import live_manifest
 
 _FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
 _HERE: Final = "local"

@@ -25,12 +25,12 @@ from api.held import Held
 from api.logs import configure_logs
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
-from index.current import live_manifest
+from index.collection.records import ModelRecord
 from index.errors import CollectionError
-from index.records import ModelRecord
+from index.versions.current import live_manifest
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from api.deployment_searcher import SearcherReplica
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.openmp import WAITING
-from index.clouds import without_secrets
+from index.storage.bucket import without_secrets
 
 COMMON: Final[dict[str, Any]] = {
     # An error at start-up, such as a missing model, will occur again: the default would be 20 attempts.

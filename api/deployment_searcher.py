@@ -22,9 +22,9 @@ from api.notes import notes
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError, QueryError
-from index.search import Searcher, searched_version
-from index.shard import Shard, slices, version_schema
-from index.shards import Call, Shards
+from index.search.searcher import Searcher, searched_version
+from index.search.shard import Shard, slices, version_schema
+from index.search.sharded_index import Call, Shards
 
 logger = logging.getLogger(__name__)
 

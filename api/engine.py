@@ -11,9 +11,9 @@ from api.batching import OnBatch, QueryBatcher
 from api.embedding_cache import ContentKey, EmbeddingCache
 from api.errors import OtherModelError
 from embedder.errors import ModelError
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from index.search import Searcher
 
 

@@ -27,11 +27,11 @@ from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
+from index.collection.rows import FIXED
 from index.errors import QueryError
 from index.queries import SearchOptions, mix
-from index.rows import FIXED
 from index.search import Searcher
-from index.versions import open_last_good
+from index.search.searcher import open_last_good
 
 if TYPE_CHECKING:
     from api.explore_widget import ExploreWidget

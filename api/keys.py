@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from api.errors import KeysError
-from index.disk import write_atomic
+from index.storage.disk import write_atomic
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from api.errors import Problem, invalid, invalid_fields, shortened
 from api.query import Query
-from index.errors import FilterError, QueryError, ShardsLostError
+from index.collection.rows import FIXED
+from index.errors import FilterError, QueryError
 from index.match import Match
 from index.queries import SearchOptions, mix
-from index.rows import FIXED
 from index.search import Searcher
+from index.search.sharded_index import ShardsLostError
 
 Vector = NDArray[np.float32]
 

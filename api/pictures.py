@@ -9,7 +9,7 @@ from api.lru import LruCache
 from api.notes import is_awaited
 from api.tagged import Tagged
 from embedder.errors import FetchError, ImageError
-from embedder.fetch.fetcher import Fetcher
+from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import SUPPORTED, picture_format
 

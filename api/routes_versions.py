@@ -18,7 +18,7 @@ from api.settings import RequestLimits
 from api.swap import LiveEngine
 from index.collection import Collection
 from index.errors import CollectionError
-from index.versions import list_versions, promote, rollback
+from index.versions.promotion import list_versions, promote, rollback
 
 _Redacted = Callable[[str], str]
 _PROBLEMS: Final = ("forbidden", "version-not-usable", "internal")

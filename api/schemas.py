@@ -11,10 +11,10 @@ from api.locations import redact, shown_model_id
 from api.plain import plain
 from api.results import SearchResult
 from embedder.identity import ModelIdentity
+from index.collection.records import ModelRecord, VersionManifest
+from index.collection.rows import FIXED
 from index.match import Match
-from index.records import ModelRecord, VersionManifest
-from index.rows import FIXED
-from index.versions import Version
+from index.versions.promotion import Version
 
 LOCATION_COLUMNS: Final = frozenset({"uri"})
 """Columns of every row that say where its picture lies."""

@@ -19,7 +19,7 @@ from api.query import Part, Query, Stopwatch
 from api.results import SearchResult
 from api.swap import IndexSource, LiveEngine
 from api.tagged import Tagged
-from embedder.fetch.fetcher import Fetcher
+from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder

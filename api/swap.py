@@ -13,10 +13,10 @@ from api.giving_way import giving_way
 from embedder.errors import EmbedderError
 from embedder.protocol import Embedder
 from index.collection import Collection
+from index.collection.records import ModelRecord
 from index.errors import CollectionError
-from index.records import ModelRecord
 from index.search import Searcher
-from index.versions import OpenVersion
+from index.search.searcher import OpenVersion
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from rich.console import Console
 from benchmarks.models import save_clip
 from benchmarks.report import Bar, Goal, Report, print_table
 from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, stock_rate
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from jobs.cluster import Pool, ray_cluster

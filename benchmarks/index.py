@@ -26,9 +26,9 @@ from benchmarks.report import Report
 from benchmarks.rivals import Contestant, Flat, Hnsw, Ours, Usearch
 from benchmarks.upkeep import build, filtered, in_new_process, serving_memory, train_and_add, update_often
 from index.collection import Collection
-from index.records import IndexSettings
+from index.collection.records import IndexSettings
 from index.search import Searcher
-from index.verify import open_segments
+from index.versions.opening import open_segments
 from jobs.demo.clustered import Clustered, add_rows
 
 CORES = os.cpu_count() or 1

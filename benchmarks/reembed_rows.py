@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.upkeep import peak_rss
 from index.collection import Collection
-from index.records import ModelRecord, RunManifest
+from index.collection.records import ModelRecord, RunManifest
 from jobs.listing import listing_table
 from jobs.reembed_plan import compare
 from jobs.sources import list_images

@@ -11,7 +11,7 @@ import numpy as np
 from usearch.index import Index
 
 from benchmarks.clustered import exact
-from index.segments import Segments
+from index.segments.segmented_index import Segments
 from jobs.demo.clustered import DIM, Rows, Vectors
 
 Dials = Mapping[str, float]

@@ -14,9 +14,9 @@ DIM = 512
 MODEL = "ViT-B/32"
 IDS_STEP = "read the ids"
 READ_AT_ONCE = 16
-"""Files that `index.row_files.at_once` reads side by side."""
+"""Files that `index.collection.row_files.at_once` reads side by side."""
 LISTED_AT_ONCE = 32
-"""Requests that `index.object_listing` makes side by side."""
+"""Requests that `index.storage.list_objects` makes side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)

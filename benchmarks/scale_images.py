@@ -14,9 +14,9 @@ from PIL import Image
 
 from benchmarks.reembed_rows import usual_images
 from benchmarks.scale_costs import Decoding, Model, RowBytes
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from index.collection import Collection
-from index.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
 from jobs.listing import listing_table
 from jobs.stages import DecodeSettings, fetch_and_decode
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 from benchmarks.clustered import exact
 from benchmarks.scale_costs import Index, Scan
 from benchmarks.upkeep import Built, build, in_new_process, serving_memory
+from index.build.ground_truth import HeldOut
 from index.collection import Collection
-from index.current import check_version
-from index.ground_truth import HeldOut
-from index.records import IndexSettings
+from index.collection.records import IndexSettings
 from index.search import Searcher
-from index.segment import ANN, ROWS, TUNED_K, VECTORS
-from index.verify import open_segments
+from index.segments.segment import ANN, ROWS, TUNED_K, VECTORS
+from index.versions.current import check_version
+from index.versions.opening import open_segments
 from jobs.demo.clustered import DIM, Clustered, add_rows
 
 KINDS = FAST, LEAN = "fast", "lean"

@@ -25,11 +25,11 @@ from werkzeug.serving import make_server
 
 from benchmarks.reembed_rows import usual_images
 from benchmarks.scale_costs import Requests
-from embedder.images.decode import CropSpec
-from index.build import build_index
+from embedder.images import CropSpec
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.live import LiveRows
-from index.records import IndexSettings, ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings, ModelRecord, RowFile, RunManifest, RunStart
 from index.search import Searcher
 from jobs.reembed_plan import compare
 from jobs.sources import list_images

@@ -32,7 +32,7 @@ from benchmarks.serve_load import Load, ask, rate_of
 from benchmarks.serve_report import ALONE, BATCHES, Case, Loads, bars_of, figures_of, print_case
 from benchmarks.serve_servers import Server, serving
 from embedder.models.clip import ClipEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows
 from jobs.demo.gallery import plan_exhibit

@@ -22,7 +22,7 @@ from fastapi import FastAPI, File
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
-from index.verify import open_segments
+from index.versions.opening import open_segments
 from jobs.demo.clustered import Rows, Vectors
 
 CORES = os.cpu_count() or 1

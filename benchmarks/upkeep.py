@@ -19,16 +19,16 @@ import psutil
 
 from benchmarks.clustered import exact, recall
 from benchmarks.limited import limited_memory
-from index.ann import new_index, training_rows
-from index.build import build_index
-from index.choose import factory_of
+from index.build.build_index import build_index
+from index.build.choose import factory_of
+from index.build.segment import write_ann
 from index.collection import Collection
-from index.files import SEGMENTS
-from index.records import IndexSettings, VersionManifest
+from index.collection.layout import SEGMENTS
+from index.collection.records import IndexSettings, VersionManifest
 from index.search import Searcher
-from index.segment import ANN, ROWS, VECTORS
-from index.segment_job import write_ann
-from index.vector_file import VectorFile
+from index.segments.ann import new_index, training_rows
+from index.segments.segment import ANN, ROWS, VECTORS
+from index.segments.vector_file import VectorFile
 from jobs.demo.clustered import VALUES, Clustered, Rows, Vectors, add_rows
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedder.errors import ModelError
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.protocol import ModelIdentity
 
 # Pictures are reduced to the mean colours of this many cells along each edge.

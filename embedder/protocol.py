@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedder.identity import ModelIdentity as ModelIdentity
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 
 
 class Embedder(Protocol):

@@ -14,17 +14,12 @@ CollectionError
 │   └── LeaseLostError       it has taken over: nothing more is committed
 ├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
-├── ShardsLostError          searchers that hold a part of the index do not answer
+├── ShardsLostError          (`index.search.sharded_index`) searchers that hold a part of the index do not answer
 └── QueryError               a query that cannot be answered: its shape, its values or its k
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from index.shards import Shards
 
 
 class CollectionError(Exception):
@@ -90,14 +85,6 @@ class UnreachableError(CollectionError, OSError):
 
 class FactoryError(CollectionError):
     """A faiss factory string that cannot be built here, or budgets that no kind of index fits."""
-
-
-class ShardsLostError(CollectionError):
-    """Searchers that hold a part of the index do not answer. `rest` are the `index.shards.Shards` without that part."""
-
-    def __init__(self, message: str, rest: Shards) -> None:
-        super().__init__(message)
-        self.rest = rest
 
 
 class QueryError(CollectionError):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from index.collection import Collection
 from jobs.commit import Written
 from jobs.plan import Plan

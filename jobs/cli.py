@@ -27,10 +27,10 @@ from api.errors import RayStartError as ServeRayStartError
 from embedder.errors import EmbedderError, FetchError
 from embedder.openmp import WAITING
 from index.collection import Collection
-from index.disk import DISK_FULL
 from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
+from index.storage.disk import DISK_FULL
 from jobs.commands import embed, info, rejects, show_embedded
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError, UsageError
 from jobs.index_commands import build_index, compact, duplicates, promote, prune, rollback, versions
@@ -166,7 +166,7 @@ def search(
 
 def _picture(query: str) -> bytes:
     """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
-    from embedder.fetch.fetcher import Fetcher
+    from embedder.fetch import Fetcher
     from embedder.fetch.policy import FetchPolicy
 
     try:
@@ -179,7 +179,7 @@ def _picture(query: str) -> bytes:
 
 def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
     """Search by images of the collection, without loading a model."""
-    from index.versions import open_last_good
+    from index.search.searcher import open_last_good
 
     with console.status("loading the index"):
         searcher = open_last_good(Collection.open(collection))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from index.clouds import without_secrets
 from index.collection import Collection
+from index.storage.bucket import without_secrets
 from jobs.options import (
     DEFAULT_MODEL,
     AcceleratorOption,

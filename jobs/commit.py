@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.collection import Collection
-from index.records import RowFile, RunManifest, RunStart
-from index.rows import newest
+from index.collection.records import RowFile, RunManifest, RunStart
+from index.collection.rows import newest
 from jobs.errors import JobError, TooManyRejectsError
 from jobs.plan import Plan, fold, rejects_of
 from jobs.report import EmbedReport, count_reasons

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from index.rows import TEXT
+from index.collection.rows import TEXT
 
 UNREADABLE: Final = ""
 """In place of a hash for a picture that will not be there at the next attempt either; no content has it."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster import DECODE_MEMORY, Pool

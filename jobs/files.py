@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from pyarrow import fs
 
-from index.clouds import without_secrets
 from index.errors import CollectionError
 from index.storage import Storage
+from index.storage.bucket import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.listing import text
 
@@ -163,7 +163,10 @@ def _local_uri(path: str) -> str:
 
 def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
     """What `take` makes of the files of a bucket."""
-    from index.object_listing import OddKeyError, list_objects  # obstore takes a while, which folders should not cost
+    from index.storage.list_objects import (  # obstore takes a while, which folders should not cost
+        OddKeyError,
+        list_objects,
+    )
 
     info = storage.filesystem.get_file_info(storage.root)
     if info.type == fs.FileType.NotFound or storage.bucket is None:

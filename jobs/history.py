@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from index.clouds import without_secrets
-from index.collection import HISTORY, Collection
+from index.collection.collection import HISTORY, Collection
+from index.collection.lease import holder
+from index.collection.records import Record
 from index.errors import LeaseError
-from index.lease import holder
-from index.records import Record
 from index.storage import Storage
+from index.storage.bucket import without_secrets
 from jobs.text_table import TextTable
 
 KEPT = 200

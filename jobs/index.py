@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from index.build import run_here
-from index.live import LiveRows
-from index.records import SegmentRecord
-from index.segment_job import SegmentJob
-from index.version_build import RunJobs
+from index.build.build_index import run_here
+from index.build.segment import SegmentJob
+from index.build.version import RunJobs
+from index.collection.live_rows import LiveRows
+from index.collection.records import SegmentRecord
 from jobs.rate_bar import RateBar
 
 _WORTH_RAY = 500_000

@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 
 from index.collection import Collection
-from index.current import standing_manifest
+from index.collection.records import IndexSettings
 from index.errors import RecallTooLowError, RolledBackError
-from index.records import IndexSettings
+from index.versions.current import standing_manifest
 from jobs.errors import UsageError
 from jobs.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, parse_size, print_json
 
@@ -91,8 +91,8 @@ def build_and_show(
     Large segments are built on the Ray cluster at `address`, or on one that is started here. If nothing goes live
     because of a rollback, that is said.
     """
-    from index import build
-    from index.lease import writing
+    from index.build.build_index import build_index
+    from index.collection import writing
     from jobs.index import run_on_ray
     from jobs.show import choice_table
     from jobs.show_index import quality_table
@@ -103,7 +103,7 @@ def build_and_show(
         # If the caller already holds the lease, it is kept.
         with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
             run_jobs = run_on_ray(address, console)
-            manifest = build.build_index(
+            manifest = build_index(
                 held,
                 settings,
                 promote=promote,
@@ -135,7 +135,7 @@ def versions(collection: CollectionArgument, output: FormatOption = OutputFormat
 
     Example: `likeness versions my-collection`
     """
-    from index.versions import list_versions
+    from index.versions.promotion import list_versions
     from jobs.show_index import version_facts, versions_table
 
     facts = [version_facts(version) for version in list_versions(Collection.open(collection))]
@@ -150,14 +150,14 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
 
     Example: `likeness promote my-collection 000002`
     """
-    from index import versions
+    from index.versions import promotion
 
     opened = Collection.open(collection)
     if not version.isdecimal():
         raise UsageError(f"expected a version's number, such as 000002 or 2, got {version!r}")
     version = version.zfill(6)
     with console.status(f"verifying {version}"):
-        manifest = versions.promote(opened, version)
+        manifest = promotion.promote(opened, version)
     reached = manifest.recall["10"]
     if manifest.below_target:
         target = manifest.settings.target_recall
@@ -172,10 +172,10 @@ def rollback(collection: CollectionArgument) -> None:
 
     Example: `likeness rollback my-collection`
     """
-    from index import versions
+    from index.versions import promotion
 
     with console.status("verifying"):
-        rolled_back = versions.rollback(Collection.open(collection))
+        rolled_back = promotion.rollback(Collection.open(collection))
     for reason in rolled_back.skipped.values():
         console.print(f"[yellow]passed over:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
     live = rolled_back.manifest
@@ -194,7 +194,7 @@ def prune(
 
     Example: `likeness prune my-collection --keep 3 --dry-run`
     """
-    from index import prune
+    from index.versions import prune
     from jobs.show_index import pruned_table
 
     pruned = prune.prune(Collection.open(collection), keep, dry_run=dry_run)
@@ -213,8 +213,8 @@ def duplicates(
 
     Example: `likeness duplicates my-collection --min-score 0.98`
     """
-    from index.duplicates import near_duplicates
-    from index.versions import open_last_good
+    from index.analysis.duplicates import near_duplicates
+    from index.search.searcher import open_last_good
     from jobs.show_index import duplicates_table
 
     with console.status("opening the index") as status:

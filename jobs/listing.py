@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.rows import FIXED, TEXT, conform, in_memory, promoted
+from index.collection.rows import FIXED, TEXT, conform, in_memory, promoted
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 

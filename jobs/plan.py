@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection import Collection, Snapshot
-from index.current import standing_manifest
+from index.collection.collection import Collection, Snapshot
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RowFile, RunStart
+from index.collection.row_files import at_once
+from index.collection.rows import TEXT, newest
 from index.errors import DamagedRunError
-from index.live import LiveRows
-from index.records import ModelRecord, RowFile, RunStart
-from index.row_files import at_once
-from index.rows import TEXT, newest
+from index.versions.current import standing_manifest
 from jobs.content import content_hashes
 from jobs.listing import Column
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from embedder.models.checkpoint import Checkpoint
-from index.clouds import without_secrets
-from index.collection import Collection, Snapshot
+from index.collection import writing
+from index.collection.collection import Collection, Snapshot
+from index.collection.records import ModelRecord, RunManifest
 from index.errors import NotACollectionError
-from index.lease import writing
-from index.records import ModelRecord, RunManifest
-from index.storage import Storage, place
+from index.storage.bucket import without_secrets
+from index.storage.storage import Storage, place
 from jobs.carry_out import carry_out
 from jobs.commit import Written, commit
 from jobs.errors import EmptySourceError, OtherModelError, UsageError

@@ -7,9 +7,9 @@ from typing import Any, Self
 from rich.console import Console
 
 from index.collection import Collection
-from index.current import live_manifest, live_version, standing_manifest
+from index.collection.records import IndexSettings, RunManifest
 from index.errors import RolledBackError
-from index.records import IndexSettings, RunManifest
+from index.versions.current import live_manifest, live_version, standing_manifest
 from jobs.index import run_on_ray
 
 
@@ -43,14 +43,14 @@ def bring_index_up_to_date(
 ) -> IndexOutcome:
     """Build and promote a version if the live one does not cover all `runs`, or if other settings are requested.
 
-    What was rolled back stays so, with a note. Raises whatever else `index.build.build_index` raises.
+    What was rolled back stays so, with a note. Raises whatever else `build_index` raises.
     """
     standing, before = standing_manifest(collection), live_version(collection)
     settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
     ids = [run.run_id for run in runs]
     if standing and (standing.version, standing.runs, standing.settings) == (before, ids, settings):
         return IndexOutcome.untouched(collection)
-    from index.build import build_index
+    from index.build.build_index import build_index
 
     try:
         built = build_index(collection, settings, run_jobs=run_on_ray(address, console), runs=runs)

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import ModelIdentity
-from index.collection import Snapshot
-from index.current import collection_model
-from index.records import ModelRecord
+from index.collection.collection import Snapshot
+from index.collection.records import ModelRecord
+from index.versions.current import collection_model
 from jobs.errors import OtherModelError
 from jobs.request import ModelSource
 
 
 def known_models(snapshot: Snapshot) -> list[ModelRecord]:
-    """The collection's own (`index.current.collection_model`) first, then those of the runs, newest first."""
+    """The collection's own (`index.versions.current.collection_model`) first, then those of the runs, newest first."""
     there = collection_model(snapshot.collection, snapshot.committed)
     return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection import Collection, Snapshot
-from index.live import LiveRows
-from index.records import ModelRecord, RowFile
-from index.rows import conform, metadata_columns
+from index.collection.collection import Collection, Snapshot
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RowFile
+from index.collection.rows import conform, metadata_columns
 from jobs.errors import TooManyMissingError
 from jobs.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
 from jobs.plan import STATE_COLUMNS, covered, plan_run

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection import Collection, Snapshot
-from index.live import LiveRows
-from index.rows import EMBEDDING, TEXT, embedding_type, newest
+from index.collection.collection import Collection, Snapshot
+from index.collection.live_rows import LiveRows
+from index.collection.rows import EMBEDDING, TEXT, embedding_type, newest
 from jobs.content import content_hashes
 from jobs.listing import refused_mask, without_refusal
 from jobs.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files

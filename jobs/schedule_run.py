@@ -9,7 +9,7 @@ from rich.console import Console
 
 from index.collection import Collection
 from index.errors import CollectionError
-from index.prune import prune
+from index.versions.prune import prune
 from jobs.history import JobRun, last_success, outcome_of, save
 from jobs.job_metrics import write_metrics
 from jobs.notify import notify

@@ -8,10 +8,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from index.build.segment import SegmentJob
+from index.collection.layout import SEGMENTS
+from index.collection.records import SegmentRecord
 from index.errors import CollectionError
-from index.files import SEGMENTS
-from index.records import SegmentRecord
-from index.segment_job import SegmentJob
 from jobs.cluster_join import lacking
 from jobs.errors import JobError
 

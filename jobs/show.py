@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 from rich.console import Group
 
 from index.collection import Collection
-from index.current import collection_model
+from index.collection.live_rows import LiveRows
+from index.collection.records import Option, RunManifest, VersionManifest
+from index.collection.rows import newest
 from index.errors import DamagedVersionError
-from index.files import first_damage, version_files
-from index.live import LiveRows
 from index.match import Match
-from index.records import Option, RunManifest, VersionManifest
-from index.rows import newest
+from index.versions.current import collection_model
+from index.versions.files import first_damage, version_files
 from jobs.plan import written_files
 from jobs.text_table import TextTable
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.console import Group
 
-from index.duplicates import DuplicateGroup
-from index.prune import Pruned
-from index.records import VersionManifest
-from index.versions import Version
+from index.analysis.duplicates import DuplicateGroup
+from index.collection.records import VersionManifest
+from index.versions.promotion import Version
+from index.versions.prune import Pruned
 from jobs.show import human_size
 from jobs.text_table import TextTable
 

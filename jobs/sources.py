@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.clouds import without_secrets
+from index.storage.bucket import without_secrets
 from jobs.errors import EmptySourceError, SourceError
 from jobs.files import SourceFile, extension, source_files
 from jobs.listing import (

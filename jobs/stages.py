@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from embedder.actor import EmbedImages
 from embedder.errors import FetchError, Rejected
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
-from index.clouds import without_secrets
 from index.collection import Collection
-from index.records import RowFile
+from index.collection.records import RowFile
+from index.storage.bucket import without_secrets
 from jobs.errors import OtherModelError
 
 _SECONDS = ("fetch_seconds", "decode_seconds")

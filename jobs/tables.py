@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from index.rows import TEXT
+from index.collection.rows import TEXT
 from jobs.errors import SourceError
 from jobs.files import SourceFile, extension
 from jobs.listing import Column, Refused, as_text, column_of, listing_table

@@ -12,10 +12,10 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.rows import row_schema
-from index.versions import promote
+from index.collection.rows import row_schema
+from index.versions.promotion import promote
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.gallery import plan_exhibit
 from jobs.demo.train import build_model

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection import Collection
-from index.records import ModelRecord, RunManifest
+from index.collection.records import ModelRecord, RunManifest
 
 DIM = 8
 MODEL = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=DIM)

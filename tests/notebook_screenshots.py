@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from api.explore import Likeness
-from index.analysis import neighbourhoods, principal_plane
+from index.analysis.neighbourhoods import neighbourhoods, principal_plane
 from jobs.demo.collection import make_demo_collection
 
 _PAGE = '<body style="margin: 12px; width: 984px">{}</body>'

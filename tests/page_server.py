@@ -17,9 +17,9 @@ from api.local import running
 from api.settings import Access, ServeSettings
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.rows import row_schema
+from index.collection.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
 from jobs.options import DEMO_MODEL
 from jobs.reembed_model import model_record

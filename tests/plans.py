@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from index.collection import Collection
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from jobs.plan import STATE_COLUMNS, Plan, plan_run
 
 

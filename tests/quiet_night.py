@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.records import RunManifest
+from index.collection.records import RunManifest
 from jobs.sources import list_images
 from tests.hand_made import DIM, MODEL, unit_vectors
 from tests.small_collection import COLOURS, png

@@ -22,7 +22,7 @@ from rich.console import Console
 from embedder.images.decode import CropSpec, decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
-from index.live import LiveRows
+from index.collection.live_rows import LiveRows
 from index.search import Searcher
 from jobs import commands
 from jobs.cluster import Pool

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 
 WHOLE = CropSpec(side=64, shortest_edge=None)
 CENTRE = CropSpec(side=64, shortest_edge=64)

@@ -12,9 +12,9 @@ from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.rows import row_schema
+from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.reembed_model import model_record
 from tests.hand_made import add_run

@@ -15,7 +15,7 @@ from api.errors import KeysError
 from api.keys import KeyScope, add_key
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from tests.guarded_app import told
 from tests.served import free_port
 from tests.small_collection import COLOURS, make_collection, png

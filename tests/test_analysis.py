@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.analysis import Neighbourhoods, label_votes, neighbourhoods, principal_plane
-from index.build import build_index
+from index.analysis.neighbourhoods import Neighbourhoods, label_votes, neighbourhoods, principal_plane
+from index.build.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
 from index.search import Searcher

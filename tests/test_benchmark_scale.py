@@ -20,7 +20,8 @@ from benchmarks.scale_requests import Counting, requests
 from benchmarks.scale_serving import serving
 from benchmarks.scale_text import amount, duration, table
 from benchmarks.upkeep import in_new_process
-from index import object_listing, row_files
+from index.collection import row_files
+from index.storage import list_objects
 
 DOCS = Path(__file__).parent.parent / "docs"
 MILLION = 1_000_000
@@ -135,7 +136,7 @@ def test_a_job_is_as_slow_as_its_slowest_resource() -> None:
     # 1,000 pages of 0.1 s, 32 at once, in less than the ten seconds of the driver.
     # 30 ms a picture on 16 cores against 1.2 MB at 1.25 GB/s.
     assert listing.seconds["LIST requests, 32 at once"] == pytest.approx(100 / 32)
-    assert object_listing._LISTINGS == LISTED_AT_ONCE
+    assert list_objects._LISTINGS == LISTED_AT_ONCE
     assert listing.total == pytest.approx(10)
     assert decode.seconds == pytest.approx({"cores": 1_875, "network": 960})
     assert decode.bottleneck == "cores"

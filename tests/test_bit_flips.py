@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.lease import LEASE, LeaseRecord
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings
 from index.errors import CollectionError, RolledBackError
-from index.lease import LEASE, LeaseRecord
-from index.live import LiveRows
-from index.prune import prune
-from index.records import IndexSettings
 from index.search import Searcher
-from index.versions import list_versions, open_last_good, rollback
+from index.search.searcher import open_last_good
+from index.versions.promotion import list_versions, rollback
+from index.versions.prune import prune
 from jobs.history import JobRun, last_runs, read_output, save, save_output
 from jobs.plan import written_files
 from jobs.show import collection_facts, facts_table, list_rejects

@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.ann import new_index, row_bytes
-from index.choose import ann_factory, choose, exact_rows, factory_of
+from index.build.choose import ann_factory, choose, factory_of
+from index.build.segment import write_ann, write_rows
+from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError
-from index.records import FLAT, IndexSettings
-from index.segment import ANN, ROWS, VECTORS
-from index.segment_job import write_ann, write_rows
+from index.segments.ann import new_index, row_bytes
+from index.segments.exact import exact_rows
+from index.segments.segment import ANN, ROWS, VECTORS
 from tests.hand_made import unit_vectors
 
 M, MB = 1_000_000, 1 << 20

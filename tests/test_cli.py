@@ -21,12 +21,12 @@ import ray
 
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
-from index.build import build_index
-from index.collection import Collection
-from index.lease import LEASE, writing
-from index.measure import Measured
-from index.records import ModelRecord, RunManifest
-from index.rows import row_schema
+from index.build.build_index import build_index
+from index.build.measure import Measured
+from index.collection import Collection, writing
+from index.collection.lease import LEASE
+from index.collection.records import ModelRecord, RunManifest
+from index.collection.rows import row_schema
 from jobs import cli
 from jobs.commands import next_commands
 from jobs.options import DEFAULT_MODEL, DEMO_MODEL, console, parse_size
@@ -318,7 +318,7 @@ def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch:
     assert (
         "000001\tleft: index version 000002 took its place within 1:00:00" in run("prune", growing, "--keep", "1").out
     )
-    monkeypatch.setattr("index.prune.GRACE", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.GRACE", timedelta(0))
     plan = json.loads(run("prune", growing, "--keep", "1", "--dry-run", "--format", "json").out)
     assert (plan["versions"], plan["segments"], plan["dry_run"]) == (["000001"], ["000001-00"], True)
     assert "would be freed" in run("prune", growing, "--keep", "1", "--dry-run").out
@@ -333,7 +333,7 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
     poor = Measured(
         queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
     )
-    monkeypatch.setattr("index.version_build.measure", lambda *_, **__: poor)
+    monkeypatch.setattr("index.build.version.measure", lambda *_, **__: poor)
     result = run("compact", growing)
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused

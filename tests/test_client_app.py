@@ -16,7 +16,7 @@ from api.service import SearchService
 from api.settings import Access
 from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png

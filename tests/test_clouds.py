@@ -13,10 +13,10 @@ from obstore.store import AzureStore, S3Store
 
 from embedder.fetch.policy import FetchPolicy
 from embedder.fetch.stores import Stores
-from index.clouds import Bucket, _amazons_region
 from index.errors import CollectionError
-from index.object_store import object_store, put, read
 from index.storage import Storage
+from index.storage.bucket import Bucket, _amazons_region
+from index.storage.objects import object_store, put, read
 from tests.scripted_server import Reply, scripted
 
 
@@ -142,7 +142,7 @@ def test_no_file_is_put_in_more_parts_than_stores_take(
     path = tmp_path / "vectors.faiss"
     with path.open("wb") as file:
         file.truncate(size)  # takes no room
-    machine.setattr("index.object_store.obstore.put", sent := Mock())
+    machine.setattr("index.storage.objects.obstore.put", sent := Mock())
     put(Bucket.of("s3://mine/a?region=eu-west-1")[0], "a", path)
     assert sent.call_args.kwargs["chunk_size"] == part
     assert -(-size // part) <= 10_000

@@ -15,16 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index import live as live_rows
-from index import row_files
-from index.collection import Collection
-from index.current import collection_model
+from index.build.update import touched_ids
+from index.collection import Collection, live_rows, row_files
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord
+from index.collection.rows import FIXED, TEXT, metadata_columns, newest
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
-from index.live import LiveRows
-from index.records import ModelRecord
-from index.rows import FIXED, TEXT, metadata_columns, newest
 from index.storage import Storage
-from index.update import touched_ids
+from index.versions.current import collection_model
 from jobs.show import collection_facts
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from index.collection import Collection
+from index.collection import Collection, writing
+from index.collection.lease import LEASE
 from index.errors import LeaseLostError
-from index.lease import LEASE, writing
 from jobs.commit import Written, commit
 from jobs.errors import TooManyRejectsError
 from jobs.listing import listing_table

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.build import build_index
+from index.analysis.compare import changes, shared_neighbours
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.compare import changes, shared_neighbours
 from index.errors import QueryError
 from index.search import Searcher
 from tests.hand_made import DIM, add_run, rows

@@ -18,10 +18,10 @@ from api.app import create_app
 from api.compose import build_service
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from index import versions
 from index.collection import Collection
-from index.files import version_files
 from index.storage import Storage
+from index.versions import promotion
+from index.versions.files import version_files
 from tests.load import eventually
 from tests.reembed_nights import DEMO, Nights, bmp, load_once
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
@@ -93,7 +93,7 @@ def cycle(source: Source, location: str) -> Outcome:
         service.live.look()
         found.append(_searched(client))
         assert nights.night(source=source.address).embedded == 0  # nothing has changed
-        versions.rollback(nights.collection)
+        promotion.rollback(nights.collection)
         service.live.look()
         found.append(_searched(client))
     return Outcome(rows, found, [sorted(ids) for ids in nights.embedded])
@@ -184,7 +184,7 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests, those for pictures too, wait `REQUEST_S` and no longer."""
-    for module in ("index.object_store", "index.clouds"):
+    for module in ("index.storage.objects", "index.storage.bucket"):
         monkeypatch.setattr(f"{module}.REQUEST_S", REQUEST_S)
     fetcher = Fetcher(FetchPolicy(timeout_s=REQUEST_S))
     monkeypatch.setattr("jobs.stages._fetcher", lambda: fetcher)
@@ -234,6 +234,6 @@ def test_a_server_of_its_own_on_a_store_that_fails(
             nights.night(source=source.address)
             eventually(lambda: served.version() == "000002", "000002 answers", seconds=60)
             assert search() == in_folder.found[1]
-            versions.rollback(nights.collection)
+            promotion.rollback(nights.collection)
             eventually(lambda: served.version() == "000001", "000001 answers", seconds=60)
             assert search() == in_folder.found[2]

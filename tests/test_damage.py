@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.records import FLAT, IndexSettings
 from index.errors import DamagedVersionError
-from index.records import FLAT, IndexSettings
 from index.search import Searcher
-from index.versions import open_last_good, promote
+from index.search.searcher import open_last_good
+from index.versions.promotion import promote
 from tests.hand_made import add_run, rows, unit_vectors
 
 IDS = [f"{number:04d}" for number in range(2_000)]

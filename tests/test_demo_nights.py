@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from index.compare import changes
+from index.analysis.compare import changes
 from index.search import Searcher
 from jobs.demo.nights import make_nights
 

@@ -33,12 +33,12 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.models.clip import ClipEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.records import ModelRecord
 from index.errors import EmptyCollectionError, NotACollectionError
-from index.records import ModelRecord
 from index.search import Searcher
-from index.versions import promote
+from index.versions.promotion import promote
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
 from jobs.serve_commands import serve as serve_command

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index import duplicates
-from index.build import build_index
+from index.analysis import duplicates
+from index.analysis.duplicates import DuplicateGroup, near_duplicates
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.duplicates import DuplicateGroup, near_duplicates
+from index.collection.records import IndexSettings
 from index.errors import QueryError
-from index.records import IndexSettings
 from index.search import Searcher
 from tests.hand_made import add_run, rows, unit_vectors
 

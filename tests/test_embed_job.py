@@ -16,7 +16,7 @@ from embedder.errors import ModelError, ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from jobs.cluster import Pool, ray_cluster

@@ -12,7 +12,7 @@ import pytest
 from index.collection import Collection
 from index.search import Searcher
 from index.storage import Storage
-from index.versions import rollback
+from index.versions.promotion import rollback
 from jobs.errors import EmptySourceError, OtherModelError
 from jobs.index_commands import build_index
 from jobs.options import console

@@ -21,9 +21,9 @@ from api.errors import OtherModelError, Problem
 from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from tests.small_collection import COLOURS, add_pictures, make_collection, png
 
 PICTURES = {name: png(colour) for name, colour in COLOURS.items()}

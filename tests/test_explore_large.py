@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows
 

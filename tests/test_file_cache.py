@@ -17,14 +17,14 @@ from unittest.mock import patch
 
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.records import FileRecord, ModelRecord
 from index.errors import CollectionError, DamagedVersionError
-from index.file_cache import FileCache
-from index.records import FileRecord, ModelRecord
 from index.search import Searcher
 from index.storage import Storage
-from index.verify import _copied
+from index.versions.file_cache import FileCache
+from index.versions.opening import _copied
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import Bucket, FaultyProxy
 
@@ -119,8 +119,8 @@ def test_threads_that_want_the_same_file_wait_for_one_download(
 DIE_HALF_WAY = """
 import os, sys
 from pathlib import Path
-from index.file_cache import FileCache
-from index.records import FileRecord
+from index.versions.promotion.file_cache import FileCache
+from index.collection.collection.records import FileRecord
 from index.storage import Storage
 FileCache._write = lambda self, partial, chunk: (partial.write(chunk[:100]), partial.flush(), os._exit(9))
 cache = FileCache(folder=Path(sys.argv[1]), max_bytes=10**6)
@@ -340,7 +340,7 @@ def test_a_version_whose_files_others_remove_while_it_is_opened_is_not_damaged(
             cached.unlink()
         return copies
 
-    monkeypatch.setattr("index.verify._copied", evicted)
+    monkeypatch.setattr("index.versions.opening._copied", evicted)
     with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
         assert Searcher.open(collection).ntotal == 20
         left = 3

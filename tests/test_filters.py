@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.errors import CollectionError, FilterError, QueryError
-from index.filters import MAX_DEPTH, Filter
+from index.filters.filter import MAX_DEPTH, Filter
 
 NOON = datetime(2024, 5, 31, 12, tzinfo=UTC)
 BATCH = pa.record_batch(

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.build import build_index
+from index.build.build_index import build_index
+from index.build.ground_truth import HeldOut, drop_own, recall
+from index.build.segment import write_rows
 from index.collection import Collection
-from index.exact import exact_neighbours
-from index.ground_truth import HeldOut, drop_own, recall
-from index.records import IndexSettings
-from index.segment import Segment
-from index.segment_job import write_rows
-from index.segments import Segments
-from index.verify import open_segments
+from index.collection.records import IndexSettings
+from index.segments.exact import exact_neighbours
+from index.segments.segment import Segment
+from index.segments.segmented_index import Segments
+from index.versions.opening import open_segments
 from tests.hand_made import add_run, rows, unit_vectors
 
 

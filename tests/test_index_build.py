@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.build import build_index, run_here
-from index.collection import Collection
+from index.build.build_index import build_index, run_here
+from index.build.segment import SegmentJob
+from index.build.version import VersionBuild
+from index.collection import Collection, writing
+from index.collection.lease import LEASE
+from index.collection.records import IndexSettings, SegmentRecord, VersionManifest
 from index.errors import (
     CollectionError,
     DamagedVersionError,
@@ -22,15 +26,11 @@ from index.errors import (
     ModelMismatchError,
     RecallTooLowError,
 )
-from index.lease import LEASE, writing
-from index.prune import prune
-from index.records import IndexSettings, SegmentRecord, VersionManifest
 from index.search import Searcher
-from index.segment import Segment
-from index.segment_job import SegmentJob
-from index.vector_file import flat_header
-from index.version_build import VersionBuild
-from index.versions import list_versions, promote, rollback
+from index.segments.segment import Segment
+from index.segments.vector_file import flat_header
+from index.versions.promotion import list_versions, promote, rollback
+from index.versions.prune import prune
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(250)]
@@ -297,8 +297,8 @@ def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Coll
 _KILLED = """
 import os, sys
 from pathlib import Path
-from index import disk, storage
-from index.build import build_index
+from index.storage import disk, storage
+from index.build.build_index import build_index
 from index.collection import Collection
 
 real = disk.publish
@@ -365,7 +365,7 @@ def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
     assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
     # What the killed build left stays for a day, since it may be a build that is under way.
     prune(collection)
-    monkeypatch.setattr("index.prune.ABANDONED", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
     prune(collection)
     kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
     assert names(index_file(collection)) == [*collection.versions(), "segments"]
@@ -465,7 +465,7 @@ def test_a_version_below_its_target_is_not_built_every_night(
     build_index(collection)
     add_run(collection, rows(["new"]))
     with monkeypatch.context() as patch:
-        patch.setattr("index.measure.recall", lambda found, exact, k: np.array([0.5]))
+        patch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.5]))
         with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
             build_index(collection)
     with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):

@@ -18,17 +18,17 @@ import ray
 from ray import cloudpickle
 from rich.console import Console
 
-from index.build import build_index, run_here
-from index.choose import choose
+from index.build.build_index import build_index, run_here
+from index.build.choose import choose
+from index.build.segment import RowSource, SegmentJob
 from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings, SegmentRecord
 from index.errors import CollectionError
-from index.files import SEGMENTS
-from index.live import LiveRows
-from index.records import IndexSettings, SegmentRecord
-from index.segment import ROWS, VECTORS
-from index.segment_job import RowSource, SegmentJob
+from index.segments.segment import ROWS, VECTORS
 from index.storage import Storage
-from index.verify import open_segments
+from index.versions.opening import open_segments
 from jobs import cluster as jobs_cluster
 from jobs import index as jobs_index
 from jobs.errors import JobError

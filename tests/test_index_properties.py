@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.build import build_index
+from index.build.build_index import build_index
+from index.build.merge_policy import MERGE_FACTOR
 from index.collection import Collection
+from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError
-from index.merge import MERGE_FACTOR
-from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from tests.hand_made import add_run, rows, unit_vectors
 

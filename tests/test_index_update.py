@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
+from index.build.ground_truth import HeldOut
 from index.collection import Collection
+from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError
-from index.ground_truth import HeldOut
-from index.records import IndexSettings, VersionManifest
 from index.search import Searcher
-from index.versions import promote
+from index.versions.promotion import promote
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:04d}" for number in range(600)]
@@ -276,7 +276,7 @@ def queries_of(collection: Collection) -> Path:
 def test_a_recall_just_below_the_target_is_not_rounded_up_to_it(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.measure.recall", lambda found, exact, k: np.array([0.98996]))
+    monkeypatch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.98996]))
     with pytest.raises(RecallTooLowError, match=r"recall@10 0\.98996, expected 0\.99 or more"):
         build_index(collection)
 

@@ -13,14 +13,14 @@ from unittest.mock import Mock
 import pytest
 from obstore.store import AzureStore, GCSStore, S3Store
 
-import index.lease
-from index.build import build_index
-from index.collection import Collection
-from index.conditional import update_file
+import index.collection.lease
+from index.build.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.lease import LEASE, TTL, LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
-from index.lease import LEASE, TTL, LeaseRecord, writing
-from index.object_store import object_store
 from index.storage import Storage
+from index.storage.compare_and_set import update_file
+from index.storage.objects import object_store
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import Bucket
 
@@ -162,7 +162,7 @@ def test_between_commits_the_storage_is_asked_only_after_a_silence(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Mock(wraps=update_file)
-    monkeypatch.setattr("index.lease.update_file", asked)
+    monkeypatch.setattr("index.collection.lease.update_file", asked)
     with writing(collection, "embed") as held:
         assert held.lease
         asked.reset_mock()
@@ -192,7 +192,7 @@ def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
             renewing.set()
             time.sleep(0.3)
 
-    monkeypatch.setattr("index.lease.update_file", slowly)
+    monkeypatch.setattr("index.collection.lease.update_file", slowly)
     with writing(collection, "embed", timedelta(seconds=0.2)):
         assert renewing.wait(10)
     assert "lease" not in [thread.name for thread in threading.enumerate()]
@@ -245,7 +245,8 @@ def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch:
 
 def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
     code = (
-        "import sys; from jobs import cli; from index.collection import Collection; from index.lease import writing\n"
+        "import sys; from jobs import cli; from index.collection import Collection\n"
+        "from index.collection import writing\n"
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
         "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"
     )
@@ -277,7 +278,7 @@ def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
 HOLD = """
 import os, sys
 from index.collection import Collection
-from index.lease import Lease
+from index.collection.collection.lease import Lease
 Lease.acquire(Collection.open(sys.argv[1]).storage, "embed")
 print("held", flush=True)
 sys.stdin.read()
@@ -308,7 +309,7 @@ def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(tmp_path
 
 
 def _like_this_process(*, pid: int, start: str) -> dict[str, object]:
-    here = index.lease._record_of_this_process("embed", SHORT)
+    here = index.collection.lease._record_of_this_process("embed", SHORT)
     return {"host": here.host, "pid": pid, "process": "/".join([*here.process.split("/")[:2], start])}
 
 

@@ -19,7 +19,7 @@ from api.settings import RequestLimits, ServeSettings
 from api.swap import IndexSource
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from tests.guarded_app import on_this_machine

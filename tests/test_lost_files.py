@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.records import IndexSettings
 from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
-from index.prune import prune
-from index.records import IndexSettings
 from index.search import Searcher
-from index.versions import open_last_good, promote, rollback
+from index.search.searcher import open_last_good
+from index.versions.promotion import promote, rollback
+from index.versions.prune import prune
 from jobs.cli import app
 from jobs.listing import LISTING
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
@@ -216,7 +217,7 @@ def listed(*ids: str) -> pa.Table:
 
 
 def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.prune.ABANDONED", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
     run_id = lose_run(collection, 0)
     pruned = prune(collection, 1)
     assert pruned.runs == []
@@ -230,7 +231,7 @@ def test_a_build_below_its_target_leaves_current_naming_nothing(
 ) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows(IDS))
-    monkeypatch.setattr("index.measure.recall", lambda found, exact, k: found[:, 0] * 0)
+    monkeypatch.setattr("index.build.measure.recall", lambda found, exact, k: found[:, 0] * 0)
     with pytest.raises(RecallTooLowError):
         build_index(collection, IndexSettings())
     assert (collection.versions(), collection.current()) == (["000001"], None)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from index.merge import MERGE_FACTOR as MANY
-from index.merge import Size, to_merge
+from index.build.merge_policy import MERGE_FACTOR as MANY
+from index.build.merge_policy import Size, to_merge
 
 LIMIT = 1_000_000
 

@@ -17,7 +17,7 @@ from transformers import CLIPModel, CLIPTokenizer, SiglipModel
 from transformers.utils import logging as transformers_logging
 
 from embedder.errors import ModelError
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from embedder.models.loading import pick_device, pick_dtype
 from embedder.protocol import Embedder

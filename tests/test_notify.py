@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from index.collection import Collection
-from index.lease import writing
+from index.collection import Collection, writing
 from jobs import notify as notify_module
 from jobs.history import KEPT, JobRun, facts, last_runs, last_success, outcome_of, save
 from jobs.job_metrics import write_metrics

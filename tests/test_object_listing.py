@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from obstore.store import S3Store
 
-from index.clouds import Bucket
-from index.object_listing import OddKeyError, list_objects
+from index.storage.bucket import Bucket
+from index.storage.list_objects import OddKeyError, list_objects
 
 LONGEST = 8
 PAGE = LONGEST + 1  # longer than the names of folders in one key, as a thousand is
@@ -53,10 +53,10 @@ def listed(keys: set[str], prefix: str, page: int = 1000) -> tuple[list[str], in
     """Paths below a prefix, and how many requests they took, in how many rounds."""
     fake, rounds = Listed(keys), Rounds()
     with (
-        patch("index.object_listing.object_store", lambda _: S3Store("bucket")),
-        patch("index.object_listing.obstore.list", fake.list),
-        patch("index.object_listing.wait", rounds),
-        patch("index.object_listing._PAGE", page),
+        patch("index.storage.list_objects.object_store", lambda _: S3Store("bucket")),
+        patch("index.storage.list_objects.obstore.list", fake.list),
+        patch("index.storage.list_objects.wait", rounds),
+        patch("index.storage.list_objects._PAGE", page),
     ):
         paths = [found["path"] for found in list_objects(Bucket.of("s3://anonymous@bucket")[0], prefix)]
     return paths, fake.requests, rounds.count

@@ -24,11 +24,11 @@ from rich.console import Console
 from embedder.fake import FakeEmbedder
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
-from index.build import build_index, run_here
+from index.build.build_index import build_index, run_here
+from index.build.segment import SegmentJob
 from index.collection import Collection
-from index.live import LiveRows
-from index.records import IndexSettings, SegmentRecord
-from index.segment_job import SegmentJob
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings, SegmentRecord
 from jobs.cluster import Pool, ray_cluster
 from jobs.commit import commit
 from jobs.demo.gallery import Gallery, make_gallery

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.models import save_clip
 from embedder.models.clip import ClipEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from tests.editions import add_edition, draw_pictures
 from tests.load import Asked, crowd, load, milliseconds

@@ -15,9 +15,9 @@ from api.app import create_app
 from api.nearest import row_of_image
 from api.service import SearchService
 from embedder.fake import FakeEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.rows import row_schema
+from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.reembed_model import model_record
 from tests.hand_made import add_run

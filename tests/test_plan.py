@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
-from index.records import ModelRecord, RunManifest, RunStart
-from index.rows import row_schema
+from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.rows import row_schema
 from jobs.listing import listing_table
 from jobs.plan import Plan, block_of, fold, written_files
 from jobs.show import list_rejects

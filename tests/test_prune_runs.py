@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from index.collection import Collection
+from index.collection import Collection, writing
+from index.collection.records import ModelRecord, RunStart
 from index.errors import LeaseHeldError
-from index.lease import writing
-from index.prune import ABANDONED, prune
-from index.prune_runs import FORGOTTEN
-from index.records import ModelRecord, RunStart
 from index.storage import Storage
+from index.versions.prune import ABANDONED, prune
+from index.versions.prune_runs import FORGOTTEN
 from jobs import cli
 from tests.hand_made import MODEL, add_run, rows
 from tests.storage_steps import KilledError

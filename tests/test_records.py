@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from index.records import IndexSettings, _checksum
+from index.collection.records import IndexSettings, _checksum
 
 
 def test_mend_07_settings_that_are_unknown_are_refused() -> None:

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from embedder.errors import FetchError
-from embedder.fetch.fetcher import Fetcher
+from embedder.fetch import Fetcher
 from index.collection import Collection
 from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
 from index.search import Searcher
-from index.versions import rollback
+from index.versions.promotion import rollback
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from jobs.request import EmbedOptions
 from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
@@ -61,7 +61,7 @@ def test_the_first_night_embeds_everything(nights: Nights) -> None:
 
 def test_a_night_without_change_does_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Collection, "start_run", None)
-    monkeypatch.setitem(sys.modules, "index.build", None)
+    monkeypatch.setitem(sys.modules, "index.build.build_index", None)
     report = nights.night()
     assert nights.embedded[1] == []
     assert (report.counts.listed, report.counts.unchanged, report.runs, report.promoted) == (10, 10, [], False)
@@ -438,7 +438,7 @@ def test_an_index_that_fails_its_gate_leaves_the_live_one(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("index.build.build_index", failing_gate)
+        patch.setattr("index.build.build_index.build_index", failing_gate)
         with pytest.raises(RecallTooLowError):
             nights.night(other)
     assert Searcher.open(nights.collection).model.dim == 64

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from embedder.errors import FetchError
-from embedder.fetch.fetcher import Fetcher
+from embedder.fetch import Fetcher
+from index.collection import writing
 from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
-from index.lease import writing
-from index.prune import prune
-from index.versions import rollback
+from index.versions.promotion import rollback
+from index.versions.prune import prune
 from jobs.reembed_report import ReembedReport
 from jobs.request import EmbedOptions
 from tests.reembed_nights import BROKEN, DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
@@ -139,7 +139,7 @@ class AnyNights(RuleBasedStateMachine):
 
     @rule(keep=st.integers(1, 2))
     def prune(self, keep: int) -> None:
-        with patch("index.prune.GRACE", timedelta(0)), patch("index.prune.ABANDONED", timedelta(0)):
+        with patch("index.versions.prune.GRACE", timedelta(0)), patch("index.versions.prune.ABANDONED", timedelta(0)):
             prune(self.nights.collection, keep)
 
     @invariant()

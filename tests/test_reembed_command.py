@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from index.build import build_index
-from index.collection import Collection
-from index.lease import writing
-from index.records import RunManifest
+from index.build.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.records import RunManifest
 from jobs import cli
 from jobs.history import last_runs
 from jobs.ray_init import init

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.records import IndexSettings, ModelRecord
-from index.versions import promote, rollback
+from index.collection.records import IndexSettings, ModelRecord
+from index.versions.promotion import promote, rollback
 from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 

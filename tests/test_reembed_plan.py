@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from index.collection import Collection
-from index.lease import holder
-from index.live import LiveRows
-from index.records import ModelRecord
+from index.collection.lease import holder
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord
 from jobs.errors import EmptySourceError, SourceError
 from jobs.listing import listing_table
 from jobs.reembed import ReembedSettings, reembed

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.current import collection_model
+from index.collection.records import IndexSettings, ModelRecord
 from index.errors import RolledBackError
-from index.records import IndexSettings, ModelRecord
-from index.versions import list_versions, promote, rollback
+from index.versions.current import collection_model
+from index.versions.promotion import list_versions, promote, rollback
 from jobs.cli import app
 from jobs.reembed_model import known_models
 from tests.hand_made import MODEL, add_run, rows, unit_vectors

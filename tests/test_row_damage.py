@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.live_rows import LiveRows
+from index.collection.records import RowFile
+from index.collection.rows import EMBEDDING
 from index.errors import CollectionError, DamagedRunError
-from index.live import LiveRows
-from index.records import RowFile
-from index.rows import EMBEDDING
 from jobs.show import collection_facts
 from tests.hand_made import add_run, rows, unit_vectors
 

@@ -19,9 +19,8 @@ import pytest
 from apscheduler.triggers.interval import IntervalTrigger
 from rich.console import Console
 
-from index.collection import Collection
+from index.collection import Collection, writing
 from index.errors import CollectionError
-from index.lease import writing
 from jobs.errors import JobError, UsageError
 from jobs.history import JobRun, last_runs, read_output, save
 from jobs.schedule import ScheduledJob, run_schedule

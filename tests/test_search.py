@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
 from index.queries import MAX_K, Example

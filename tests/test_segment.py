@@ -13,14 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from index.choose import choose, exact_rows
+from index.build.choose import choose
+from index.build.segment import SegmentJob, write_ann
+from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError, FactoryError
-from index.records import IndexSettings, SegmentRecord
-from index.rows import EMBEDDING, embedding_type
-from index.segment import ANN, VECTORS, Segment
-from index.segment_job import SegmentJob, write_ann
+from index.segments.exact import exact_rows
+from index.segments.segment import ANN, VECTORS, Segment
+from index.segments.vector_file import flat_header
 from index.storage import Storage
-from index.vector_file import flat_header
 from tests.hand_made import unit_vectors
 
 DIM, ROWS = 16, 2_000

@@ -18,7 +18,7 @@ from api.deployment_replica import APP_NAME
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.models.clip import ClipEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.options import DEMO_MODEL
 from tests.editions import add_edition, draw_pictures

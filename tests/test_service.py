@@ -17,8 +17,8 @@ from api.service import SearchService
 from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from embedder.fetch.fetcher import Fetcher
-from index.rows import FIXED
+from embedder.fetch import Fetcher
+from index.collection.rows import FIXED
 from index.search import Searcher
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png
 

@@ -21,7 +21,7 @@ from api.settings import RequestLimits, ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from index.shard import Shard, slices
+from index.search.shard import Shard, slices
 from tests.hand_made import unit_vectors
 from tests.load import eventually
 from tests.served import free_port, replicas_of

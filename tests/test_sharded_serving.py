@@ -25,11 +25,12 @@ from api.local import running
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.errors import CollectionError, ShardsLostError
-from index.records import IndexSettings
+from index.collection.records import IndexSettings
+from index.errors import CollectionError
 from index.search import Searcher
+from index.search.sharded_index import ShardsLostError
 from jobs.errors import UsageError
 from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told

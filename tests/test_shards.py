@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.errors import DamagedVersionError, FilterError, QueryError, ShardsLostError
+from index.collection.records import IndexSettings, SegmentRecord
+from index.errors import DamagedVersionError, FilterError, QueryError
 from index.queries import Example
-from index.records import IndexSettings, SegmentRecord
 from index.search import Searcher
-from index.shard import Shard, slices, version_schema
-from index.shards import Call, Shards
+from index.search.shard import Shard, slices, version_schema
+from index.search.sharded_index import Call, Shards, ShardsLostError
 from tests.hand_made import add_run, rows, unit_vectors
 
 COUNT = 700

@@ -18,8 +18,8 @@ import webdataset
 from obstore.store import S3Store
 
 from embedder.errors import FetchError
-from embedder.fetch.fetcher import Fetcher
-from index.rows import FIXED
+from embedder.fetch import Fetcher
+from index.collection.rows import FIXED
 from jobs.errors import SourceError
 from jobs.listing import LISTING
 from jobs.sources import left_out_warning, list_images
@@ -583,9 +583,9 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
 def test_a_bucket_is_listed_whole_in_order_and_with_etags(
     store: Bucket, monkeypatch: pytest.MonkeyPatch, folders: int, page: int, by: str
 ) -> None:
-    monkeypatch.setattr("index.object_listing._PAGE", page)
+    monkeypatch.setattr("index.storage.list_objects._PAGE", page)
     if by == "by folders":  # as on Azure, of which there is no server here
-        monkeypatch.setattr("index.object_listing.AzureStore", S3Store)
+        monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
     names = [
         f"{number % folders:02}/{number % 5}/{number:03}.jpg" if folders else f"{number:03}.jpg" for number in range(90)
     ]
@@ -610,7 +610,7 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
 
 def test_many_folders_are_not_listed_one_by_one(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder for each picture is usual, and a request for each would be a million."""
-    monkeypatch.setattr("index.object_listing._PAGE", 20)
+    monkeypatch.setattr("index.storage.list_objects._PAGE", 20)
     names = [f"{number:03}/a.jpg" for number in range(120)]
     for name in names:
         store.put(f"pics/{name}", b"x")
@@ -625,7 +625,7 @@ def test_many_folders_are_not_listed_one_by_one(store: Bucket, monkeypatch: pyte
 def test_keys_with_any_characters_are_listed_and_fetched(
     store: Bucket, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr("index.object_listing._PAGE", page)
+    monkeypatch.setattr("index.storage.list_objects._PAGE", page)
     names = sorted(["a b.jpg", "100%25.jpg", "é#?&+~.jpg", "sub dir/50%.jpg", "日本/x=1.jpg", "q'uote\".jpg"])
     for name in names:
         store.put(f"pics/{name}", name.encode())

@@ -24,9 +24,9 @@ from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from jobs.errors import UsageError
 from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told

@@ -17,12 +17,12 @@ from ray.data._internal.metadata_exporter import sanitize_for_struct
 from benchmarks import hostile_pictures as hostile
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
-from embedder.fetch.fetcher import Fetcher
+from embedder.fetch import Fetcher
 from embedder.images.decode import CropSpec, decode_image
 from embedder.images.decoder_pool import DecodePool
-from index.collection import Collection
+from index.collection import Collection, writing
+from index.collection.lease import LEASE, TTL
 from index.errors import LeaseLostError
-from index.lease import LEASE, TTL, writing
 from jobs.cluster import Pool
 from jobs.commit import commit
 from jobs.embed import write

@@ -22,17 +22,17 @@ import pytest
 from obstore.exceptions import PermissionDeniedError
 
 from embedder.errors import FetchError
-from embedder.fetch.fetcher import Fetcher
-from index.build import build_index
-from index.clouds import without_secrets
+from embedder.fetch import Fetcher
+from index.analysis.duplicates import near_duplicates
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.conditional import update_file
-from index.duplicates import near_duplicates
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RunStart
 from index.errors import CollectionError, DamagedVersionError, UnreachableError
-from index.live import LiveRows
-from index.records import ModelRecord, RunStart
 from index.search import Searcher
-from index.storage import FileInfo, Storage, place
+from index.storage.bucket import without_secrets
+from index.storage.compare_and_set import update_file
+from index.storage.storage import FileInfo, Storage, place
 from jobs.plan import written_files
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
@@ -248,7 +248,7 @@ def test_requests_that_hear_nothing_are_made_again(
         def draw(self, request: str) -> str | None:
             return super().draw(request) if request.startswith(method) else None
 
-    monkeypatch.setattr("index.object_store.REQUEST_S", 0.5)
+    monkeypatch.setattr("index.storage.objects.REQUEST_S", 0.5)
     proxy = Silent(bucket.server, share=1.0, seed=0, faults=("silent",), pause_s=1.5)
     with proxy.listening() as host:
         storage = Storage.open(bucket.address("here", server=host))

@@ -21,9 +21,9 @@ from api.swap import IndexSource
 from embedder.errors import ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.records import ModelRecord
+from index.collection.records import ModelRecord
 from index.search import Searcher
 from tests.guarded_app import on_this_machine
 from tests.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from index.versions import promote
+from index.versions.promotion import promote
 from tests.editions import Editions, check_of_one_version, make_editions
 from tests.load import Asked, Load, crowd, eventually, load, milliseconds
 from tests.served import Served, serving

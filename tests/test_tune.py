@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from index.segment import Segment
-from index.segment_job import write_ann, write_rows
-from index.tune import tune
+from index.build.segment import write_ann, write_rows
+from index.build.tune import tune
+from index.segments.segment import Segment
 from tests.hand_made import rows, unit_vectors
 
 ROWS, DIM = 2_000, 16

@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 
-from index.vector_file import VectorFile, flat_header
+from index.segments.vector_file import VectorFile, flat_header
 from tests.hand_made import unit_vectors
 
 DIM, ROWS = 6, 101

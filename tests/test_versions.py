@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from index.build import build_index
-from index.collection import Collection
-from index.conditional import Change, update_file
-from index.current import require_good
+from index.build.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.records import Current, VersionManifest
 from index.errors import CollectionError, DamagedVersionError, EmptyCollectionError, LeaseHeldError, OvertakenError
-from index.lease import writing
-from index.prune import ABANDONED, prune
-from index.records import Current, VersionManifest
 from index.search import Searcher
+from index.search.searcher import open_last_good
 from index.storage import Storage
-from index.versions import list_versions, open_last_good, promote, rollback
+from index.storage.compare_and_set import Change, update_file
+from index.versions.current import require_good
+from index.versions.promotion import list_versions, promote, rollback
+from index.versions.prune import ABANDONED, prune
 from tests.hand_made import add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(50)]
@@ -28,7 +28,7 @@ IDS = [f"{number:03d}" for number in range(50)]
 @pytest.fixture
 def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """Version 1 of 50 rows and four updates of one row each: 5 is live, and the first segment is in all of them."""
-    monkeypatch.setattr("index.merge.MERGE_FACTOR", 100)
+    monkeypatch.setattr("index.build.merge_policy.MERGE_FACTOR", 100)
     collection = Collection.create_or_open(str(tmp_path / "collection"))
     add_run(collection, rows(IDS, unit_vectors(50)))
     build_index(collection)
@@ -131,12 +131,12 @@ def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkey
 
 def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(*arguments: Any, **options: Any) -> VersionManifest:
-        monkeypatch.setattr("index.versions.require_good", require_good)
+        monkeypatch.setattr("index.versions.promotion.require_good", require_good)
         add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
         assert build_index(collection).version == "000006"
         return require_good(*arguments, **options)
 
-    monkeypatch.setattr("index.versions.require_good", meanwhile)
+    monkeypatch.setattr("index.versions.promotion.require_good", meanwhile)
     with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so that stays and 000004 is not"):
         rollback(collection)
     assert collection.current() == "000006"
@@ -155,12 +155,12 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
         build_index(collection)
 
     def meanwhile(storage: Storage, path: str, change: Change) -> None:
-        monkeypatch.setattr("index.collection.update_file", update_file)
+        monkeypatch.setattr("index.collection.collection.update_file", update_file)
         promote(collection, "000001")
         update_file(storage, path, change)
 
     add_run(collection, rows(["new"], unit_vectors(1, seed=9)))
-    monkeypatch.setattr("index.collection.update_file", meanwhile)
+    monkeypatch.setattr("index.collection.collection.update_file", meanwhile)
     with pytest.raises(OvertakenError, match="index version 000001 was made live while 000004 was built"):
         build_index(collection)
     assert collection.current() == "000001"
@@ -245,7 +245,7 @@ def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection,
 @pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions made a moment ago may be removed."""
-    monkeypatch.setattr("index.prune.GRACE", timedelta(0))
+    monkeypatch.setattr("index.versions.prune.GRACE", timedelta(0))
 
 
 def superseded_ago(collection: Collection, version: str, hours: float) -> None:

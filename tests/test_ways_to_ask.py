@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.records import IndexSettings, ModelRecord, ScoreDistribution
 from index.errors import FilterError, QueryError
-from index.filter_cache import FilterCache
 from index.queries import MAX_K, Example, mix
-from index.records import IndexSettings, ModelRecord, ScoreDistribution
-from index.search import Match, Searcher
-from index.segment import Eligible
-from index.segments import Segments
+from index.search.filter_cache import FilterCache
+from index.search.searcher import Match, Searcher
+from index.segments.segment import Eligible
+from index.segments.segmented_index import Segments
 from tests.hand_made import add_run, rows
 
 WIDTH = 16

@@ -1,0 +1,1 @@
+from embedder.fetch.fetcher import Fetcher as Fetcher

@@ -35,7 +35,7 @@ class Stores:
     """Opens files by URI. Thread-safe; keeps one client per bucket.
 
     Credentials come from where each store's own tools look for them, as `docs/buckets.md` has it, which is what
-    `index.clouds` reads too. s3://anonymous@bucket/… reads without credentials, gs:// alike.
+    `index.storage.bucket` reads too. s3://anonymous@bucket/… reads without credentials, gs:// alike.
     """
 
     def __init__(self, policy: FetchPolicy) -> None:

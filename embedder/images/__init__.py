@@ -1,0 +1,1 @@
+from embedder.images.decode import CropSpec as CropSpec

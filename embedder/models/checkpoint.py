@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from embedder.errors import ModelError, ModelNotFoundError
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.models.hub import fetch_checkpoint
 from embedder.models.vision_config import vision_config
 

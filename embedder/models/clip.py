@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from embedder.errors import ModelError
-from embedder.images.decode import CropSpec
+from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint, Preprocessing
 from embedder.models.loading import Tokens, keep_freed_memory, load_tokenizer, load_weights, pick_device, pick_dtype
 from embedder.protocol import ModelIdentity

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection import Collection
-from index.records import ModelRecord, RunManifest
+from index.collection.records import ModelRecord, RunManifest
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]

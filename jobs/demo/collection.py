@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.records import RunManifest
+from index.collection.records import RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
 from jobs.options import DEMO_MODEL

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from safetensors.numpy import load_file, save_file
 
 from embedder.protocol import Embedder
-from index.build import build_index
+from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.broken import BROKEN
 from jobs.demo.collection import embed_here

@@ -1,0 +1,130 @@
+"""Finds groups of near-duplicates in a whole collection."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from index.queries import checked_cosine
+from index.search import Searcher
+from index.search.ranking import rounded
+from index.segments.segmented_index import Segments
+
+_ROWS = 1_024  # looked up at a time
+_DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
+_SAME = 1e-6  # largest difference between values of two vectors that are equal but for rounding
+
+Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateGroup:
+    """Images linked by pairs that are alike. `scores` are the cosine of each with its nearest in the group."""
+
+    ids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+def near_duplicates(
+    searcher: Searcher, min_score: float = 0.98, *, progress: Callable[[int, int], None] | None = None
+) -> list[DuplicateGroup]:
+    """Groups of images that are linked by pairs with a cosine of `min_score` or more, largest first.
+
+    Each image is looked up in the index, so an approximate index may miss a pair, though it gets two chances. If many
+    images are alike, all of them are found by exact search. Takes some 20 bytes of memory for each image, besides the
+    results. `progress` gets the number of images looked up so far, and of all. QueryError when `min_score` is not a
+    cosine.
+    """
+    bar = checked_cosine("min_score", min_score)
+    segments = searcher.segments
+    groups = _Groups(segments.ntotal)
+    seen = 0
+    for positions, vectors in segments.live_blocks(_ROWS):
+        seen += len(positions)
+        for one, other, scores in _pairs(segments, positions, vectors, bar, groups.settled):
+            groups.link(one, other, scores)
+        if progress:
+            progress(seen, searcher.ntotal)
+    members = groups.members()
+    every = np.concatenate([np.zeros(0, np.int64), *members])
+    told = iter(zip(segments.ids(every), rounded(groups.nearest[every]).tolist(), strict=True))
+    found = [zip(*sorted(itertools.islice(told, len(positions))), strict=True) for positions in members]
+    alike = [DuplicateGroup(ids=ids, scores=scores) for ids, scores in found]
+    return sorted(alike, key=lambda group: (-len(group.ids), group.ids))
+
+
+class _Groups:
+    """Positions joined by pairs (a union-find with path halving); `settled` ones need no lookup."""
+
+    def __init__(self, count: int) -> None:
+        self.nearest = np.full(count, -np.inf, np.float32)
+        self.settled = np.zeros(count, bool)
+        self._parents = np.arange(count)
+
+    def link(self, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
+        np.maximum.at(self.nearest, one, scores)
+        np.maximum.at(self.nearest, other, scores)
+        for start in range(0, len(one), _ROWS):
+            a, b = one[start : start + _ROWS], other[start : start + _ROWS]
+            apart = self._parents[a] != self._parents[b]  # skips most pairs of a large group
+            for pair in zip(a[apart].tolist(), b[apart].tolist(), strict=True):
+                low, high = sorted(map(self._root, pair))
+                self._parents[high] = low
+
+    def members(self) -> list[npt.NDArray[np.int64]]:
+        """The positions of each group of two or more."""
+        linked = np.flatnonzero(np.isfinite(self.nearest))
+        roots = np.array([self._root(position) for position in linked.tolist()], np.int64)
+        order = np.argsort(roots, kind="stable")
+        cuts = np.flatnonzero(np.diff(roots[order])) + 1
+        return [part for part in np.split(linked[order], cuts) if len(part)]
+
+    def _root(self, position: int) -> int:
+        parents = self._parents
+        while parents[position] != position:
+            parents[position] = parents[parents[position]]
+            position = int(parents[position])
+        return position
+
+
+def _pairs(
+    segments: Segments,
+    positions: npt.NDArray[np.int64],
+    vectors: npt.NDArray[np.float32],
+    bar: float,
+    settled: npt.NDArray[np.bool_],
+) -> Iterator[Pairs]:
+    """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
+    for depth in _DEPTHS:
+        open_ends = ~settled[positions]
+        positions, vectors = positions[open_ends], vectors[open_ends]
+        if not len(positions):
+            return
+        scores, found = segments.search(vectors, depth)
+        alike = (rounded(scores) >= bar) & (found >= 0) & (found != positions[:, np.newaxis])
+        rows, columns = np.nonzero(alike)
+        yield positions[rows], found[rows, columns], scores[rows, columns]
+        more = (found[:, -1] >= 0) & (rounded(scores[:, -1]) >= bar)
+        positions, vectors = positions[more], vectors[more]
+    for position, vector in zip(positions.tolist(), vectors, strict=True):
+        if settled[position]:
+            continue
+        for scores, found in segments.within(vector, bar - 1e-6):
+            alike = (rounded(scores) >= bar) & (found != position)
+            found, scores = found[alike], scores[alike]
+            yield np.full(len(found), position), found, scores
+            # The same vector has the same neighbours.
+            settled[_same(segments, vector, found)] = True
+
+
+def _same(
+    segments: Segments, vector: npt.NDArray[np.float32], positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    parts = [positions[start : start + _ROWS] for start in range(0, len(positions), _ROWS)]
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(part[np.abs(segments.vectors(part) - vector).max(axis=1) <= _SAME] for part in parts)]
+    )

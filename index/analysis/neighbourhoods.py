@@ -1,0 +1,107 @@
+"""Analyses a whole collection by its neighbourhoods: outliers, and images whose neighbours have other labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.build.ground_truth import drop_own
+from index.errors import QueryError
+from index.search import Searcher
+
+_ROWS = 1_024  # looked up at a time
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Neighbourhoods:
+    """Each image of an index version with its nearest others.
+
+    `ids` `(n,)` strings and `vectors` `(n, dim)` float32, in one order; `neighbours` `(n, k)` int64 are positions in
+    them, best first, and `scores` `(n, k)` float32 their cosines. Where there are fewer: -1 and -inf.
+    """
+
+    ids: npt.NDArray[np.object_]
+    vectors: Floats
+    neighbours: npt.NDArray[np.int64]
+    scores: Floats
+
+    def crowding(self) -> npt.NDArray[np.float64]:
+        """The mean cosine of each image with its neighbours, `(n,)`: outliers have the lowest."""
+        there = self.neighbours >= 0
+        totals = np.where(there, self.scores, 0).sum(axis=1, dtype=np.float64)
+        means: npt.NDArray[np.float64] = totals / np.maximum(there.sum(axis=1), 1)
+        return means
+
+
+def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
+    """Look up every image. Holds all vectors in memory, so the collection has to fit there.
+
+    QueryError when `k` is below 1.
+    """
+    if k < 1:
+        raise QueryError(f"k is {k!r}: expected a whole number from 1")
+    segments = searcher.segments
+    places = segments.live_positions()
+    vectors = segments.vectors(places)
+    order = np.full(segments.ntotal + 1, -1, np.int64)  # the last one is for "no neighbour", which is -1
+    order[places] = np.arange(len(places))
+    scores, neighbours = np.empty((len(places), k), np.float32), np.empty((len(places), k), np.int64)
+    for start in range(0, len(places), _ROWS):
+        rows = slice(start, start + _ROWS)
+        scores[rows], others = drop_own(*segments.search(vectors[rows], k + 1), places[rows])
+        neighbours[rows] = order[others]
+    return Neighbourhoods(ids=segments.ids(places), vectors=vectors, neighbours=neighbours, scores=scores)
+
+
+def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
+    """Whether neighbours share an image's label: one row for each image, lowest agreement first.
+
+    `labels` go with `found.ids`; None counts as no vote. Columns: image_id, label, agreement (the share of the votes of
+    its neighbours that are for its own label), suggestion (the label with most votes) and support (its share). A wrong
+    label is likely where agreement is low and support high (Brodley and Friedl, 1999). QueryError when the labels are
+    not one for each image. Images without a label, or without votes, are left out.
+    """
+    if len(labels) != len(found.ids):
+        raise QueryError(f"got {len(labels)} labels for {len(found.ids)} images: expected one for each, in their order")
+    names = sorted({label for label in labels if label is not None}) or [""]
+    code = {name: number for number, name in enumerate(names)}
+    codes = np.array([*(-1 if label is None else code[label] for label in labels), -1])  # the last: no neighbour
+    votes = np.zeros((len(found.ids), len(names) + 1), np.int64)  # the last column: neighbours without a label
+    np.add.at(votes, (np.arange(len(found.ids))[:, np.newaxis], codes[found.neighbours]), 1)
+    votes = votes[:, :-1]
+    total = votes.sum(axis=1)
+    judged = np.flatnonzero((total > 0) & (codes[:-1] >= 0))
+    shares = votes[judged] / total[judged, np.newaxis]
+    agreement, best = shares[np.arange(len(judged)), codes[judged]], shares.argmax(axis=1)
+    support = shares.max(axis=1)
+    order = np.lexsort((-support, agreement))
+    return pa.table(
+        {
+            "image_id": pa.array(found.ids[judged][order], pa.string()),
+            "label": pa.array([names[n] for n in codes[judged][order]], pa.string()),
+            "agreement": agreement[order],
+            "suggestion": pa.array([names[n] for n in best[order]], pa.string()),
+            "support": support[order],
+        }
+    )
+
+
+def principal_plane(vectors: Floats) -> tuple[Floats, float]:
+    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance.
+
+    QueryError for fewer than three vectors, which do not define a plane.
+    """
+    if len(vectors) < 3:
+        raise QueryError(f"got {len(vectors)} vectors: expected three at least")
+    centred = vectors - vectors.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred)
+    plane = axes[:, :-3:-1]
+    # The sign of an axis is arbitrary: make it the same for the same vectors on every machine.
+    plane = plane * np.sign(plane[np.abs(plane).argmax(axis=0), [0, 1]])
+    return (centred @ plane).astype(np.float32), float(variances[-2:].sum() / max(variances.sum(), 1e-30))

@@ -1,0 +1,252 @@
+"""Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from index.build.segment import SegmentJob
+from index.build.version import RunJobs, VersionBuild
+from index.collection import Collection
+from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.errors import (
+    DamagedRunError,
+    DamagedVersionError,
+    FactoryError,
+    OvertakenError,
+    RecallTooLowError,
+    RolledBackError,
+)
+from index.versions.current import (
+    NOT_GOOD,
+    check_version,
+    live_version,
+    newest_good,
+    pass_over,
+    require_good,
+    rolled_back_at,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def run_here(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+    """Build segments one after the other in this process; each uses all cores."""
+    return [job.run() for job in jobs]
+
+
+def build_index(
+    collection: Collection,
+    settings: IndexSettings | None = None,
+    *,
+    promote: bool = True,
+    rebuild: bool = False,
+    accept_lost_runs: bool = False,
+    run_jobs: RunJobs = run_here,
+    runs: Sequence[RunManifest] | None = None,
+) -> VersionManifest:
+    """Index the live embedded rows as a new version, measure it, and make it the live one.
+
+    The live version is updated by the changes since. If there are none, and every file is whole (in a bucket: has its
+    size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an
+    update's recall is below the target. A version that is complete but not live is not built twice. `settings` None:
+    those of the live version. `runs` are all committed ones, if the caller has read them. A CURRENT that cannot be read
+    is repaired first: it names the newest good version again.
+
+    EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
+    CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
+    DamagedRunError when a run that the live version was built from has no manifest any more (`accept_lost_runs` goes on
+    without it). The new version is complete, and not live, at a RecallTooLowError (recall@10 is below the target), an
+    OvertakenError (somebody made another version live meanwhile) and a RolledBackError (it has the rows or the model of
+    a version that was rolled back; see `_versions_repeated`). The live version stays as it is.
+    """
+    before, live = _repair_current(collection)
+    runs = collection.runs() if runs is None else runs
+    settings = settings or (live.settings if live else IndexSettings())
+    if live and not accept_lost_runs:
+        _require_every_run(collection, live, runs)
+    base = live if live and _covers_first(live, runs) else None
+    update = base is not None and not rebuild and settings == base.settings
+    if base and update and base.version == before and len(base.runs) == len(runs) and _is_whole(collection, base):
+        logger.info("index version %s covers all runs already: nothing to build", base.version)
+        return base
+    rolled_back = _versions_repeated(collection, live, runs)
+    if rolled_back and not rebuild:
+        _require_no_repeat(collection, rolled_back, runs, settings, before)
+    manifest = None if rebuild else _made_already(collection, runs, settings, before)
+    if base and update and manifest is None and len(base.runs) < len(runs):
+        manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
+    manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
+    if manifest.below_target:
+        raise RecallTooLowError(_too_low(collection, manifest))
+    if promote and rolled_back:
+        pass_over(collection, manifest.version)
+        repeats = "may repeat" if None in rolled_back.values() else "repeats"
+        raise RolledBackError(
+            f"index version {manifest.version} is built and not live, for it {repeats} {', '.join(rolled_back)}, which "
+            f"was rolled back: {before} stays, and `likeness promote {collection.location} {manifest.version}` takes it"
+        )
+    if promote:
+        _promote(collection, manifest, before)
+    return manifest
+
+
+def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
+    """The live version, and the manifest to go on with, see `standing_manifest`. If CURRENT is lost or cannot be read,
+    the version is made live that is served meanwhile. Warns of what is damaged.
+    """
+    before: str | None = None
+    damage: DamagedVersionError | None = None
+    try:
+        if before := collection.current():
+            return before, collection.read_version(before)
+    except DamagedVersionError as error:
+        damage = error
+    good = newest_good(collection, before)
+    if damage and good and not before:
+        collection.promote(good.version, None)
+        logger.warning("%s. Index version %s, the newest good one, is live again", damage, good.version)
+        return good.version, good
+    if damage:
+        logger.warning("%s", damage)
+    return before, good
+
+
+def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
+    """DamagedRunError when the live version was built from a run whose manifest is lost: its images would vanish."""
+    there = {run.run_id for run in runs}
+    lost = [run_id for run_id in live.runs if run_id not in there]
+    if not lost:
+        return
+    sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
+    named = " and ".join(f"runs/{run_id}/manifest.json{sources.get(run_id, '')}" for run_id in lost)
+    raise DamagedRunError(
+        f"{named} is missing, and index version {live.version}, which stays live, was built from it: a build without "
+        "would lose its images. Restore the file from a backup; or embed the source again with `likeness embed`, then "
+        f"run `likeness index {collection.location} --accept-lost-runs`, which goes on without the file",
+        f"runs/{lost[0]}/manifest.json",
+    )
+
+
+def _versions_repeated(
+    collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
+) -> dict[str, VersionManifest | None]:
+    """The versions that were rolled back, and that a build of these runs would repeat: they have the same rows, or the
+    same other model than the live one's. They go live again by a promotion alone.
+
+    None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
+    """
+    if not live or not runs:
+        return {}
+    ids, model = [run.run_id for run in runs], runs[-1].model
+    other_model = not live.model.agrees_with(model)
+    repeated: dict[str, VersionManifest | None] = {}
+    for name in reversed(collection.versions()):
+        if name <= live.version or not (when := rolled_back_at(collection, name)):
+            continue
+        made = None
+        with suppress(DamagedVersionError):
+            made = collection.read_version(name)
+        if made:
+            repeats = made.runs == ids or (other_model and made.model.agrees_with(model))
+        else:
+            repeats = other_model or runs[-1].finished_at <= when
+        if repeats:
+            repeated[name] = made
+    return repeated
+
+
+def _require_no_repeat(
+    collection: Collection,
+    rolled_back: Mapping[str, VersionManifest | None],
+    runs: Sequence[RunManifest],
+    settings: IndexSettings,
+    live: str | None,
+) -> None:
+    """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
+    for name, made in rolled_back.items():
+        if made is None:
+            continue
+        same_rows = made.runs == [run.run_id for run in runs]
+        if not same_rows or (made.settings == settings and _is_whole(collection, made)):
+            raise RolledBackError(
+                f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
+                f"{live} stays live; `likeness promote {collection.location} {name}` takes it again"
+            )
+
+
+def _made_already(
+    collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, live: str | None
+) -> VersionManifest | None:
+    """The newest version if it is of exactly these runs and settings: it is below its target, or its job was stopped
+    before it went live. None if it is damaged or was rolled back.
+    """
+    newest = max(collection.versions(), default="")
+    if newest <= (live or ""):
+        return None
+    try:
+        manifest = collection.read_version(newest)
+        if manifest.runs != [run.run_id for run in runs] or manifest.settings != settings:
+            return None
+        return require_good(collection, newest)
+    except RecallTooLowError:
+        return manifest
+    except NOT_GOOD as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _promote(collection: Collection, manifest: VersionManifest, before: str | None) -> None:
+    """Make a version live, unless another than `before` is: whoever chose that does not know of this one."""
+    try:
+        collection.promote(manifest.version, before)
+    except OvertakenError as error:
+        pass_over(collection, manifest.version)
+        raise OvertakenError(
+            f"index version {live_version(collection)} was made live while {manifest.version} was built, so that "
+            f"stays: `likeness promote {collection.location} {manifest.version}` takes this one"
+        ) from error
+
+
+def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
+    """The updated version; None when only a new build from all rows can be good enough."""
+    try:
+        manifest = build.update(base)
+    except (DamagedVersionError, FactoryError) as error:
+        logger.warning("%s: building from all rows", error)
+        return None
+    if manifest.below_target:
+        logger.warning("the update reaches recall@10 %.6g: building from all rows", manifest.recall["10"])
+        build.discard()
+        return None
+    return manifest
+
+
+def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
+    """Whether a version can be updated: it covers the first of these runs, and the other runs are of its model."""
+    count = len(version.runs)
+    return version.runs == [run.run_id for run in runs[:count]] and all(
+        run.model.agrees_with(version.model) for run in runs[count:]
+    )
+
+
+def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
+    try:
+        # In a bucket only sizes are compared: otherwise each night without changes would download the whole index.
+        check_version(collection, manifest, verify=collection.storage.is_local)
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
+def _too_low(collection: Collection, manifest: VersionManifest) -> str:
+    live = live_version(collection)
+    return (
+        f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
+        f"{manifest.settings.target_recall:g} or more: it is not live, "
+        + (f"{live} still is" if live else "and no other is")
+        + "; allow more memory with --max-memory, name another index with --factory, lower --target-recall, or put it "
+        f"live as it is with `likeness promote {collection.location} {manifest.version}`"
+    )

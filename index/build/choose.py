@@ -1,0 +1,121 @@
+"""Chooses the kind of index from the number of vectors and the settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from index.collection.records import FLAT, IndexSettings, Option
+from index.errors import FactoryError
+from index.segments.ann import new_index, principal_dims, row_bytes
+from index.segments.exact import SCAN_BYTES_PER_SECOND, exact_rows
+
+_FLOAT, _ID = 4, 8  # bytes
+_LISTS = 1_000
+_SCANNED_TOGETHER = 32  # codes; the length of a list is a multiple of this
+_CODES = 64  # up to so many dimensions have a 4-bit code each; beyond, two dimensions share one
+_USUAL_SPREAD = 64  # in dimensions, until a sample tells
+_PCA_STEP, _MOST_PCA = 16, 256
+_PCA_SHARE = 0.9  # of the variance is quantized; the rest counts when candidates are re-ranked
+
+
+def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
+    """The kinds of index for `ntotal` vectors, best first, exactly one of them chosen.
+
+    Exact search is chosen while it is fast enough and fits. Beyond that, vectors are found by 4-bit product quantizers
+    in inverted lists ("fast scan", André et al., VLDB 2015), re-ranked by 8-bit scalar quantizers if memory allows, and
+    scored by the exact vectors, which stay mapped from disk. The factory named is that of a full segment whose vectors
+    spread over few dimensions; only a sample shows over how many they do. FactoryError when nothing fits `max_memory`,
+    and for a factory string that faiss does not know.
+    """
+    if settings.factory:
+        return [_asked_for(settings.factory, ntotal, dim, settings.max_memory)]
+    segments = max(1, -(-ntotal // settings.segment_rows))
+    rows = -(-ntotal // segments)
+    names = [FLAT, ann_factory(rows, dim, refine=True), ann_factory(rows, dim, refine=False)]
+    memory = [ntotal * dim * _FLOAT, *(segments * _ann_memory(rows, dim, refine=refine) for refine in (True, False))]
+    limit = settings.max_memory
+    scan_ms = ntotal * dim * _FLOAT / SCAN_BYTES_PER_SECOND * 1e3
+    fast = ntotal <= exact_rows(settings, dim)
+    fits = [limit is None or size <= limit for size in memory]
+    usable = [fast and fits[0], fits[1], fits[2]]
+    if not any(usable):
+        raise FactoryError(
+            f"no index of {ntotal:,} vectors of {dim} dimensions fits in {limit:,} bytes: the smallest takes "
+            f"{min(memory):,}; raise --max-memory, or name a smaller one with --factory"
+        )
+    chosen = usable.index(True)
+    flat_why = f"exact; a scan takes about {scan_ms:.1f} ms, {'within' if fast else 'over'} {settings.latency_ms:g} ms"
+    reasons = [flat_why, "ranked by 8-bit vectors in memory", "least memory; ranked by exact vectors from disk"]
+    return [
+        Option(
+            name=name,
+            memory=size,
+            chosen=index == chosen,
+            why=why if fit else f"{why}; over --max-memory {limit:,}",
+        )
+        for index, (name, size, why, fit) in enumerate(zip(names, memory, reasons, fits, strict=True))
+    ]
+
+
+def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option:
+    memory = ntotal * row_bytes(new_index(factory, dim))  # also finds a mistake in the string before all rows are read
+    if limit is not None and memory > limit:
+        raise FactoryError(
+            f"{factory!r} takes {memory:,} bytes for {ntotal:,} vectors of {dim} dimensions, over --max-memory "
+            f"{limit:,}: raise it, or name a smaller index with --factory"
+        )
+    return Option(name=factory, memory=memory, chosen=True, why="asked for with --factory")
+
+
+def factory_of(
+    options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings, *, most_exact: int
+) -> str:
+    """The factory of a segment of `rows` in a version with these options. Up to `most_exact` rows are searched exactly.
+
+    `sample` of the vectors, `(n, dim)`, shows over how many dimensions they spread.
+    """
+    chosen = next(option.name for option in options if option.chosen)
+    if chosen == FLAT or rows <= most_exact:
+        return FLAT
+    if settings.factory:
+        return settings.factory
+    return ann_factory(rows, sample.shape[1], refine="Refine" in chosen, spread=principal_dims(sample, _PCA_SHARE))
+
+
+def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
+    """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
+
+    The number of lists is twice the square root of the rows, so that a query is compared with about as many centroids
+    as codes. But it stays at a thousand until the root itself is more, because every row is compared with every
+    centroid when it is added.
+    """
+    reduced = _reduced(dim, spread)
+    pca = f"PCA{reduced}," if reduced < dim else ""
+    return f"{pca}IVF{_nlist(rows)},PQ{_codes(reduced)}x4fs" + (",Refine(SQ8)" if refine else "")
+
+
+def _reduced(dim: int, spread: int) -> int:
+    """How many dimensions are quantized: an even number, because two may share a code."""
+    reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
+    return max(1, reduced - reduced % 2)
+
+
+def _nlist(rows: int) -> int:
+    return max(math.isqrt(rows), min(2 * math.isqrt(rows), _LISTS))
+
+
+def _codes(reduced: int) -> int:
+    return reduced if reduced <= _CODES else reduced // 2
+
+
+def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
+    """Upper estimate of its bytes of memory, however the vectors spread."""
+    reduced = _reduced(dim, dim)
+    code_size = _codes(reduced) // 2
+    fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
+    unfilled = _nlist(rows) * _SCANNED_TOGETHER // 2 * code_size
+    return rows * (code_size + _ID + (dim if refine else 0)) + fixed + unfilled

@@ -1,0 +1,231 @@
+"""Writes one segment: rows streamed to disk, then the approximate index trained, filled and tuned from there."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.build.choose import ann_factory, factory_of
+from index.build.tune import tune
+from index.collection.layout import SEGMENTS
+from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
+from index.collection.rows import EMBEDDING
+from index.errors import CollectionError, DamagedVersionError
+from index.segments import ann
+from index.segments.exact import exact_rows
+from index.segments.segment import ANN, ROWS, VECTORS, Segment
+from index.segments.vector_file import VectorFile, flat_header
+from index.storage import Storage
+from index.storage.disk import DISK_FULL
+from index.versions.files import file_record
+
+logger = logging.getLogger(__name__)
+
+_NORM_TOLERANCE = 1e-3
+_SELF_QUERIES = 100
+_BATCH_ROWS = 16_384  # searches handle each batch by itself
+_MIN_SELF_SCORE = 0.9999
+_FIXED_MEMORY = 600 << 20  # the interpreter, libraries, and blocks in transit
+
+
+class RowSource(Protocol):
+    """A stream of rows with embeddings. `len` is an upper bound of their number."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def embedded(self) -> Iterator[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentJob:
+    """All that a worker needs to build one segment; can be pickled if its source can."""
+
+    storage: Storage
+    name: str
+    source: RowSource
+    options: Sequence[Option]
+    settings: IndexSettings
+    most_exact: int
+    """Up to so many rows are searched exactly, whatever index was chosen or requested."""
+
+    @property
+    def rows(self) -> int:
+        """Upper bound of the number of rows."""
+        return len(self.source)
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return int(self.source.schema.field(EMBEDDING).type.list_size)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that `run` may take: the approximate index, its training sample, and blocks of rows.
+
+        While it is filled, an index allocates room for up to twice its rows.
+        """
+        factory = self.settings.factory or ann_factory(self.rows, self.dim, refine=True, spread=self.dim)
+        held = 0 if factory == FLAT else 2 * self.rows * ann.row_bytes(ann.new_index(factory, self.dim))
+        return _FIXED_MEMORY + 3 * self._training_rows(self.rows) * 4 * self.dim + held
+
+    def run(self) -> SegmentRecord | None:
+        """Build the segment and put it in place. None when no row has an embedding.
+
+        CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
+        that cannot be built.
+        """
+        home = f"{SEGMENTS}/{self.name}"
+        with self.storage.scratch(home) as scratch:
+            sample: list[pa.RecordBatch] = []
+            batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)
+            ntotal = write_rows(scratch, batches, self.source.schema)
+            if ntotal == 0:
+                return None
+            training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._training_rows(ntotal))
+            factory = factory_of(self.options, training, ntotal, self.settings, most_exact=self.most_exact)
+            if factory != FLAT:
+                write_ann(scratch, factory, ntotal, training)
+            del training
+            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim), approximate=factory != FLAT)
+            check_rows_found(segment, pa.Table.from_batches(sample))
+            if factory != FLAT and tune(segment, self.settings.target_recall) < self.settings.target_recall:
+                factory = self._exact_instead(factory)
+            names = [VECTORS, ROWS, *([ANN] if factory != FLAT else [])]
+            files = {name: file_record(scratch / name) for name in names}
+            for name in names:
+                self.storage.put_file(scratch / name, f"{home}/{name}")
+        return SegmentRecord(
+            name=self.name,
+            ntotal=ntotal,
+            live=ntotal,
+            factory=factory,
+            parameters=segment.parameters if factory != FLAT else {},
+            memory=files[ANN if factory != FLAT else VECTORS].size,
+            files=files,
+        )
+
+    def _exact_instead(self, factory: str) -> str:
+        """The factory to use when the index misses its recall: an index chosen here gives way to an exact scan.
+
+        An index that was requested stays, as does one with limited memory; the version's recall gate judges it.
+        """
+        if self.settings.factory or self.settings.max_memory:
+            return factory
+        logger.warning(
+            "segment %s: %s does not reach recall@10 %s on these vectors, so they are scanned exactly, which is slower",
+            self.name,
+            factory,
+            self.settings.target_recall,
+        )
+        return FLAT
+
+    def _training_rows(self, rows: int) -> int:
+        """Number of rows to train on."""
+        factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
+        return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
+
+
+def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Stream embedded rows into a folder, in their order, and return how many there were.
+
+    Each vector is divided by its norm. CollectionError names the id of a vector that is not finite or not of unit norm
+    (to one part in a thousand).
+    """
+    dim = schema.field(EMBEDDING).type.list_size
+    stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
+    total = 0
+    with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
+        vectors.write(flat_header(dim, 0))
+        for batch in _joined(batches):
+            vectors.write(_unit_vectors(batch, dim).data)  # `tofile` does not say why it failed
+            rows.write_batch(batch.select(stored.names))
+            total += len(batch)
+        vectors.seek(0)
+        vectors.write(flat_header(dim, total))
+    return total
+
+
+def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
+    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them.
+
+    OSError where it cannot be written.
+    """
+    dim = sample.shape[1]
+    index = ann.new_index(factory, dim)
+    ann.train(index, sample)
+    ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
+    try:
+        faiss.write_index(index, str(folder / ANN))
+    except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text
+        code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), errno.EIO)
+        raise OSError(code, os.strerror(code), str(folder / ANN)) from error
+
+
+def check_rows_found(segment: Segment, sample: pa.Table) -> None:
+    """Look up rows by their vectors from the source: each must be at its position, under its id.
+
+    DamagedVersionError otherwise: the written rows are not the given ones.
+    """
+    positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
+    given = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
+    scores = np.einsum("nd,nd->n", given, segment.vectors(positions)) / np.linalg.norm(given, axis=1)
+    if scores.min() < _MIN_SELF_SCORE or not np.array_equal(segment.ids(positions), ids):
+        worst = ids[int(scores.argmin())]
+        raise DamagedVersionError(
+            f"{segment.folder} failed its self-check and was not published: {worst} has a score of {scores.min():.6f} "
+            f"with itself, expected {_MIN_SELF_SCORE} or more, or rows are not where their vectors are; check the disk",
+            segment.folder.name,
+        )
+
+
+def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Passes the batches on; every `step`-th row, with its position, is also put in `sample`."""
+    start = 0
+    for batch in batches:
+        chosen = np.arange(-start % step, len(batch), step)
+        aside = batch.select(["image_id", EMBEDDING]).take(pa.array(chosen, pa.int64()))
+        sample.append(aside.append_column("position", pa.array(chosen + start)))
+        start += len(batch)
+        yield batch
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches joined to `_BATCH_ROWS` or a little more: the rows come in one small file for each block."""
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        pending.append(batch)
+        if sum(map(len, pending)) >= _BATCH_ROWS:
+            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+            pending = []
+    if pending:
+        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+
+
+def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
+    """The embeddings of a batch, `(n, dim)` float32, normalised again to undo rounding."""
+    flat: npt.NDArray[Any] = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
+    vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
+    if len(wrong):
+        first = int(wrong[0])
+        raise CollectionError(
+            f"the embedding of {batch.column('image_id')[first].as_py()!r} has norm {norms[first, 0]:.4g}: "
+            f"expected 1 (within {_NORM_TOLERANCE}); embed it again with a model that returns unit vectors"
+        )
+    unit: npt.NDArray[np.float32] = vectors / norms
+    return unit

@@ -1,0 +1,138 @@
+"""How a new version updates the live one: which segments it keeps, with more tombstones, and which it rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from index.build.ground_truth import HeldOut
+from index.build.merge_policy import Size, to_merge
+from index.build.segment import RowSource
+from index.collection import Collection
+from index.collection.live_rows import LiveRows
+from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.collection.rows import conform, unify
+from index.segments.exact import FEWEST, Positions, exact_rows
+from index.segments.segment import Segment
+from index.storage import Storage
+
+QUERIES_FILE = "queries.arrow"
+"""Held-out queries with their exact neighbours; see `HeldOut`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """How to get from a version's segments to the next one's.
+
+    `kept` segments stay, with `tombstones` on their dead rows, by segment name. The rows of each of `sources` become a
+    new segment, which is searched exactly if it has at most `most_exact` rows.
+    """
+
+    kept: list[SegmentRecord]
+    tombstones: Mapping[str, Positions]
+    sources: list[RowSource]
+    dim: int
+    most_exact: int
+
+    @property
+    def most_memory(self) -> int:
+        """Upper bound of the memory of all segments in bytes: as if the new ones were searched exactly."""
+        exact = sum(len(source) for source in self.sources) * self.dim * 4
+        return sum(record.memory for record in self.kept) + exact
+
+    @property
+    def live(self) -> int:
+        """Upper bound of the live rows after the change: some new ones may be rejects."""
+        return sum(record.live for record in self.kept) + sum(len(source) for source in self.sources)
+
+
+def change_of(
+    changed: LiveRows,
+    touched: pa.Array[Any],
+    records: Sequence[SegmentRecord],
+    segments: Sequence[Segment],
+    settings: IndexSettings,
+) -> Change:
+    """The change made by the rows of newer runs. `touched` are all ids of these runs, including deleted ones.
+
+    Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed.
+    Then all of them become one approximate segment.
+    """
+    for segment in segments:
+        gone = segment.positions(touched)
+        segment.add_tombstones(gone[gone >= 0])
+    sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
+    merged, along = to_merge(sizes, len(changed), settings.segment_rows)
+    change = _merging(merged, along, changed, records, segments, settings)
+    if settings.max_memory is None or change.most_memory <= settings.max_memory:
+        return change
+    small = [number for number, record in enumerate(records) if record.factory == FLAT]
+    along = len(changed) + sum(segments[number].live_count for number in small) <= settings.segment_rows
+    return replace(_merging(small, along, changed, records, segments, settings), most_exact=FEWEST)
+
+
+def _merging(
+    merged: Sequence[int],
+    along: bool,
+    changed: LiveRows,
+    records: Sequence[SegmentRecord],
+    segments: Sequence[Segment],
+    settings: IndexSettings,
+) -> Change:
+    """The change that merges the segments of these numbers into one, with the changed rows if they go `along`."""
+    together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
+    apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
+    if along and together:
+        together, apart = [*together, changed], []
+    staying = [
+        (record, segment)
+        for number, (record, segment) in enumerate(zip(records, segments, strict=True))
+        if number not in merged and segment.live_count
+    ]
+    return Change(
+        kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
+        tombstones={record.name: segment.dead_positions() for record, segment in staying},
+        sources=[*([Concatenated(together)] if together else []), *apart],
+        dim=segments[0].dim,
+        most_exact=exact_rows(settings, segments[0].dim),
+    )
+
+
+@dataclass(frozen=True)
+class Concatenated:
+    """The rows of several sources, with the columns of all."""
+
+    sources: Sequence[RowSource]
+
+    def __len__(self) -> int:
+        return sum(len(source) for source in self.sources)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The unified schema of the sources, see `unify`."""
+        return unify([source.schema for source in self.sources])
+
+    def embedded(self) -> Iterator[pa.RecordBatch]:
+        """The rows of one source after the other."""
+        for source in self.sources:
+            for batch in source.embedded():
+                yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
+
+
+def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows) -> pa.Array[Any]:
+    """All ids of some runs: those of their newest rows, `changed`, and those of their deletes."""
+    deleted = LiveRows.of_files(storage, [run.deletes for run in runs if run.deletes])
+    parts = [rows.read(["image_id"]) for rows in (deleted, changed)]
+    return pa.concat_tables(parts).column("image_id").combine_chunks()
+
+
+def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
+    """The held-out queries with which a version was measured."""
+    path = f"index/{manifest.version}/{QUERIES_FILE}"
+    local = collection.storage.local_path(path) or cache / path
+    return HeldOut.read(local)

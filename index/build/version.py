@@ -1,0 +1,223 @@
+"""Makes one index version: its segments, tombstones and held-out queries, and the measurements with them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from index.build.choose import choose
+from index.build.ground_truth import HeldOut
+from index.build.measure import measure, score_distribution
+from index.build.segment import RowSource, SegmentJob
+from index.build.update import QUERIES_FILE, change_of, read_held_out, touched_ids
+from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.live_rows import LiveRows
+from index.collection.records import (
+    FileRecord,
+    IndexSettings,
+    Option,
+    RunManifest,
+    ScoreDistribution,
+    SegmentRecord,
+    VersionManifest,
+)
+from index.errors import EmptyCollectionError, FactoryError, LeaseError
+from index.segments.exact import FEWEST
+from index.segments.segmented_index import Segments
+from index.versions.files import file_record
+from index.versions.opening import open_segments
+from index.versions.tombstones import TOMBSTONES, write_tombstones
+
+RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
+
+
+class VersionBuild:
+    """One version in the making."""
+
+    def __init__(
+        self, collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, run_jobs: RunJobs
+    ) -> None:
+        self.collection = collection
+        self.storage = collection.storage
+        self.runs = runs
+        self.settings = settings
+        self.run_jobs = run_jobs
+        self.version = _reserved(collection)
+        self.started = time.monotonic()
+
+    def from_scratch(self) -> VersionManifest:
+        """Build from all live rows, in segments of at most `segment_rows`."""
+        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+            live = LiveRows.of_runs(self.storage, self.runs)
+            if not len(live):
+                raise _empty(self.collection, self.runs)
+            dim = self.runs[-1].model.dim
+            options = choose(len(live), dim, self.settings)
+            # A requested index is used for all rows, a chosen one only for enough rows to train it.
+            most_exact = 0 if self.settings.factory else FEWEST
+            records = self._build_segments(live.split(self.settings.segment_rows), options, most_exact)
+            _check_memory(records, self.settings)
+            if not records:
+                raise _empty(self.collection, self.runs)
+            draft = self._draft(records, options)
+            segments = open_segments(self.collection, draft, Path(cache))
+            held_out = HeldOut.sample(segments)
+            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
+            return self._finish(draft, segments, held_out)
+
+    def update(self, base: VersionManifest) -> VersionManifest:
+        """Build from the base's segments, with more tombstones, and new segments.
+
+        DamagedVersionError when the base is damaged, FactoryError when no index fits the collection's new size.
+        """
+        new = [run for run in self.runs if run.run_id not in base.runs]
+        with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
+            changed = LiveRows.of_runs(self.storage, new)
+            # Every byte is checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
+            old = open_segments(self.collection, base, Path(cache))
+            touched = touched_ids(self.storage, new, changed)
+            change = change_of(changed, touched, base.segments, old.parts, self.settings)
+            # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
+            options = choose(change.live, base.dim, self.settings) if change.live else []
+            records = [*change.kept, *self._build_segments(change.sources, options, change.most_exact)]
+            if not records:
+                raise _empty(self.collection, self.runs)
+            _check_memory(records, self.settings)
+            files = {}
+            if any(map(len, change.tombstones.values())):
+                files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
+            draft = self._draft(records, options).model_copy(
+                update={"base": base.version, "files": files, "scores": base.scores}
+            )
+            segments = open_segments(self.collection, draft, Path(cache), verify=False)
+            held_out = read_held_out(self.collection, base, Path(cache))
+            if held_out.fits(draft.ntotal):
+                return self._finish(draft, segments, held_out.updated(touched, segments))
+            held_out = HeldOut.sample(segments)
+            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
+            return self._finish(draft, segments, held_out)
+
+    def _build_segments(
+        self, sources: Sequence[RowSource], options: Sequence[Option], most_exact: int
+    ) -> list[SegmentRecord]:
+        jobs = [
+            SegmentJob(
+                storage=self.storage,
+                name=f"{self.version}-{number:02d}",
+                source=source,
+                options=options,
+                settings=self.settings,
+                most_exact=most_exact,
+            )
+            for number, source in enumerate(sources)
+        ]
+        return [record for record in self.run_jobs(jobs) if record]
+
+    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option]) -> VersionManifest:
+        """The manifest of the built segments, without measurements."""
+        return VersionManifest(
+            version=self.version,
+            base=None,
+            model=self.runs[-1].model,
+            created_at=datetime.now(UTC),
+            runs=[run.run_id for run in self.runs],
+            settings=self.settings,
+            choice=list(options),
+            segments=list(records),
+            files={},
+            ntotal=sum(record.live for record in records),
+            queries=0,
+            recall={},
+            latency_ms={},
+            queries_per_second=0.0,
+            scores=ScoreDistribution(levels=[], random=[], nearest=[]),
+            seconds=0.0,
+        )
+
+    def _finish(self, draft: VersionManifest, segments: Segments, held_out: HeldOut) -> VersionManifest:
+        """Measure, and write the remaining files; the manifest comes last and makes the version complete."""
+        # An update should cost what the change costs, and all of its queries have measured most of its rows before.
+        measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
+        queries = self._put(QUERIES_FILE, held_out.write)
+        manifest = draft.model_copy(
+            update={
+                **asdict(measured),
+                "files": {**draft.files, QUERIES_FILE: queries},
+                "seconds": round(time.monotonic() - self.started, 3),
+            }
+        )
+        self.collection.check_lease()
+        self.collection.begin_current()
+        self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
+        return manifest
+
+    def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
+        """Put one of the version's own files, which `write` writes to the path it gets."""
+        home = f"index/{self.version}"
+        with self.storage.scratch(home) as scratch:
+            write(scratch / name)
+            record = file_record(scratch / name)
+            self.storage.put_file(scratch / name, f"{home}/{name}")
+        return record
+
+    def discard(self) -> None:
+        """Remove all files written so far."""
+        self.storage.delete(f"index/{self.version}")
+        for entry in self.storage.list(SEGMENTS):
+            if entry.name.startswith(f"{self.version}-"):
+                self.storage.delete(entry.path)
+
+    @contextmanager
+    def _discarded_on_failure(self) -> Iterator[None]:
+        """Free the space of a version that failed. Without the lease nothing is removed."""
+        try:
+            yield
+        except LeaseError:
+            raise
+        except BaseException:
+            self.discard()
+            raise
+
+
+def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
+    """FactoryError when the chosen index takes more memory than estimated, or kept segments more than allowed now."""
+    memory, limit = sum(record.memory for record in records), settings.max_memory
+    if limit is not None and memory > limit:
+        raise FactoryError(
+            f"the segments take {memory:,} bytes of memory, over --max-memory {limit:,}: raise it, or name a smaller "
+            "index with --factory"
+        )
+
+
+def _reserved(collection: Collection) -> str:
+    """A number that no version ever had. Its folder is created, so that no other build takes it.
+
+    `prune` removes what killed builds have left.
+    """
+    folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
+    numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
+    version = f"{max(numbers, default=0) + 1:06d}"
+    collection.check_lease()
+    collection.storage.write_atomic(f"index/{version}/started", f"{datetime.now(UTC).isoformat()}\n".encode())
+    return version
+
+
+def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
+    rows = len(LiveRows.of_runs(collection.storage, runs))
+    if rows:
+        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: see `likeness rejects`")
+    if not any(run.files for run in runs):
+        return EmptyCollectionError(
+            f"embedded 0 of 0 rows in {collection.location}: embed images first with `likeness embed`"
+        )
+    return EmptyCollectionError(
+        f"every image of {collection.location} has been deleted: no index can be made of none, so a live index version "
+        "still finds them; embed images with `likeness embed`, or remove the collection"
+    )

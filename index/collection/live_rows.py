@@ -1,0 +1,235 @@
+"""The live rows of a collection: its runs folded so that the newest row of an id wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection.records import ModelRecord, RowFile, RunManifest
+from index.collection.row_files import at_once, damage, fetch, open_rows, read_ids, read_schema
+from index.collection.rows import EMBEDDING, conform, in_memory, metadata_columns, newest, row_schema, unify
+from index.errors import CollectionError, ModelMismatchError
+from index.storage.storage import Storage, place
+
+_AHEAD = 64 << 20  # bytes of row files that are fetched side by side before the first is looked at
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A row file with the ascending positions of the rows in it that count; None: all of them.
+
+    `schema` is the file's; `source` and `model` are those of its run.
+    """
+
+    file: RowFile
+    schema: pa.Schema
+    source: str = ""
+    model: ModelRecord | None = None
+    positions: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return self.file.rows if self.positions is None else len(self.positions)
+
+    def only(self, positions: npt.NDArray[np.int64]) -> _Part:
+        """Some of its rows, by their ascending positions in the file."""
+        return replace(self, positions=positions if len(positions) < self.file.rows else None)
+
+
+class LiveRows:
+    """Rows of some row files, in the order in which they were written. Only the files given are read."""
+
+    def __init__(self, storage: Storage, parts: Sequence[_Part], model: ModelRecord | None) -> None:
+        self._storage = storage
+        self._parts = parts
+        self._model = model
+
+    @classmethod
+    def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
+        """Every row of these files."""
+        schemas = at_once(partial(read_schema, storage), files)
+        return cls(
+            storage, [_Part(file, schema) for file, schema in zip(files, _one_of_equals(schemas), strict=True)], None
+        )
+
+    @classmethod
+    def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
+        """The newest row of each id, unless it was deleted since. Runs come oldest first.
+
+        A run's deletes apply to the runs before it: a row of the same run wins over them. A reject is a row
+        like any other: it hides the embedding that the id had.
+        """
+        files: list[tuple[RowFile, RunManifest | None]] = []
+        for run in runs:
+            if run.deletes:
+                files.append((run.deletes, None))
+            files += [(file, run) for file in run.files]
+        read = at_once(partial(read_ids, storage), [file for file, _ in files])
+        schemas = _one_of_equals([schema for _, schema in read])
+        for (file, maker), schema in zip(files, schemas, strict=True):
+            if maker and (dim := schema.field(EMBEDDING).type.list_size) != maker.model.dim:
+                raise damage(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
+        live = [
+            _Part(file, schema, place(run.source), run.model).only(positions)
+            for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
+            if run and len(positions)
+        ]
+        return cls(storage, live, runs[-1].model if runs else None)
+
+    def __len__(self) -> int:
+        """Number of rows, embedded or rejected."""
+        return sum(map(len, self._parts))
+
+    @property
+    def sources(self) -> list[str]:
+        """Where the rows come from, each a `place`."""
+        return sorted({part.source for part in self._parts})
+
+    def of_source(self, source: str) -> LiveRows:
+        """The rows that a source's runs wrote; `source` is a `place`."""
+        return self._only([part for part in self._parts if part.source == source], self._model)
+
+    def of_model(self, model: ModelRecord) -> LiveRows:
+        """The rows that one model's runs wrote, rejects too, whichever copy of the model it was."""
+        return self._only([part for part in self._parts if _agree(part.model, model)], model)
+
+    def _only(self, parts: list[_Part], model: ModelRecord | None) -> LiveRows:
+        if len(parts) == len(self._parts) and _agree(model, self._model):
+            return self  # whose schemas have been read
+        return LiveRows(self._storage, parts, model)
+
+    def take(self, positions: npt.NDArray[np.int64]) -> LiveRows:
+        """Some of these rows, by their ascending positions; files that have none of them are not read."""
+        ends = np.cumsum([len(part) for part in self._parts])
+        cuts = np.searchsorted(positions, ends)
+        parts = []
+        for part, low, high, end in zip(self._parts, [0, *cuts], cuts, ends, strict=False):
+            if low < high:
+                here = positions[low:high] - (end - len(part))
+                parts.append(part.only(here if part.positions is None else part.positions[here]))
+        return LiveRows(self._storage, parts, self._model)
+
+    @property
+    def metadata(self) -> list[str]:
+        """Names of the columns that came from the sources."""
+        return list(dict.fromkeys(name for part in self._parts for name in metadata_columns(part.schema)))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of all files together. ModelMismatchError when their vectors differ in length."""
+        if not self._parts:
+            return row_schema(self._model.dim if self._model else 0)
+        return unify([part.schema for part in self._parts])
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """These columns, or all, as one table. CollectionError names a column that no file has."""
+        schema = self.schema_of(columns)
+        tables = at_once(lambda part: self._read_part(part, schema), self._parts)
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def parts(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+        """What `read` returns, in tables of whole files with about so many rows each."""
+        schema = self.schema_of(columns)
+        for some in _slices(list(map(len, self._parts)), rows):
+            yield pa.concat_tables(at_once(lambda part: self._read_part(part, schema), self._parts[some]))
+
+    def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
+        """The rows that have an embedding, in batches of at most `batch_rows`."""
+        for part, data in self._fetched():
+            for table in self._batches(part, data, batch_rows):
+                rows = table.filter(table.column(EMBEDDING).is_valid())
+                if rows.num_rows and not _agree(part.model, self._model):
+                    raise ModelMismatchError(
+                        f"{part.file.path} holds live vectors of {part.model}, "
+                        f"the newest run those of {self._model}: "
+                        "an index holds one model's vectors; embed every image with one model"
+                    )
+                yield from conform(rows, self.schema).combine_chunks().to_batches()
+
+    def _fetched(self) -> Iterator[tuple[_Part, bytes | None]]:
+        """The parts with their files' bytes; None: too many to hold."""
+        for some in _slices([part.file.size for part in self._parts], _AHEAD):
+            parts = self._parts[some]
+            yield from zip(parts, at_once(partial(fetch, self._storage), [part.file for part in parts]), strict=True)
+
+    def split(self, rows: int) -> list[LiveRows]:
+        """The same rows in equal shares of at most so many."""
+        parts = max(1, math.ceil(len(self) / rows))
+        rows = math.ceil(len(self) / parts)
+        shares: list[list[_Part]] = []
+        room = 0
+        for part in self._parts:
+            positions = np.arange(part.file.rows) if part.positions is None else part.positions
+            while len(positions):
+                if room == 0:
+                    shares.append([])
+                    room = rows
+                here, positions = positions[:room], positions[room:]
+                shares[-1].append(part.only(here))
+                room -= len(here)
+        return [LiveRows(self._storage, share, self._model) for share in shares]
+
+    def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Of what `read` returns."""
+        if columns is None:
+            return in_memory(self.schema)
+        if EMBEDDING in columns:
+            schema = self.schema
+        else:  # without the embedding rows of two models fit one table
+            fields = [
+                pa.schema([field for field in part.schema if field.name != EMBEDDING]).append(_NO_EMBEDDING)
+                for part in self._parts
+            ]
+            schema = unify(fields) if fields else row_schema(0)
+        unknown = [name for name in columns if name not in schema.names]
+        if unknown:
+            raise CollectionError(f"no column {', '.join(unknown)}: expected some of {', '.join(schema.names)}")
+        return in_memory(pa.schema([schema.field(name) for name in columns]))
+
+    def _read_part(self, part: _Part, schema: pa.Schema) -> pa.Table:
+        data = fetch(self._storage, part.file) if EMBEDDING in schema.names else None
+        with open_rows(self._storage, part.file, data) as file:
+            names = [name for name in schema.names if name in file.schema_arrow.names]
+            # Parquet takes "a" for every column below it, "a.b" for one: select by name afterwards.
+            table = conform(file.read(columns=[*names, "image_id"]).select(names), schema)
+        return table if part.positions is None else table.take(part.positions)
+
+    def _batches(self, part: _Part, data: bytes | None, batch_rows: int) -> Iterator[pa.Table]:
+        with open_rows(self._storage, part.file, data) as file:
+            start = 0
+            for batch in file.iter_batches(batch_size=batch_rows):
+                if part.positions is None:
+                    yield pa.Table.from_batches([batch])
+                else:
+                    low, high = np.searchsorted(part.positions, [start, start + len(batch)])
+                    yield pa.Table.from_batches([batch]).take(part.positions[low:high] - start)
+                start += len(batch)
+
+
+def _agree(one: ModelRecord | None, other: ModelRecord | None) -> bool:
+    return one == other or (one is not None and other is not None and one.agrees_with(other))
+
+
+_NO_EMBEDDING = row_schema(0).field(EMBEDDING)
+
+
+def _slices(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Neighbours whose sizes come to at most so much, or one alone."""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = ends[first - 1] if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(first, end)
+        first = end
+
+
+def _one_of_equals(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """The same schemas, equals being the same object: a job that is sent to a worker names thousands of files."""
+    one: dict[pa.Schema, pa.Schema] = {}
+    return [one.setdefault(schema, schema) for schema in schemas]

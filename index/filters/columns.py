@@ -1,0 +1,221 @@
+"""Columns in filters: which values a filter may have for a column's type, and how Arrow compares with them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection.rows import conform
+from index.errors import FilterError
+
+Mask = npt.NDArray[np.bool_]
+Test = Callable[[pa.RecordBatch], Mask]
+ArrayTest = Callable[[Any], Any]  # from an Arrow array to one of booleans, where null counts as false
+
+_MOST_LISTED = 30  # columns in a message
+_LONGEST = 60  # characters of a type or a value in a message
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class ColumnError(FilterError):
+    """A column, or a condition on it, is wrong. `Filter.parse` adds the existing columns to the message.
+
+    Without `expected`, one of these was.
+    """
+
+
+class _Kind(NamedTuple):
+    """How the elements of a column are compared."""
+
+    holds: Callable[[pa.DataType], bool]
+    expected: str
+    read: Callable[[Any, pa.DataType], Any]
+    """The operand in terms of the type; None when it is of the wrong kind."""
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: pa.DataType
+    """The type in the schema, without dictionaries and fixed lengths."""
+    element: pa.DataType
+    kind: _Kind
+
+    @classmethod
+    def of(cls, column: pa.Field[Any]) -> Column:
+        unwrapped: Any = _unwrapped(column.type)
+        element = unwrapped.value_type if _is_list(unwrapped) else unwrapped
+        return cls(column.name, unwrapped, element, next(kind for kind in _KINDS if kind.holds(element)))
+
+    def __str__(self) -> str:
+        return f"{self.name} ({_shortened(str(self.type))}{', $exists alone' if self.kind is OPAQUE else ''})"
+
+    @property
+    def title(self) -> str:
+        return f"column {self.name!r} ({_shortened(str(self.type))})"
+
+    def value(self, operator: str, operand: object) -> Any:
+        """The operand as the column's elements are compared with it."""
+        value = self.kind.read(operand, self.element)
+        if value is None:
+            raise self.refusal(operator, self.kind.expected, operand)
+        return value
+
+    def refusal(self, operator: str, expected: str, operand: object) -> ColumnError:
+        got = shown(operand)
+        return self.error(f"{operator} takes {expected}, got {got}", f"{expected} for {operator} of {self.title}", got)
+
+    def error(self, problem: str, expected: str, got: str) -> ColumnError:
+        return ColumnError(f"{self.title}: {problem}", expected, got)
+
+    def read(self, batch: pa.RecordBatch) -> Any:
+        """The column as an array of its type in the schema."""
+        present = [self.name] if self.name in batch.schema.names else []
+        table = conform(pa.Table.from_batches([batch.select(present)]), pa.schema([pa.field(self.name, self.type)]))
+        chunks = table.column(0).chunks
+        return chunks[0] if chunks else pa.array([], self.type)
+
+    def missing(self, batch: pa.RecordBatch) -> Mask:
+        return mask_of(self.read(batch).is_null())
+
+    def where(self, test: ArrayTest) -> Test:
+        """Rows whose value, or any of whose elements, passes."""
+        compared = compared_as(self.element)
+
+        def rows(batch: pa.RecordBatch) -> Mask:
+            array = self.read(batch)
+            if not _is_list(self.type):
+                return mask_of(test(array.cast(compared)))
+            offsets = array.offsets.to_numpy()
+            elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+            # The number of hits before each element: a list has a hit if it rises from its start to its end.
+            hits = np.concatenate([[0], np.cumsum(mask_of(test(elements.cast(compared))))])[offsets - offsets[0]]
+            matches: Mask = (hits[1:] > hits[:-1]) & mask_of(array.is_valid())  # a null list may still hold elements
+            return matches
+
+        return rows
+
+
+def listed(columns: Collection[Column]) -> str:
+    """The columns with their types, for a message."""
+    more = f" and {len(columns) - _MOST_LISTED:,} more" if len(columns) > _MOST_LISTED else ""
+    return (", ".join(map(str, itertools.islice(columns, _MOST_LISTED))) or "none") + more
+
+
+def mask_of(booleans: Any) -> Mask:
+    mask: Mask = booleans.fill_null(False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _text(operand: object, _: pa.DataType) -> str | None:
+    # Half of a surrogate pair is valid in JSON, but no text holds it.
+    return operand if isinstance(operand, str) and not re.search("[\ud800-\udfff]", operand) else None
+
+
+def _boolean(operand: object, _: pa.DataType) -> bool | None:
+    return operand if isinstance(operand, bool) else None
+
+
+def _number(operand: object, _: pa.DataType) -> float | None:
+    good = isinstance(operand, int | float) and not isinstance(operand, bool) and operand == operand  # not NaN
+    return operand if good else None  # type: ignore[return-value]
+
+
+def _rounded(operand: object, kind: pa.DataType) -> float | None:
+    number = _number(operand, kind)
+    if number is None:
+        return None
+    try:
+        return float(pa.scalar(float(number), kind).as_py())
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
+    """Units of the type since 1970, not necessarily whole."""
+    try:
+        moment = datetime.fromisoformat(operand)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    per_second = Fraction(1, 86_400) if pa.types.is_date32(kind) else _TICKS[getattr(kind, "unit", "ms")]
+    return Fraction(since // timedelta(microseconds=1), 10**6) * per_second
+
+
+def _scalar(operand: object, _: pa.DataType) -> str | None:
+    """Any text: it is compared with nulls only."""
+    return "" if isinstance(operand, str | int | float) else None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+OPAQUE = _Kind(lambda kind: True, "nothing", lambda operand, kind: None)
+
+_KINDS = (
+    _Kind(is_text, "text", _text),
+    _Kind(pa.types.is_boolean, "true or false", _boolean),
+    _Kind(pa.types.is_integer, "a number", _number),
+    _Kind(pa.types.is_floating, "a number", _rounded),
+    _Kind(_is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
+    _Kind(pa.types.is_null, "text, a number, true or false", _scalar),
+    OPAQUE,
+)
+
+
+def _unwrapped(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionaries and fixed lengths, to which Arrow casts it."""
+    inner: Any = kind
+    if pa.types.is_dictionary(kind):
+        return inner.value_type  # type: ignore[no-any-return]
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_unwrapped(inner.value_type))
+    return pa.large_list(_unwrapped(inner.value_type)) if pa.types.is_large_list(kind) else kind
+
+
+def compared_as(kind: pa.DataType) -> pa.DataType:
+    """The type to which elements are cast for a comparison: one for which Arrow has all kernels."""
+    if pa.types.is_string_view(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if _is_time(kind):
+        return pa.int64()
+    return pa.float32() if pa.types.is_float16(kind) else kind
+
+
+def limits(kind: pa.DataType) -> tuple[int, int]:
+    if pa.types.is_unsigned_integer(kind):
+        return 0, 2**kind.bit_width - 1
+    return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
+
+
+def shown(value: object) -> str:
+    if isinstance(value, Mapping | list | tuple):
+        return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"
+    return _shortened(repr(value) if isinstance(value, str) else json.dumps(value, default=repr))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

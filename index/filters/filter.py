@@ -1,0 +1,221 @@
+"""Filters: conditions on the columns of rows, written as in MongoDB, evaluated by Arrow over whole batches.
+
+    {"label": "cat", "width": {"$gte": 640}, "$or": [{"tags": {"$in": ["red", "blue"]}}, {"year": None}]}
+
+Parsing checks everything against a schema and returns a tree of functions from a batch to a mask.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.errors import FilterError
+from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
+
+MAX_DEPTH = 32
+"""How deep `$and`, `$or` and `$not` may be nested."""
+_MOST_CONDITIONS = 10_000
+_MOST_VALUES = 100_000
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A condition on the columns of a row. Filters of one schema are equal when their keys are."""
+
+    key: str
+    """The expression as canonical JSON."""
+    _test: Test = field(compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, expression: Mapping[str, object], schema: pa.Schema) -> Filter:
+        """Read an expression on the columns of `schema`. FilterError says what is wrong with it.
+
+        A column of lists matches when any element does. Times are ISO 8601, to the microsecond, UTC where no zone is
+        given. Operands of a float column are rounded to its type, so that 0.1 finds a float32's 0.1.
+        """
+        _check_length(expression)
+        columns = {each.name: Column.of(each) for each in schema if not each.name.startswith("$")}
+        try:
+            test = _expression(expression, columns, depth=0)
+        except ColumnError as error:
+            known = listed(columns.values())
+            message = f"{error}; columns that can be filtered: {known}"
+            raise FilterError(message, error.expected or f"one of the columns {known}", error.got) from error
+        # Only now, because a parsed expression is neither cyclic nor too deep to be written.
+        return cls(json.dumps(expression, sort_keys=True, default=dict), test)
+
+    def mask(self, batch: pa.RecordBatch) -> Mask:
+        """Which rows match, `(len(batch),)`. A column that the batch lacks is null in all of its rows.
+
+        CollectionError names a column of another type than the schema's that cannot be cast to it.
+        """
+        return self._test(batch)
+
+
+def _check_length(expression: object) -> None:
+    """FilterError for too many conditions: each reads a column of every row."""
+    conditions = values = 0
+    rest = [expression]
+    while rest and conditions <= _MOST_CONDITIONS and values <= _MOST_VALUES:
+        match rest.pop():
+            case Mapping() as members:
+                conditions += len(members)
+                rest += members.values()
+            case list() | tuple() as elements:
+                values += len(elements)
+                rest += elements
+    if rest:
+        most = f"a filter of at most {_MOST_CONDITIONS:,} conditions and {_MOST_VALUES:,} values"
+        advice = "name the values of one column in one $in, or search in parts"
+        raise FilterError(f"expected {most}, got more: {advice}", f"{most} ({advice})", "more")
+
+
+def _expression(expression: object, columns: Mapping[str, Column], depth: int) -> Test:
+    parts = _object(expression, "a filter", depth).items()
+    return _every([_part(name, operand, columns, depth) for name, operand in parts])
+
+
+def _part(name: str, operand: object, columns: Mapping[str, Column], depth: int) -> Test:
+    if name in columns:
+        return _conditions(columns[name], operand, depth)
+    if name in ("$and", "$or"):
+        if not isinstance(operand, list | tuple) or not operand:
+            expected, got = "a list of one or more objects", shown(operand)
+            raise FilterError(f"{name} takes {expected}, got {got}", f"{expected} for {name}", got)
+        parts = [_expression(part, columns, depth + 1) for part in operand]
+        return _every(parts) if name == "$and" else _some(parts)
+    if name == "$not":
+        return _complement(_expression(operand, columns, depth + 1))
+    if str(name).startswith("$"):
+        raise _unknown_operator(name)
+    unknown = f"unknown column {shown(name)}"
+    raise ColumnError(unknown, got=unknown)
+
+
+def _conditions(column: Column, operand: object, depth: int) -> Test:
+    """The operand of a column: a value, or operators that must all hold."""
+    if not isinstance(operand, Mapping):
+        return _condition(column, "$eq", operand)
+    tests = []
+    for operator, value in operand.items():
+        if operator == "$not":
+            if not isinstance(value, Mapping):
+                raise column.refusal("$not", "an object", value)
+            operators = _object(value, "$not", depth + 1)
+            tests.append(_complement(_conditions(column, operators, depth + 1)))
+        else:
+            tests.append(_condition(column, operator, value))
+    return _every(tests)
+
+
+def _condition(column: Column, operator: str, operand: object) -> Test:
+    if operator not in _OPERATORS:
+        raise _unknown_operator(operator)
+    if column.kind is OPAQUE and operator != "$exists":
+        raise column.error(
+            f"only $exists works on this type, got {operator}", f"only $exists of {column.title}", operator
+        )
+    return _OPERATORS[operator](column, operator, operand)
+
+
+def _equal(column: Column, operator: str, operand: object) -> Test:
+    return _among(column, operator, [operand])
+
+
+def _among(column: Column, operator: str, operands: object) -> Test:
+    if not isinstance(operands, list | tuple):
+        raise column.refusal(operator, "a list", operands)
+    values = [column.value(operator, operand) for operand in operands if operand is not None]
+    stored = compared_as(column.element)
+    if pa.types.is_integer(stored):
+        low, high = limits(stored)
+        values = [int(value) for value in values if low <= value <= high and value == int(value)]
+    elif pa.types.is_floating(stored):
+        values += [-value for value in values if value == 0]  # is_in tells 0.0 from -0.0
+    value_set = pa.array(values, stored)
+    test = column.where(lambda array: pc.is_in(array, value_set=value_set))
+    return _some([test, column.missing]) if any(operand is None for operand in operands) else test
+
+
+def _ordered(column: Column, operator: str, operand: object) -> Test:
+    compare = _ORDER[operator]
+    value = column.value(operator, operand)
+    stored = compared_as(column.element)
+    if pa.types.is_integer(stored):
+        # Between two integers `x > 10.5` is `x > 10`, and `x >= 10.5` is `x >= 11`.
+        low, high = limits(stored)
+        value = min(max(value, low - 1), high + 1)  # finite, and still beyond the limits if it was
+        value = math.floor(value) if operator in ("$gt", "$lte") else math.ceil(value)
+        if not low <= value <= high:
+            every = (value < low) == (operator in ("$gt", "$gte"))
+            return column.where(lambda array: pc.and_(array.is_valid(), pa.scalar(every)))
+    scalar = pa.scalar(value, stored)
+    return column.where(lambda array: compare(array, scalar))
+
+
+def _prefixed(column: Column, operator: str, operand: object) -> Test:
+    if not is_text(compared_as(column.element)):
+        raise column.error(f"{operator} works on text alone", f"a column of text for {operator}", column.title)
+    prefix = column.value(operator, operand)
+    return column.where(lambda array: pc.starts_with(array, pattern=prefix))
+
+
+def _exists(column: Column, operator: str, operand: object) -> Test:
+    if not isinstance(operand, bool):
+        raise column.refusal(operator, "true or false", operand)
+    return _complement(column.missing) if operand else column.missing
+
+
+_ORDER: dict[str, Callable[[Any, Any], pa.Array[Any]]] = {
+    "$gt": pc.greater,
+    "$gte": pc.greater_equal,
+    "$lt": pc.less,
+    "$lte": pc.less_equal,
+}
+
+_OPERATORS: dict[str, Callable[[Column, str, object], Test]] = {
+    "$eq": _equal,
+    "$ne": lambda column, operator, operand: _complement(_equal(column, operator, operand)),
+    "$in": _among,
+    "$nin": lambda column, operator, operand: _complement(_among(column, operator, operand)),
+    **dict.fromkeys(_ORDER, _ordered),
+    "$prefix": _prefixed,
+    "$exists": _exists,
+}
+
+
+def _every(tests: list[Test]) -> Test:
+    return lambda batch: functools.reduce(np.logical_and, (test(batch) for test in tests), np.ones(len(batch), bool))
+
+
+def _some(tests: list[Test]) -> Test:
+    return lambda batch: functools.reduce(np.logical_or, (test(batch) for test in tests), np.zeros(len(batch), bool))
+
+
+def _complement(test: Test) -> Test:
+    return lambda batch: ~test(batch)
+
+
+def _object(value: object, what: str, depth: int) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        got = shown(value)
+        raise FilterError(f"{what} takes an object, got {got}", f"an object for {what}", got)
+    if depth > MAX_DEPTH:
+        expected = "fewer of $and, $or and $not"
+        raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} levels: expected {expected}", expected, "more")
+    return value
+
+
+def _unknown_operator(name: object) -> FilterError:
+    unknown = f"unknown operator {shown(name)}"
+    known = f"on a column: {', '.join([*_OPERATORS, '$not'])}; on whole filters: $and, $or, $not"
+    return FilterError(f"{unknown}; {known}", f"an operator {known}", unknown)

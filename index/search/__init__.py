@@ -1,0 +1,1 @@
+from index.search.searcher import Searcher as Searcher

@@ -1,0 +1,112 @@
+"""Ranks an index's results: ties by id, near-duplicates folded, searched as deep as this needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from index.queries import MAX_K, Vectors, Wanted
+from index.segments.searchable import Ids, S, Searchable
+
+_DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
+_DEEPER = 4  # times as deep, if the results found are not enough
+_TIES = 1_000  # images with the same score at the cut; with more, the index decides which come first
+_BLOCK = 256  # candidates compared with the kept ones in one matrix product
+
+
+@dataclass(slots=True)
+class Hit:
+    """A row that was found. `duplicates` are ids folded into it."""
+
+    score: float
+    image_id: str
+    position: int
+    duplicates: list[str] = field(default_factory=list)
+
+
+def rank(
+    segments: Searchable[S], queries: Vectors, wanted: Wanted, eligible: Sequence[S] | None = None
+) -> list[list[Hit]]:
+    """The wanted neighbours of each query, by score and then by image_id.
+
+    Near-duplicates of a better hit are folded into it, up to the first hit after the last wanted one. The search goes
+    deeper until enough hits are found, all rows have been seen, or it is MAX_K deep.
+    """
+    found: list[list[Hit]] = [[] for _ in queries]
+    available = segments.count(eligible)
+    # One more shows whether several have the same score as the last; and some will be folded.
+    depth = (wanted.depth + 1) * (1 if wanted.distinct is None else 2) + len(wanted.exclude)
+    deepest = min(available, max(depth, _TIES if wanted.distinct is None else MAX_K))
+    pending = np.arange(len(queries))
+    while len(pending) and deepest:
+        depth = min(depth, deepest)
+        open_ends = []
+        scores, positions, ids = segments.search_with_ids(queries[pending], depth, eligible)
+        for query, hits in zip(pending, hits_of(scores, positions, ids), strict=True):
+            chosen = _choose(segments, hits, wanted, complete=depth == deepest)
+            if chosen is None:
+                open_ends.append(query)
+            else:
+                found[query] = chosen
+        pending = np.array(open_ends, np.intp)
+        depth *= _DEEPER
+    return found
+
+
+def rounded(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Scores as reported."""
+    return np.round(scores.astype(np.float64), _DECIMALS)  # type: ignore[return-value]  # numpy's stub says float16
+
+
+def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], ids: Ids) -> list[list[Hit]]:
+    """The hits of each query, by score and then by image_id, from a search's `(n, k)` results."""
+    there = positions >= 0
+    columns = rounded(scores[there]).tolist(), ids[there], positions[there].tolist()
+    hits = map(Hit, *columns)
+    found = [list(itertools.islice(hits, count)) for count in there.sum(axis=1).tolist()]
+    return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]
+
+
+def _choose(segments: Searchable[S], hits: list[Hit], wanted: Wanted, *, complete: bool) -> list[Hit] | None:
+    """The wanted ones of the best hits, or None if more hits are needed to decide.
+
+    `complete`: there are no more hits.
+    """
+    if not complete:
+        # Others with the same score as the last may come before it.
+        last = hits[-1].score
+        complete = last < wanted.min_score
+        hits = [hit for hit in hits if hit.score > last]
+    good = [hit for hit in hits if hit.score >= wanted.min_score]
+    good = [hit for hit in good if hit.image_id not in wanted.exclude]
+    if wanted.distinct is None:
+        enough = len(good) >= wanted.depth
+    else:
+        good, enough = _folded(segments, good, wanted.distinct, wanted.depth)
+    return good[wanted.offset : wanted.depth] if enough or complete else None
+
+
+def _folded(segments: Searchable[S], hits: list[Hit], distinct: float, count: int) -> tuple[list[Hit], bool]:
+    """The first `count` distinct hits, with near-duplicates folded into them; and whether one more follows."""
+    kept: list[Hit] = []
+    before = [segments.vectors(np.empty(0, np.int64))]  # vectors of the kept hits
+    for start in range(0, len(hits), _BLOCK):
+        block = hits[start : start + _BLOCK]
+        vectors = segments.vectors(np.array([hit.position for hit in block]))
+        alike = np.zeros((len(block), count), bool)
+        alike[:, : len(kept)] = rounded(vectors @ np.concatenate(before).T) >= distinct
+        within = rounded(vectors @ vectors.T) >= distinct
+        for row, hit in enumerate(block):
+            if alike[row].any():
+                kept[alike[row].argmax()].duplicates.append(hit.image_id)
+            elif len(kept) == count:
+                return kept, True
+            else:
+                alike[:, len(kept)] = within[:, row]
+                kept.append(hit)
+                before.append(vectors[row : row + 1])
+    return kept, False

@@ -1,0 +1,258 @@
+"""Finds the nearest images in an index version."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Ids
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection import Collection
+from index.collection.records import ModelRecord, VersionManifest
+from index.collection.rows import metadata_columns
+from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
+from index.match import Match as Match
+from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, unit_vectors
+from index.search.filter_cache import FilterCache
+from index.search.ranking import Hit, hits_of, rank, rounded
+from index.segments.searchable import Searchable
+from index.segments.segmented_index import Segments
+from index.versions.current import NOT_GOOD, live_version, older_versions, require_good
+from index.versions.opening import open_segments
+
+_OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
+
+
+logger = logging.getLogger(__name__)
+
+
+def no_index(collection: Collection) -> EmptyCollectionError:
+    """What is raised where there is no version to search: what has to be done first."""
+    embedded = any(run.files for run in collection.runs())
+    first = "build one with `likeness index`" if embedded else "embed images first with `likeness embed`"
+    return EmptyCollectionError(f"{collection.location} has no index to search: {first}")
+
+
+def searched_version(collection: Collection, version: str | None) -> VersionManifest:
+    """The manifest of a version, by default the live one. EmptyCollectionError when there is none."""
+    version = version or collection.current()
+    if version is None:
+        raise no_index(collection)
+    return collection.read_version(version)
+
+
+def filter_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that a filter can name."""
+    return pa.schema([field for field in schema if field.name not in _OF_REJECTS])
+
+
+class Searcher:
+    """The nearest neighbours in one index version. Safe to use from several threads."""
+
+    def __init__(self, manifest: VersionManifest, segments: Searchable[Any]) -> None:
+        self.manifest = manifest
+        self._segments = segments
+        self._filterable = filter_schema(segments.schema)
+        self._filters = FilterCache(segments, self._filterable)
+
+    @classmethod
+    def open(cls, collection: Collection, version: str | None = None) -> Searcher:
+        """Verify and map a version, by default the live one.
+
+        EmptyCollectionError when there is none; DamagedVersionError names the damaged file.
+        """
+        manifest = searched_version(collection, version)
+        with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
+            # A mapped file stays readable after its name is gone, and its space is freed with the process.
+            return cls(manifest, open_segments(collection, manifest, Path(cache)))
+
+    @property
+    def segments(self) -> Segments:
+        """The segments, for access to all rows. QueryError if they are in other processes."""
+        if not isinstance(self._segments, Segments):
+            raise QueryError("other processes hold the segments: expected a searcher that was opened in this one")
+        return self._segments
+
+    @property
+    def searched(self) -> int:
+        """Number of images that are searched: all, or those of the shards that answer."""
+        return self._segments.live_count
+
+    @property
+    def version(self) -> str:
+        """Name of the index version."""
+        return self.manifest.version
+
+    @property
+    def model(self) -> ModelRecord:
+        """The model of the index's vectors."""
+        return self.manifest.model
+
+    @property
+    def ntotal(self) -> int:
+        """Number of images."""
+        return self.manifest.ntotal
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.manifest.dim
+
+    @property
+    def filterable(self) -> dict[str, str]:
+        """Columns that `filter` can name, with their Arrow types."""
+        return {field.name: str(field.type) for field in self._filterable}
+
+    def search(
+        self,
+        vectors: npt.ArrayLike,
+        k: int,
+        *,
+        offset: int = 0,
+        min_score: float | None = None,
+        filter: Mapping[str, Any] | None = None,
+        distinct: float | None = None,
+        exclude: Ids[str] = (),
+    ) -> list[list[Match]]:
+        """The k nearest of each vector, by score and then by image_id; all of them when there are fewer.
+
+        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. The first `offset` are skipped.
+        Results pass `filter` (see `index.filters.filter`), score `min_score` or more, and are not in `exclude`. Of
+        images whose cosine with each other is `distinct` or more (for example 0.98) only the best is kept. QueryError
+        for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or a cosine outside
+        -1 … 1; FilterError for an invalid filter.
+        """
+        wanted = Wanted.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
+        queries = unit_vectors(vectors, self.dim)
+        eligible = None if filter is None else self._filters.eligible(filter)
+        ranked = rank(self._segments, queries, wanted, eligible)
+        matches = iter(self._matches([hit for hits in ranked for hit in hits]))
+        return [[next(matches) for _ in hits] for hits in ranked]
+
+    def more_like(
+        self,
+        positive: Sequence[Example],
+        negative: Sequence[Example] = (),
+        k: int = 10,
+        **options: Unpack[SearchOptions],
+    ) -> list[Match]:
+        """The k nearest to a mix of examples: like the positive and unlike the negative ones. Examples are left out.
+
+        `options` are those of `search`. QueryError when an id is not in the index, or when the examples cancel out.
+        """
+        examples = [*positive, *negative]
+        ids = [example.of for example in examples if isinstance(example.of, str)]
+        by_id = iter(self._vectors(ids))
+        given = [next(by_id) if isinstance(example.of, str) else self._unit(example.of) for example in examples]
+        signs = [1] * len(positive) + [-1] * len(negative)
+        weights = [sign * example.weight for sign, example in zip(signs, examples, strict=True)]
+        options["exclude"] = {*options.get("exclude", ()), *ids}
+        return self.search(mix(given, weights)[np.newaxis], k, **options)[0]
+
+    def within(
+        self,
+        vector: npt.ArrayLike,
+        min_score: float,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        limit: int = 100_000,
+    ) -> list[Match]:
+        """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
+
+        QueryError when there are more than `limit` (it gives their number), or when other processes hold the segments.
+        """
+        bar, segments = checked_cosine("min_score", min_score), self.segments
+        eligible = None if filter is None else self._filters.eligible(filter)
+        found, count = [], 0
+        # Scores that round up to the bar have to be found too.
+        for scores, positions in segments.within(self._unit(vector), bar - 1e-6, eligible):
+            good = rounded(scores) >= bar
+            count += int(good.sum())
+            if count <= limit:
+                found.append((scores[good], positions[good]))
+        if count > limit:
+            raise QueryError(
+                f"{count:,} images score {bar} or more: expected {limit:,} at most; raise min_score or limit"
+            )
+        scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
+        ids = self._segments.ids(positions)
+        return self._matches(hits_of(scores[np.newaxis], positions[np.newaxis], ids[np.newaxis])[0])
+
+    def row(self, image_id: str) -> dict[str, Any] | None:
+        """Every column of an image's row but the embedding, or None if the image is not in the index."""
+        positions = self._segments.positions(pa.array([image_id], pa.string()))
+        return self._segments.rows(positions, self._segments.schema.names)[0] if positions[0] >= 0 else None
+
+    def vector(self, image_id: str) -> npt.NDArray[np.float32]:
+        """An image's vector, `(dim,)` float32, unit norm. QueryError if the image is not in the index."""
+        vector: npt.NDArray[np.float32] = self._vectors([image_id])[0]
+        return vector
+
+    def percentile(self, score: float) -> float | None:
+        """The percentage of random pairs of this collection's images that score below `score`.
+
+        So 50 is noise and 99.9 a match. This is for scores of image queries: texts score on another scale. None when
+        the collection is too small to have pairs.
+        """
+        distribution = self.manifest.scores
+        if not distribution.random:
+            return None
+        return round(100 * float(np.interp(score, distribution.random, distribution.levels)), 3)
+
+    def _unit(self, vector: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
+        return unit
+
+    def _vectors(self, ids: Sequence[str]) -> npt.NDArray[np.float32]:
+        positions = self._segments.positions(pa.array(ids, pa.string()))
+        for image_id, position in zip(ids, positions, strict=True):
+            if position < 0:
+                raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")
+        return self._segments.vectors(positions)
+
+    def _matches(self, hits: Sequence[Hit]) -> list[Match]:
+        schema = self._segments.schema
+        positions = np.array([hit.position for hit in hits], np.int64)
+        rows = self._segments.rows(positions, ["uri", *metadata_columns(schema)])
+        return [
+            Match(
+                image_id=hit.image_id,
+                score=hit.score,
+                uri=row.pop("uri"),
+                metadata=row,
+                duplicates=tuple(hit.duplicates),
+            )
+            for hit, row in zip(hits, rows, strict=True)
+        ]
+
+
+OpenVersion = Callable[[Collection, str | None], Searcher]
+"""A function like `Searcher.open`."""
+
+
+def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.open) -> Searcher:
+    """The live version; if that is damaged, the newest good one before it, with a warning that names the file.
+
+    If CURRENT itself cannot be read, the newest good version. DamagedVersionError of the live version when none is
+    good; EmptyCollectionError when there is no version.
+    """
+    try:
+        return open_version(collection, None)
+    except DamagedVersionError as error:
+        damage = error
+    for name in older_versions(collection, live_version(collection)):
+        try:
+            require_good(collection, name, verify=False)  # opening it verifies every byte
+            searcher = open_version(collection, name)
+        except NOT_GOOD as error:
+            logger.warning("%s", error)
+            continue
+        logger.warning("%s. Serving index version %s, the last good one", damage, name)
+        return searcher
+    raise damage

@@ -1,0 +1,125 @@
+"""A shard: the segments of a version that one searcher holds. Calls and answers are plain arrays."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.records import SegmentRecord, VersionManifest
+from index.collection.row_files import at_once
+from index.collection.rows import EMBEDDING, embedding_type
+from index.errors import DamagedVersionError
+from index.search.filter_cache import FilterCache
+from index.search.searcher import filter_schema
+from index.segments.exact import Positions, Scores, Vectors
+from index.segments.searchable import Ids
+from index.segments.segment import ROWS, Eligible
+from index.segments.segmented_index import Segments, union_schema
+from index.versions.opening import open_segments
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The segments of one shard, in the manifest's order, and the position of their first row."""
+
+    segments: tuple[SegmentRecord, ...]
+    start: int
+
+    @property
+    def live(self) -> int:
+        """Number of rows without tombstones."""
+        return sum(segment.live for segment in self.segments)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that searching keeps hot."""
+        return sum(segment.memory for segment in self.segments)
+
+
+def slices(segments: Sequence[SegmentRecord], count: int) -> list[Slice]:
+    """The segments of a version as `count` shards, as even by rows as whole segments in their order allow.
+
+    If there are too few segments, the last shards are empty. The result depends only on the segments' order and sizes.
+    """
+    starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
+    shards = min(count, len(segments))
+    cuts = [0]
+    for number in range(1, shards):
+        nearest = int(np.abs(starts * shards - starts[-1] * number).argmin())
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(segments) - shards + number))
+    cuts += [len(segments)] * (count + 1 - len(cuts))
+    return [Slice(tuple(segments[a:b]), int(starts[a])) for a, b in pairwise(cuts)]
+
+
+def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Schema:
+    """The columns of all segments of a version, as in `Segments.schema`; only the schema of each file is read.
+
+    DamagedVersionError names a file that cannot be read.
+    """
+
+    def stored(segment: SegmentRecord) -> pa.Schema:
+        path = f"{SEGMENTS}/{segment.name}/{ROWS}"
+        try:
+            with collection.storage.open_input(path) as file:
+                schema = pa.ipc.open_file(file).schema
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise DamagedVersionError(f"index version {manifest.version} is damaged: {path}: {error}", path) from error
+        return schema.append(pa.field(EMBEDDING, embedding_type(manifest.dim)))
+
+    return union_schema(at_once(stored, manifest.segments))
+
+
+class Shard:
+    """Some segments of a version. Arguments and answers can be sent between processes. Thread-safe.
+
+    Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`.
+    """
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._filters = FilterCache(segments, filter_schema(segments.schema))
+
+    @classmethod
+    def open(cls, collection: Collection, manifest: VersionManifest, held: Slice) -> Shard:
+        """Verify and map the shard's files alone. DamagedVersionError names a damaged one."""
+        own = manifest.model_copy(update={"segments": list(held.segments)})
+        schema = version_schema(collection, manifest)
+        with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
+            return cls(Segments(open_segments(collection, own, Path(cache)).parts, schema))
+
+    def count(self, where: str) -> int:
+        """How many live rows pass a filter."""
+        return self._segments.count(self._eligible(where))
+
+    def search(self, queries: Vectors, k: int, where: str | None) -> tuple[Scores, Positions, Ids]:
+        """See `Segments.search_with_ids`."""
+        return self._segments.search_with_ids(queries, k, self._eligible(where))
+
+    def positions(self, ids: Sequence[str]) -> Positions:
+        """See `Segments.positions`."""
+        return self._segments.positions(pa.array(ids, pa.string()))
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """See `Segments.vectors`."""
+        return self._segments.vectors(positions)
+
+    def ids(self, positions: Positions) -> Ids:
+        """See `Segments.ids`."""
+        return self._segments.ids(positions)
+
+    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """See `Segments.rows`."""
+        return self._segments.rows(positions, columns)
+
+    def _eligible(self, where: str | None) -> Sequence[Eligible] | None:
+        return None if where is None else self._filters.eligible(json.loads(where))

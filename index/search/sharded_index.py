@@ -1,0 +1,160 @@
+"""The shards of a version as one: queried in parallel and merged like `Segments`, so that answers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.errors import CollectionError
+from index.filters.filter import Filter
+from index.search.shard import Slice
+from index.segments.exact import Positions, Scores, Vectors
+from index.segments.searchable import Ids
+
+Call: TypeAlias = tuple[str, tuple[Any, ...]]
+"""A method of Shard and its arguments."""
+
+Ask: TypeAlias = Callable[[Mapping[int, Call]], Mapping[int, Any]]
+"""Calls shards by their numbers, in parallel. Shards that do not answer are missing from the result."""
+
+
+@dataclass(frozen=True)
+class Passing:
+    """How many rows of a shard pass a filter."""
+
+    where: str
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        return 64
+
+
+class Shards:
+    """Searches the shards `held`, by their numbers, and reads their rows. Thread-safe.
+
+    Empty shards are left out. ShardsLostError when a shard that a method needs does not answer.
+    """
+
+    def __init__(self, held: Mapping[int, Slice], schema: pa.Schema, dim: int, ask: Ask) -> None:
+        self._held = {number: held[number] for number in sorted(held) if held[number].segments}
+        self._numbers = list(self._held)
+        self._starts = np.array([part.start for part in self._held.values()], np.int64)
+        self._dim = dim
+        self._ask = ask
+        self.schema = schema
+
+    def __len__(self) -> int:
+        """Number of shards that are not empty."""
+        return len(self._held)
+
+    @property
+    def live_count(self) -> int:
+        """Number of rows without tombstones."""
+        return sum(part.live for part in self._held.values())
+
+    def count(self, eligible: Sequence[Passing] | None) -> int:
+        """How many rows a search may return. None: all live rows."""
+        return self.live_count if eligible is None else sum(each.count for each in eligible)
+
+    def eligible(self, wanted: Filter) -> list[Passing]:
+        """How many live rows pass a filter, for each shard."""
+        return [Passing(wanted.key, count) for count in self._all("count", wanted.key)]
+
+    def search_with_ids(
+        self, queries: Vectors, k: int, eligible: Sequence[Passing] | None = None
+    ) -> tuple[Scores, Positions, Ids]:
+        """See `Segments.search_with_ids`."""
+        found = self._all("search", queries, k, _where(eligible))
+        scores, positions, ids = (np.concatenate(column, axis=1) for column in zip(*self._counted(found), strict=True))
+        # A stable sort, as among the segments of a shard: equal scores stay in the order of segments.
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        scores, positions, ids = (np.take_along_axis(column, best, axis=1) for column in (scores, positions, ids))
+        return scores, positions, ids
+
+    def positions(self, ids: pa.Array[Any]) -> Positions:
+        """Where the live rows of these ids are; -1 for an id that has none, so all shards have to answer."""
+        if not len(ids):
+            return np.empty(0, np.int64)
+        texts = ids.to_pylist()
+        answers = self._ask(dict.fromkeys(self._numbers, ("positions", (texts,))))
+        found = np.full(len(texts), -1, np.int64)
+        for number, positions in answers.items():
+            found = np.where(positions >= 0, positions + self._held[number].start, found)
+        if (found < 0).any():
+            self._require_all(answers)
+        return found
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """See `Segments.vectors`."""
+        found = np.empty((len(positions), self._dim), np.float32)
+        for slots, vectors in self._of(positions, "vectors"):
+            found[slots] = vectors
+        return found
+
+    def ids(self, positions: Positions) -> Ids:
+        """See `Segments.ids`."""
+        found = np.empty(len(positions), object)
+        for slots, ids in self._of(positions, "ids"):
+            found[slots] = ids
+        return found
+
+    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """See `Segments.rows`."""
+        found: list[dict[str, Any]] = [{}] * len(positions)
+        for slots, rows in self._of(positions, "rows", list(columns)):
+            for slot, row in zip(slots, rows, strict=True):
+                found[slot] = row
+        return found
+
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all shards, in their order."""
+        answers = self._ask(dict.fromkeys(self._numbers, (method, arguments)))
+        self._require_all(answers)
+        return [answers[number] for number in self._numbers]
+
+    def _of(self, positions: Positions, method: str, *arguments: Any) -> Iterator[tuple[npt.NDArray[np.intp], Any]]:
+        """The answers of the shards that hold these positions, each with their indices in `positions`."""
+        owners = np.searchsorted(self._starts, positions, side="right") - 1
+        if not len(positions):
+            return
+        slots = {self._numbers[owner]: np.flatnonzero(owners == owner) for owner in np.unique(owners).tolist()}
+        answers = self._ask(
+            {number: (method, (positions[at] - self._held[number].start, *arguments)) for number, at in slots.items()}
+        )
+        self._require_all(answers, slots)
+        yield from ((at, answers[number]) for number, at in slots.items())
+
+    def _counted(self, found: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Scores, positions and the rest, of each shard, with positions that count through all segments."""
+        for (scores, positions, *rest), start in zip(found, self._starts, strict=True):
+            yield scores, np.where(positions < 0, -1, positions + start), *rest
+
+    def _require_all(self, answers: Mapping[int, Any], asked: Mapping[int, Any] | None = None) -> None:
+        lost = [number for number in (self._numbers if asked is None else asked) if number not in answers]
+        if lost:
+            rest = {number: part for number, part in self._held.items() if number not in lost}
+            missing = sum(self._held[number].live for number in lost)
+            named = f"shard {lost[0]} does" if len(lost) == 1 else f"shards {', '.join(map(str, lost))} do"
+            raise ShardsLostError(
+                f"{named} not answer: {missing:,} of {self.live_count:,} images cannot be searched",
+                Shards(rest, self.schema, self._dim, self._ask),
+            )
+
+
+def _where(eligible: Sequence[Passing] | None) -> str | None:
+    """The filter's text: every shard finds out which of its rows pass."""
+    return eligible[0].where if eligible else None
+
+
+class ShardsLostError(CollectionError):
+    """Searchers that hold a part of the index do not answer. `rest` are the `Shards` without it."""
+
+    def __init__(self, message: str, rest: Shards) -> None:
+        super().__init__(message)
+        self.rest = rest

@@ -1,0 +1,204 @@
+"""Approximate faiss indexes: trained on a sample, filled block by block, searched with a selector."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import faiss
+import numpy as np
+
+from index.errors import FactoryError
+from index.segments.exact import Vectors
+
+_ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
+_ROWS_PER_CODE = 128
+_ITERATIONS = 4
+_FLOAT, _ID = 4, 8  # bytes
+_GRAPH_ROW = 16
+_MIN_SAMPLE = 20_000
+_PCA_SAMPLE = 5_000
+
+
+def new_index(factory: str, dim: int) -> faiss.Index:
+    """An empty index for inner products. FactoryError when faiss has none for this factory string."""
+    if re.search(r"(?<!\d)0+(?!\d)|HNSW1(?!\d)", factory):  # faiss would abort the process when vectors are added
+        raise FactoryError(f"{factory!r} for {dim} dimensions: expected sizes above 0, and 2 or more for HNSW")
+    try:
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except (RuntimeError, MemoryError) as error:
+        raise FactoryError(f"{factory!r} for {dim} dimensions: {faiss_reason(error)}") from error
+    outermost = faiss.downcast_index(index)
+    if isinstance(outermost, faiss.IndexRefine):
+        ranked_by = faiss.downcast_index(outermost.refine_index)
+        if not isinstance(ranked_by, faiss.IndexFlatCodes):  # faiss would abort the process here too
+            raise FactoryError(f"{factory!r}: expected Flat, SQ or PQ in Refine(…), got {type(ranked_by).__name__}")
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise FactoryError(f"{factory!r} for {dim} dimensions: faiss has it for Euclidean distances alone")
+    return index
+
+
+def training_rows(index: faiss.Index) -> int:
+    """How many vectors to train on: more for more inverted lists."""
+    ivf = faiss.try_extract_index_ivf(index)
+    return max(_MIN_SAMPLE, _ROWS_PER_LIST * ivf.nlist if ivf else 0)
+
+
+def row_bytes(index: faiss.Index) -> int:
+    """Bytes of memory for each vector: its codes, its id, its links in a graph. Lists and codebooks come on top."""
+    part = faiss.downcast_index(index)  # a view that does not keep `index` alive
+    if isinstance(part, faiss.IndexRefine):
+        return row_bytes(part.base_index) + row_bytes(part.refine_index)
+    if isinstance(part, faiss.IndexPreTransform):
+        return row_bytes(part.index)
+    if isinstance(part, faiss.IndexHNSW):
+        # Beside the lowest level, offsets and levels, and of every level above a share that shrinks with the links.
+        return row_bytes(part.storage) + 4 * int(part.hnsw.nb_neighbors(0)) + _GRAPH_ROW
+    code_size = getattr(part, "code_size", _FLOAT * part.d)  # an index without codes is refused later
+    return int(code_size) + (_ID if isinstance(part, faiss.IndexIVF) else 0)
+
+
+def train(index: faiss.Index, sample: Vectors) -> None:
+    """Train on `(n, dim)` float32 unit vectors. FactoryError when they are too few for this index."""
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf:
+        ivf = faiss.downcast_index(ivf)
+        _limit(ivf.cp, _ROWS_PER_LIST)
+        if hasattr(ivf, "pq"):
+            _limit(ivf.pq.cp, _ROWS_PER_CODE)
+    try:
+        inner = _unwrapped(index)
+        if isinstance(inner, faiss.IndexPreTransform):
+            transform = faiss.downcast_VectorTransform(inner.chain.at(0))
+            if isinstance(transform, faiss.PCAMatrix):
+                _set_components(transform, _thinned(sample))
+        index.train(sample)
+    except (RuntimeError, MemoryError) as error:
+        raise FactoryError(
+            f"the index cannot be trained on {len(sample):,} vectors: {faiss_reason(error)}; name one with fewer "
+            "lists or codes with --factory"
+        ) from error
+
+
+def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
+    """Add vectors block by block. FactoryError when the index cannot take them, or cannot skip rows in a search.
+
+    Skipping rows is needed for filters, and for rows that are deleted later.
+    """
+    try:
+        for block in blocks:
+            first = index.ntotal == 0
+            index.add(block)
+            if first:
+                _check_selects(index, block[:1])
+    except (RuntimeError, MemoryError) as error:
+        raise FactoryError(
+            f"an index of this kind cannot be filled and searched with a selection of its rows: {faiss_reason(error)}; "
+            "name another with --factory"
+        ) from error
+
+
+def principal_dims(sample: Vectors, share: float) -> int:
+    """How many principal dimensions, widest first, hold `share` of the variance of `(n, dim)` vectors."""
+    variances = np.linalg.eigvalsh(np.cov(_thinned(sample), rowvar=False).reshape(sample.shape[1], -1))[::-1]
+    return int(np.searchsorted(np.cumsum(variances), share * variances.sum()) + 1)
+
+
+def parameters(index: faiss.Index) -> dict[str, float]:
+    """The search parameters by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
+    found: dict[str, float] = {}
+    for part in _parts(index):
+        # Rounded, because faiss's k_factor is of single precision.
+        found |= {name: round(float(getattr(_owner(part, name), name)), 4) for name in _settable(part)}
+    return found
+
+
+def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
+    """Set the parameters that `parameters` returned; others are left unchanged."""
+    for part in _parts(index):
+        for name in _settable(part):
+            if name in values:
+                setattr(_owner(part, name), name, values[name] if name == "k_factor" else int(values[name]))
+
+
+def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, breadth: float) -> faiss.SearchParameters:
+    """faiss's parameters for a search among the selected rows, `breadth` times as wide as the index is set to."""
+    index = faiss.downcast_index(index)
+    common: dict[str, Any] = {} if selector is None else {"sel": selector}
+    if isinstance(index, faiss.IndexRefine):
+        base = search_parameters(index.base_index, selector, breadth)
+        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, selector, breadth))
+    if isinstance(index, faiss.IndexIVF):
+        kind = faiss.IVFPQSearchParameters if isinstance(index, faiss.IndexIVFPQ) else faiss.IVFSearchParameters
+        return kind(nprobe=min(index.nlist, int(np.ceil(index.nprobe * breadth))), **common)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=int(np.ceil(index.hnsw.efSearch * breadth)), **common)
+    return faiss.SearchParameters(**common)
+
+
+def faiss_reason(error: RuntimeError | MemoryError) -> str:
+    """The part of faiss's message that is for people."""
+    text = " ".join(str(error).split())
+    return re.sub(r"^.* at \S+:\d+: (Error: )?('.*' failed: (?=\S))?", "", text) or text
+
+
+def _check_selects(index: faiss.Index, query: Vectors) -> None:
+    """RuntimeError when the first row is found although it is not selected."""
+    others = np.ones(index.ntotal, bool)
+    others[0] = False
+    selector = faiss.IDSelectorBitmap(np.packbits(others, bitorder="little"))
+    _, found = index.search(query, 1, params=search_parameters(index, selector, 1.0))
+    if found[0, 0] == 0:
+        raise RuntimeError("it finds what is not selected")
+
+
+def _limit(clustering: faiss.ClusteringParameters, points_per_centroid: int) -> None:
+    clustering.max_points_per_centroid = points_per_centroid
+    clustering.min_points_per_centroid = 1  # no warnings: recall is measured
+    clustering.niter = _ITERATIONS
+
+
+def _thinned(sample: Vectors) -> Vectors:
+    """Enough vectors for a covariance, taken from all over the sample, which is in the order of the rows."""
+    return sample[:: max(1, len(sample) // _PCA_SAMPLE)]
+
+
+def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
+    """Train on uncentred vectors: faiss would centre them, and inner products of centred ones rank differently."""
+    variances, components = np.linalg.eigh(sample.T @ sample / len(sample))
+    faiss.copy_array_to_vector(np.ascontiguousarray(components[:, ::-1].T).ravel(), transform.PCAMat)
+    faiss.copy_array_to_vector(variances[::-1].copy(), transform.eigenvalues)
+    faiss.copy_array_to_vector(np.zeros(sample.shape[1], np.float32), transform.mean)
+    transform.prepare_Ab()
+    transform.is_trained = True
+
+
+def _unwrapped(index: faiss.Index) -> faiss.Index:
+    """The index below a refine step."""
+    index = faiss.downcast_index(index)
+    return faiss.downcast_index(index.base_index) if isinstance(index, faiss.IndexRefine) else index
+
+
+def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
+    """An index and the indexes that it wraps, outermost first."""
+    index = faiss.downcast_index(index)
+    yield index
+    if isinstance(index, faiss.IndexRefine):
+        yield from _parts(index.base_index)
+    elif isinstance(index, faiss.IndexPreTransform):
+        yield from _parts(index.index)
+
+
+def _settable(part: faiss.Index) -> list[str]:
+    if isinstance(part, faiss.IndexRefine):
+        return ["k_factor"]
+    if isinstance(part, faiss.IndexIVF):
+        return ["nprobe"]
+    return ["efSearch"] if isinstance(part, faiss.IndexHNSW) else []
+
+
+def _owner(part: faiss.Index, name: str) -> Any:
+    return part.hnsw if name == "efSearch" else part

@@ -1,0 +1,48 @@
+"""Exact neighbours, by comparing with every vector, and how many rows that is quick enough for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+from faiss.contrib.exhaustive_search import knn_ground_truth
+
+from index.collection.records import IndexSettings
+
+Vectors = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
+
+SCAN_BYTES_PER_SECOND = 10e9
+"""Memory bandwidth of an exact scan for one query; two cores of a common server reach it."""
+
+FEWEST = 256
+"""Rows to train a quantizer on."""
+
+_FLOAT = 4  # bytes
+
+
+def exact_neighbours(queries: Vectors, blocks: Iterable[tuple[Positions, Vectors]], k: int) -> tuple[Scores, Positions]:
+    """The k nearest by comparing with every vector, one block of `(positions, vectors)` in memory at a time.
+
+    Scores -inf and positions -1 where there are fewer.
+    """
+    seen: list[Positions] = []
+
+    def vectors() -> Iterator[Vectors]:
+        for positions, block in blocks:
+            if len(block):
+                seen.append(positions)
+                yield block
+
+    scores, rows = knn_ground_truth(queries, vectors(), k, metric_type=faiss.METRIC_INNER_PRODUCT, ngpu=0)
+    found = rows >= 0
+    scores = np.where(found, scores, -np.inf).astype(np.float32)
+    return scores, np.where(found, np.concatenate([*seen, [-1]])[np.where(found, rows, 0)], -1)
+
+
+def exact_rows(settings: IndexSettings, dim: int) -> int:
+    """How many vectors an exact scan reads within the target latency; at least `FEWEST`: fewer cannot be trained on."""
+    return max(FEWEST, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))

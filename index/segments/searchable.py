@@ -1,0 +1,45 @@
+"""What a Searcher needs from the segments of a version, in this process or others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.filters.filter import Filter
+from index.segments.exact import Positions, Scores, Vectors
+
+Ids = npt.NDArray[np.object_]
+
+
+class Selection(Protocol):
+    """Rows that pass a filter: their number, and the bytes that caching them takes."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Selection)
+
+
+class Searchable(Protocol[S]):
+    """The segments of a version as one: `Segments` in this process, `Shards` for other processes. Thread-safe."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def live_count(self) -> int: ...
+    def count(self, eligible: Sequence[S] | None) -> int: ...
+    def eligible(self, wanted: Filter) -> Sequence[S]: ...
+    def search_with_ids(
+        self, queries: Vectors, k: int, eligible: Sequence[S] | None = None
+    ) -> tuple[Scores, Positions, Ids]: ...
+    def positions(self, ids: pa.Array[Any]) -> Positions: ...
+    def vectors(self, positions: Positions) -> Vectors: ...
+    def ids(self, positions: Positions) -> Ids: ...
+    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]: ...

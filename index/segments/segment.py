@@ -1,0 +1,329 @@
+"""A segment of an index: exact vectors, their rows, and optionally an approximate index, mapped from disk.
+
+A position means the same image in all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection.layout import SEGMENTS
+from index.collection.rows import EMBEDDING, embedding_type
+from index.errors import DamagedVersionError
+from index.segments import ann
+from index.segments.exact import Positions, Scores, exact_neighbours
+from index.segments.vector_file import VectorFile
+
+VECTORS = "vectors.faiss"
+ROWS = "rows.arrow"
+ANN = "ann.faiss"
+
+TUNED_K = 11
+"""The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
+
+_FETCHED = 16_384  # vectors at a time
+_MANY = 16  # from so many queries on, fetching the rows costs less than testing every row's bit for each query
+_WIDER = 4  # with a smaller factor, two near misses in a row would look like an answer that no longer changes
+_DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than that, an exact scan costs the same
+
+
+@dataclass(frozen=True, eq=False)
+class Eligible:
+    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set."""
+
+    bits: npt.NDArray[np.uint8]
+    count: int
+
+    @classmethod
+    def of(cls, mask: npt.NDArray[np.bool_]) -> Eligible:
+        """From a mask with a value for each row."""
+        return cls(np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask)))
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """A value for each row, padded by up to seven more."""
+        return np.unpackbits(self.bits, bitorder="little").astype(bool)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(self.bits.nbytes)
+
+
+class Segment:
+    """A segment that is open. Opening copies nothing, processes share the pages, and the files may then be unlinked.
+
+    Scores are always exact. `tombstones` are positions of rows that are no longer live. If the segment is `approximate`
+    (has an index in the file `ANN`), up to `exact_rows` rows are still scanned exactly. Thread-safe.
+
+    DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors for other
+    damage.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        parameters: Mapping[str, float] | None = None,
+        tombstones: Positions | None = None,
+        exact_rows: int = 0,
+        approximate: bool = False,
+    ) -> None:
+        self.folder = folder
+        self._exact_rows = exact_rows
+        # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
+        self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
+        reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
+        self._stored: pa.Schema = reader.schema
+        self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
+        self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
+        self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
+        if self.ntotal != self._starts[-1]:
+            raise DamagedVersionError(
+                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again",
+                f"{SEGMENTS}/{folder.name}",
+            )
+        self._ann: faiss.IndexRefine | None = None
+        self._breadth = 0.5
+        if approximate:
+            found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
+            self._ann = faiss.IndexRefine(found_by, self._flat)
+            # An index that was requested is used even for few rows; only a selection of rows is scanned.
+            self._exact_rows = min(exact_rows, self.ntotal // 2)
+            self.tune(parameters or {})
+        self._live_mask = np.ones(self.ntotal, bool)
+        self.add_tombstones(np.empty(0, np.int64) if tombstones is None else tombstones)
+
+    def add_tombstones(self, positions: Positions) -> None:
+        """Put tombstones on rows, so that they are no longer found. Not thread-safe with searches."""
+        self._live_mask[positions] = False
+        everything = Eligible.of(self._live_mask)
+        self.live: Eligible | None = None if everything.count == self.ntotal else everything
+        self.live_count = everything.count
+
+    def __len__(self) -> int:
+        """Number of live rows."""
+        return self.live_count
+
+    @property
+    def ntotal(self) -> int:
+        """Number of vectors, including those with tombstones."""
+        return int(self._flat.ntotal)
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return int(self._flat.d)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns of a row."""
+        return list(self._stored.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of `embedded`: those of a row, and the embedding."""
+        return self._stored.append(pa.field(EMBEDDING, embedding_type(self.dim)))
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Parameters of the approximate search; empty for a flat segment."""
+        if self._ann is None:
+            return {}
+        return {
+            **ann.parameters(self._ann.base_index),
+            "rescore": float(self._ann.k_factor),
+            "breadth": self._breadth,
+        }
+
+    @property
+    def nlist(self) -> int:
+        """Number of inverted lists of the approximate index; 0 without one."""
+        ivf = faiss.try_extract_index_ivf(self._ann.base_index) if self._ann is not None else None
+        return int(ivf.nlist) if ivf else 0
+
+    @property
+    def _widest(self) -> float:
+        """How many times as far as tuned a search can look."""
+        tuned = self.parameters
+        if "nprobe" in tuned:
+            return self.nlist / tuned["nprobe"]
+        return self.ntotal / tuned["efSearch"] if "efSearch" in tuned else 1.0
+
+    def tune(self, parameters: Mapping[str, float]) -> None:
+        """Set the parameters of the approximate search, named as in `parameters`. Not thread-safe with searches."""
+        if self._ann is not None:
+            ann.set_parameters(self._ann.base_index, parameters)
+            self._ann.k_factor = parameters.get("rescore", self._ann.k_factor)
+            self._breadth = parameters.get("breadth", self._breadth)
+
+    def eligible(self, mask: npt.NDArray[np.bool_]) -> Eligible:
+        """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
+        return Eligible.of(mask & self._live_mask)
+
+    def search(
+        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None = None
+    ) -> tuple[Scores, Positions]:
+        """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
+
+        `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k rows, or all eligible rows if they
+        are fewer. `eligible` None: the live rows.
+        """
+        eligible = eligible or self.live
+        count = self.ntotal if eligible is None else eligible.count
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        positions = np.full((len(queries), k), -1, np.int64)
+        width = min(k, count)
+        if width == 0 or not len(queries):
+            return scores, positions
+        if self._ann is None or count <= max(self._exact_rows, _DEEP * k):
+            scores[:, :width], positions[:, :width] = self._exact(queries, width, eligible)
+            return scores, positions
+        # Ten times the neighbours reach about as far out as the same number among a tenth of the rows.
+        breadth = (max(1.0, k / TUNED_K) * self.ntotal / count) ** self._breadth
+        scores, positions = self._approximate(queries, k, eligible, breadth)
+        if eligible is not self.live:
+            self._widen(queries, eligible, breadth, scores, positions)
+        short = np.flatnonzero(positions[:, -1] < 0)  # the lists that were probed held too few eligible rows
+        if len(short):
+            scores[short], positions[short] = self._exact(queries[short], k, eligible)
+        return scores, positions
+
+    def _approximate(
+        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None, breadth: float
+    ) -> tuple[Scores, Positions]:
+        """Results of the approximate index for a search `breadth` times as wide as tuned, ranked by exact scores."""
+        assert self._ann is not None
+        # The depth, a multiple of k, is tuned for `TUNED_K`; for a smaller k it would be too shallow.
+        deep = max(k, TUNED_K)
+        params = None
+        if eligible or breadth > 1:  # making the parameters takes as long as half a search
+            base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
+            params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
+        scores, positions = self._ann.search(queries, deep, params=params)
+        return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
+
+    def _widen(
+        self,
+        queries: npt.NDArray[np.float32],
+        eligible: Eligible | None,
+        breadth: float,
+        scores: Scores,
+        positions: Positions,
+    ) -> None:
+        """Search again 4 times as wide until at most 1% of a query's results improve, or no wider search is left.
+
+        Updates `scores` and `positions` in place. The rows that pass a filter need not lie near the query: the
+        neighbours of a cat among dogs are anywhere.
+        """
+        k = scores.shape[1]
+        unsettled = np.arange(len(queries))
+        while len(unsettled) and breadth < self._widest:
+            breadth *= _WIDER
+            better, found = self._approximate(queries[unsettled], k, eligible, breadth)
+            gained = np.count_nonzero(scores[unsettled] < better[:, -1:], axis=1)
+            scores[unsettled], positions[unsettled] = better, found
+            unsettled = unsettled[gained > k // 100]
+
+    def within(
+        self, query: npt.NDArray[np.float32], min_score: float, eligible: Eligible | None = None
+    ) -> tuple[Scores, Positions]:
+        """Cosine and position of every live or eligible row that scores `min_score` or more, in no order. Exact.
+
+        `query` is `(dim,)` float32, unit norm.
+        """
+        above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss leaves the bound itself out
+        params = faiss.SearchParameters(sel=_selector(eligible or self.live)) if eligible or self.live else None
+        _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
+        return scores, positions
+
+    def vectors(self, positions: Positions) -> npt.NDArray[np.float32]:
+        """The vectors at these positions, `(n, dim)` float32."""
+        found: npt.NDArray[np.float32] = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
+        return found
+
+    def live_positions(self) -> Positions:
+        """Positions of the live rows, ascending."""
+        return np.flatnonzero(self._live_mask)
+
+    def dead_positions(self) -> Positions:
+        """Positions of the rows with tombstones, ascending."""
+        return np.flatnonzero(~self._live_mask)
+
+    def embedded(self) -> Iterator[pa.RecordBatch]:
+        """The live rows in batches, each with its embedding."""
+        for batch, start in zip(self.batches, self._starts, strict=False):
+            mask = self._live_mask[start : start + len(batch)]
+            if mask.any():
+                vectors = self.vectors(np.flatnonzero(mask) + start)
+                lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.dim)
+                yield batch.filter(pa.array(mask)).append_column(EMBEDDING, lists)
+
+    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+        """Positions and vectors of the live rows, block by block; read from the file to keep memory small."""
+        start = 0
+        for block in self._file.blocks(rows):
+            live = np.flatnonzero(self._live_mask[start : start + len(block)])
+            yield live + start, block if len(live) == len(block) else block[live]
+            start += len(block)
+
+    def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        """The rows at these positions, in their order. None: every column but the embedding."""
+        found: list[dict[str, Any]] = [{}] * len(positions)
+        for batch, slots, local in self._split(positions):
+            taken = (batch.select(columns) if columns is not None else batch).take(local)
+            for slot, row in zip(slots, taken.to_pylist(), strict=True):
+                found[slot] = row
+        return found
+
+    def ids(self, positions: Positions) -> npt.NDArray[np.object_]:
+        """The ids at these positions, strings."""
+        found = np.empty(len(positions), object)
+        for batch, slots, local in self._split(positions):
+            found[slots] = batch.column("image_id").take(local).to_pylist()
+        return found
+
+    def _split(self, positions: Positions) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.intp], pa.Array[Any]]]:
+        """The batches that hold these rows, each with its rows' indices in `positions` and in the batch.
+
+        Batch by batch: taking from a table of many batches would first join them all.
+        """
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            slots = np.flatnonzero(numbers == number)
+            local = (positions[slots] - self._starts[number]).astype(np.int64, copy=False)
+            # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
+            array = pa.Array.from_buffers(pa.int64(), len(local), [None, pa.py_buffer(local)])
+            yield self.batches[number], slots, array
+
+    def positions(self, ids: pa.Array[Any]) -> Positions:
+        """Where the live rows of these ids are; -1 for an id that has none here."""
+        slots = pc.index_in(self._ids.cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
+        here = np.flatnonzero((slots >= 0) & self._live_mask)
+        found = np.full(len(ids), -1, np.int64)
+        found[slots[here]] = here
+        return found
+
+    def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
+        if eligible is None or (len(queries) <= _MANY and eligible.count > self.ntotal // 32):
+            params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
+            scores, positions = self._flat.search(queries, k, params=params)
+            return scores, positions
+        # Fetched once for all queries, and multiplied as matrices; faiss does not do so with a selector.
+        rows = np.flatnonzero(eligible.mask)
+        parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
+        return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
+
+
+def _selector(eligible: Eligible | None) -> faiss.IDSelector | None:
+    return None if eligible is None else faiss.IDSelectorBitmap(eligible.bits)

@@ -1,0 +1,180 @@
+"""The segments of a version as one: positions count through all segments, and every row has the columns of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index.collection.rows import EMBEDDING, unify
+from index.filters.filter import Filter
+from index.segments.exact import Positions, Scores, Vectors
+from index.segments.searchable import Ids
+from index.segments.segment import Eligible, Segment
+
+
+class Segments:
+    """Searches `parts` and reads their rows. Thread-safe, as segments are.
+
+    `schema`: the columns of all segments of the version, needed if `parts` are only some of them.
+    """
+
+    def __init__(self, segments: Sequence[Segment], schema: pa.Schema | None = None) -> None:
+        self.parts = list(segments)
+        self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
+        self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
+        self._recast = [_recast(segment.schema, self.schema) for segment in segments]
+
+    @property
+    def ntotal(self) -> int:
+        """Number of positions, including rows with tombstones."""
+        return int(self._starts[-1])
+
+    @property
+    def live_count(self) -> int:
+        """Number of rows without tombstones."""
+        return sum(segment.live_count for segment in self.parts)
+
+    def count(self, eligible: Sequence[Eligible] | None) -> int:
+        """How many rows a search may return. None: all live rows."""
+        return sum(each.count for each in eligible) if eligible else self.live_count
+
+    def eligible(self, wanted: Filter) -> list[Eligible]:
+        """The live rows that pass a filter, for each segment."""
+        return [
+            segment.eligible(np.concatenate([np.zeros(0, bool), *(wanted.mask(batch) for batch in segment.batches)]))
+            for segment in self.parts
+        ]
+
+    def search(self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None) -> tuple[Scores, Positions]:
+        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer.
+
+        `eligible` has one entry for each segment.
+        """
+        allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
+        found = [segment.search(queries, k, rows) for segment, rows in zip(self.parts, allowed, strict=True)]
+        if len(found) == 1:
+            return found[0]
+        scores = np.concatenate([scores for scores, _ in found], axis=1)
+        counted = [
+            np.where(positions < 0, -1, positions + start)
+            for (_, positions), start in zip(found, self._starts, strict=False)
+        ]
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, best, axis=1), np.take_along_axis(
+            np.concatenate(counted, axis=1), best, axis=1
+        )
+
+    def search_with_ids(
+        self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None
+    ) -> tuple[Scores, Positions, Ids]:
+        """Like `search`, with the ids, `(n, k)` strings; None if there are fewer."""
+        scores, positions = self.search(queries, k, eligible)
+        ids, there = np.full(positions.shape, None, object), positions >= 0
+        ids[there] = self.ids(positions[there])
+        return scores, positions, ids
+
+    def within(
+        self, query: Vectors, min_score: float, eligible: Sequence[Eligible] | None = None
+    ) -> Iterator[tuple[Scores, Positions]]:
+        """All rows that score `min_score` or more, segment by segment, in no order."""
+        for number, (segment, start) in enumerate(zip(self.parts, self._starts, strict=False)):
+            scores, positions = segment.within(query, min_score, eligible[number] if eligible else None)
+            yield scores, positions + start
+
+    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
+        """Positions and vectors of all live rows, a block at a time."""
+        for segment, start in zip(self.parts, self._starts, strict=False):
+            for positions, vectors in segment.live_blocks(rows):
+                yield positions + start, vectors
+
+    def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
+        """Positions of the live rows with these numbers, which ascend and count through the live rows alone.
+
+        None: all of them.
+        """
+        if numbers is None:
+            numbers = np.arange(self.live_count)
+        firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
+        cuts = pairwise(np.searchsorted(numbers, firsts).tolist())
+        return np.concatenate(
+            [
+                segment.live_positions()[numbers[low:high] - first] + start
+                for segment, (low, high), first, start in zip(self.parts, cuts, firsts, self._starts, strict=False)
+            ]
+        )
+
+    def positions(self, ids: pa.Array[Any]) -> Positions:
+        """Where the live rows of these ids are; -1 for an id that has none."""
+        once = ids.dictionary_encode()
+        found = np.full(len(once.dictionary), -1, np.int64)
+        for segment, start in zip(self.parts, self._starts, strict=False):
+            positions = segment.positions(once.dictionary)
+            found = np.where(positions >= 0, positions + start, found)
+        every: Positions = found[once.indices.to_numpy()]
+        return every
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """The vectors at these positions, `(n, dim)` float32."""
+        found = np.empty((len(positions), self.parts[0].dim), np.float32)
+        for number, slots in self._split(positions):
+            found[slots] = self.parts[number].vectors(positions[slots] - self._starts[number])
+        return found
+
+    def ids(self, positions: Positions) -> Ids:
+        """The ids at these positions, strings."""
+        found = np.empty(len(positions), object)
+        for number, slots in self._split(positions):
+            found[slots] = self.parts[number].ids(positions[slots] - self._starts[number])
+        return found
+
+    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """The rows at these positions; a value is None where its segment lacks the column."""
+        found: list[dict[str, Any]] = [{}] * len(positions)
+        for number, slots in self._split(positions):
+            segment, local = self.parts[number], positions[slots] - self._starts[number]
+            rows = segment.rows(local, [name for name in columns if name in segment.columns])
+            for name in self._recast[number].intersection(columns):
+                values = pa.array([row[name] for row in rows], segment.schema.field(name).type)
+                for row, value in zip(
+                    rows, values.cast(self.schema.field(name).type, safe=False).to_pylist(), strict=True
+                ):
+                    row[name] = value
+            for slot, row in zip(slots, rows, strict=True):
+                found[slot] = {name: row.get(name) for name in columns}
+        return found
+
+    def _split(self, positions: Positions) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+        """Numbers of the segments that hold some of these positions, each with the indices of these in `positions`."""
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            yield number, np.flatnonzero(numbers == number)
+
+
+def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all segments, without the embedding, which is stored elsewhere."""
+    schema = unify(schemas)
+    return schema.remove(schema.get_field_index(EMBEDDING))
+
+
+def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
+    """Columns with another type in the union: their values are cast to that type, as a merge would write them."""
+    return frozenset(
+        field.name
+        for field in schema
+        if field.name != EMBEDDING
+        and field.type != union.field(field.name).type
+        and _castable(field.type, union.field(field.name).type)
+    )
+
+
+def _castable(one: pa.DataType, other: pa.DataType) -> bool:
+    try:
+        pa.array([], one).cast(other)
+    except pa.ArrowNotImplementedError:
+        return False  # for example structs among strings: they stay as they are
+    return True

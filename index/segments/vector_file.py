@@ -1,0 +1,71 @@
+"""The file of a segment's exact vectors, a flat faiss index: written as a stream, read in blocks, mapped by faiss."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from index.segments.exact import Vectors
+
+_RUN = 8  # consecutive vectors that a sample reads at once
+_HEADER = 45  # bytes before the vectors
+
+
+class VectorFile:
+    """Reads vectors by their place in the file, which stays open if it is unlinked. Thread-safe.
+
+    It reads and does not map: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
+    OSError when the file ends too early.
+    """
+
+    def __init__(self, path: Path, ntotal: int, dim: int) -> None:
+        self._path = path
+        self._ntotal = ntotal
+        self._dim = dim
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def blocks(self, rows: int = 16_384) -> Iterator[Vectors]:
+        """All vectors in blocks, `(rows, dim)` float32. A caller may keep a block: each has memory of its own."""
+        for start in range(0, self._ntotal, rows):
+            block = np.empty((min(rows, self._ntotal - start), self._dim), np.float32)
+            self._read(block, start)
+            yield block
+
+    def sample(self, size: int) -> Vectors:
+        """At most `size` of the vectors, `(n, dim)` float32, in their order: short runs that start at random."""
+        runs = np.random.default_rng(0).choice(-(-self._ntotal // _RUN), -(-size // _RUN), replace=False)
+        sample = np.empty((len(runs) * _RUN, self._dim), np.float32)
+        end = 0
+        for start in np.sort(runs * _RUN).tolist():
+            count = min(_RUN, self._ntotal - start)  # the last of the file may be shorter
+            self._read(sample[end : end + count], start)
+            end += count
+        return sample[: min(size, end)]
+
+    def _read(self, vectors: Vectors, start: int) -> None:
+        """Fill `vectors`, `(n, dim)`, from a position on."""
+        left = vectors.data.cast("B")
+        offset = _HEADER + start * 4 * self._dim
+        while left:
+            count = os.preadv(self._descriptor, [left], offset)
+            if not count:
+                raise OSError(f"{self._path} ends at byte {offset:,}, {len(left):,} before the vectors do")
+            left = left[count:]
+            offset += count
+
+
+def flat_header(dim: int, ntotal: int) -> bytes:
+    """The header that faiss writes before the vectors of a flat index, so that they can be streamed to the file.
+
+    Its last field is the number of floats, its third that of vectors (`write_index_header` in faiss).
+    """
+    header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
+    header[8:16] = ntotal.to_bytes(8, "little")
+    header[-8:] = (ntotal * dim).to_bytes(8, "little")
+    return bytes(header)

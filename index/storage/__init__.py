@@ -1,0 +1,1 @@
+from index.storage.storage import Storage as Storage

@@ -1,0 +1,145 @@
+"""Lists a bucket through obstore, side by side; pyarrow lists no ETags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from itertools import accumulate, chain, dropwhile, islice, takewhile
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import BaseError, InvalidPathError
+from obstore.store import AzureStore
+
+from index.errors import CollectionError
+from index.storage.bucket import Bucket
+from index.storage.objects import Store, first_line, object_store, repeated
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+_PAGE: Final = 1000
+_LISTINGS: Final = 32  # at once: each waits for its page
+_LAST: Final = "\U0010fffd"  # the greatest character that a name may well hold
+
+Range = tuple[str, str]
+"""The names behind one, up to another and with it, or all ("") that follow. The order is that of UTF-8, as of `str`."""
+
+
+class OddKeyError(CollectionError):
+    """A key with an empty segment, or one that is a dot or two, or keys that come in an order of their own."""
+
+
+def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
+    """All objects below a prefix, in no order.
+
+    OddKeyError for a key that obstore knows no path of, CollectionError where they may not be listed.
+    """
+    store = object_store(bucket)
+    try:
+        # Azure cannot begin at a name: each page would be a walk from the first.
+        yield from _by_folders(store, prefix) if isinstance(store, AzureStore) else _by_ranges(store, prefix)
+    except InvalidPathError as error:
+        raise OddKeyError(first_line(error)) from error
+    except (BaseError, FileNotFoundError) as error:
+        raise CollectionError(first_line(error)) from error
+
+
+def _by_ranges(store: Store, prefix: str) -> Iterator[ObjectMeta]:
+    """Objects by ranges of their names: what is left of one behind a page is cut while listings are free.
+
+    Names are not known before they are listed, so a cut may leave nothing behind it. Two more requests may be made for
+    each full page, at once or later on: there are never more than three times as many as pages.
+    """
+    letters: set[str] = set()
+    spare = 0
+    with ThreadPoolExecutor(_LISTINGS) as pool:
+        running = {pool.submit(_page, store, prefix, (prefix, f"{prefix}0" if prefix else ""))}  # "0" comes after "/"
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            page, rest = done.pop().result()
+            running |= done
+            yield from page
+            if rest is not None:
+                letters.update(*(found["path"] for found in page))
+                parts = _cut(rest, letters, min(spare + 3, _LISTINGS - len(running)))
+                spare += 3 - len(parts)
+                running |= {pool.submit(_page, store, prefix, part) for part in parts}
+
+
+def _page(store: Store, prefix: str, names: Range) -> tuple[list[ObjectMeta], Range | None]:
+    """The first objects of a range, and what is left of it.
+
+    What stands for a folder has its slash in the key and not in the path: `a/` comes behind `a-b` as `a`. So a range
+    begins with the first path that is greater than its bound, whatever follows, and a page ends before its greatest.
+    """
+    after, last = names
+    found: list[ObjectMeta] = repeated(
+        lambda: list(next(iter(obstore.list(store, prefix or None, offset=after or None, chunk_size=_PAGE)), []))
+    )
+    paths = [entry["path"] for entry in found]
+    for before, path in zip(accumulate(paths, max, initial=after), paths, strict=False):
+        if path < before and not before.startswith(path):
+            raise OddKeyError(f"{path} is listed behind {before}: expected keys in the order of their bytes")
+    here = dropwhile(lambda entry: entry["path"] <= after, found)
+    greatest = max(paths, default=after)
+    if len(found) < _PAGE or (last and greatest > last):
+        return list(takewhile(lambda entry: not last or entry["path"] <= last, here)), None
+    page = list(takewhile(lambda entry: entry["path"] < greatest, here))
+    return page, (max(entry["path"] for entry in page), last)
+
+
+def _cut(names: Range, letters: Set[str], parts: int) -> list[Range]:
+    """At most so many ranges in place of one.
+
+    Where its names differ is looked for half way between what its bounds have in common and all of the first. The
+    other cuts are before each letter of the names so far, as near to the beginning as there are any. A bound that ended
+    in a slash or a dot would be no path.
+    """
+    after, last = names
+    unlike = (at for at, (one, other) in enumerate(zip(after, last, strict=False)) if one != other)
+    same = next(unlike, min(len(after), len(last)))
+    half = (same + len(after)) // 2
+    middle = after[:half] + _LAST
+    chosen = {middle} if parts > 2 and half > same and middle > after else set()
+    parts -= len(chosen)
+    cuts: list[str] = []
+    for level in range(same, len(after) + 1):
+        if len(cuts) >= parts:
+            break
+        further = [after[:level] + letter for letter in letters - set("/.") if letter > after[level : level + 1]]
+        cuts += [cut for cut in further if not last or cut < last]
+    if cuts:
+        cuts.sort()
+        chosen |= {cuts[number * len(cuts) // parts] for number in range(1, parts)}
+    bounds = sorted(chosen)
+    return list(zip([after, *bounds], [*bounds, last], strict=True))
+
+
+def _by_folders(store: Store, prefix: str) -> Iterator[ObjectMeta]:
+    """Objects by folders of one level, or of two where these are few."""
+    first = _walked(store, prefix, pages=1)
+    if len(first) < _PAGE:
+        yield from first
+        return
+    with ThreadPoolExecutor(_LISTINGS) as pool:
+        objects, folders = _one_level(store, prefix)
+        if len(folders) < _LISTINGS:
+            below = list(pool.map(lambda folder: _one_level(store, folder), folders))
+            objects += [found for here, _ in below for found in here]
+            folders = [folder for _, deeper in below for folder in deeper]
+        yield from objects
+        for part in pool.map(lambda folder: _walked(store, folder), folders):
+            yield from part
+
+
+def _one_level(store: Store, prefix: str) -> tuple[list[ObjectMeta], list[str]]:
+    found = repeated(lambda: obstore.list_with_delimiter(store, prefix or None))
+    return list(found["objects"]), list(found["common_prefixes"])
+
+
+def _walked(store: Store, prefix: str, pages: int | None = None) -> list[ObjectMeta]:
+    """All objects below a prefix, or the first pages of them."""
+    return repeated(
+        lambda: list(chain.from_iterable(islice(obstore.list(store, prefix or None, chunk_size=_PAGE), pages)))
+    )

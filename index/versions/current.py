@@ -1,0 +1,125 @@
+"""Which version is live, which are good enough to be, and which model the collection has. Opens no version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from index.collection import Collection
+from index.collection.records import ModelRecord, RunManifest, VersionManifest
+from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
+from index.versions.files import first_damage, version_files
+
+NOT_GOOD = (DamagedVersionError, RecallTooLowError, RolledBackError)
+"""Errors that say why a version is not good enough to go back to."""
+
+logger = logging.getLogger(__name__)
+
+
+def live_version(collection: Collection) -> str | None:
+    """The number of the live version; None if there is none, or if CURRENT cannot be read."""
+    try:
+        return collection.current()
+    except DamagedVersionError:
+        return None
+
+
+def live_manifest(collection: Collection) -> VersionManifest | None:
+    """The manifest of the live version; None if there is none, or (with a warning) if it cannot be read."""
+    try:
+        current = collection.current()
+        return collection.read_version(current) if current else None
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def standing_manifest(collection: Collection) -> VersionManifest | None:
+    """The manifest of the live version; if that cannot be read, of the newest good one before it: the version whose
+    settings and model a job goes on with. None if there is none.
+    """
+    current = None
+    with suppress(DamagedVersionError):
+        if current := collection.current():
+            return collection.read_version(current)
+    return newest_good(collection, current)
+
+
+def newest_good(collection: Collection, before: str | None) -> VersionManifest | None:
+    """The manifest of the newest good version before this one, or of all. None if there is none."""
+    for name in older_versions(collection, before):
+        with suppress(*NOT_GOOD):
+            return require_good(collection, name, verify=False)
+    return None
+
+
+def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> ModelRecord | None:
+    """The model to go on with: that of the live version, so that a rollback goes back to its model too.
+
+    Before the first version it is that of the newest of `runs`, which are the collection's; None without any.
+    """
+    standing = standing_manifest(collection)
+    if standing:
+        return standing.model
+    return runs[-1].model if runs else None
+
+
+def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
+    """The manifest of a version whose files are whole, whose recall meets its target, and that was not rolled back.
+
+    Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
+    """
+    manifest = collection.read_version(version)
+    if rolled_back_at(collection, version):
+        raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
+    if manifest.below_target:
+        raise RecallTooLowError(
+            f"index version {version} has a recall@10 of {manifest.recall['10']}, below its target of "
+            f"{manifest.settings.target_recall}"
+        )
+    check_version(collection, manifest, verify=verify)
+    return manifest
+
+
+def check_version(collection: Collection, manifest: VersionManifest, *, verify: bool = True) -> None:
+    """DamagedVersionError when a file of a version is not as its manifest says. Without `verify` only sizes count."""
+    damage = first_damage(collection.storage, version_files(manifest), verify=verify)
+    if damage:
+        path, problem = damage
+        raise DamagedVersionError(
+            f"index version {manifest.version} is damaged: {path} {problem}; other versions: "
+            f"{collection.other_versions(manifest.version)}; go back with `likeness rollback`, or build it again with "
+            "`likeness compact`",
+            path,
+        )
+
+
+def older_versions(collection: Collection, version: str | None) -> Iterator[str]:
+    """Versions before this one, or all of them; newest first."""
+    return (name for name in reversed(collection.versions()) if version is None or name < version)
+
+
+def pass_over(collection: Collection, version: str) -> None:
+    """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
+    collection.storage.write_atomic(_mark(version), f"{datetime.now(UTC).isoformat()}\n".encode())
+
+
+def unmark(collection: Collection, version: str) -> None:
+    """Take back `pass_over`."""
+    collection.storage.delete(_mark(version))
+
+
+def rolled_back_at(collection: Collection, version: str) -> datetime | None:
+    """When `pass_over` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
+    try:
+        return datetime.fromisoformat(collection.storage.read(_mark(version)).decode().strip()).astimezone(UTC)
+    except FileNotFoundError:
+        return None
+    except (ValueError, OverflowError):
+        return datetime.now(UTC)
+
+
+def _mark(version: str) -> str:
+    return f"index/{version}/rolled_back"

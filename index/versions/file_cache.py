@@ -1,0 +1,198 @@
+"""Keeps index files of buckets on this machine's disk, under the SHA-256 of their content."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Collection as Names
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from index.collection.records import FileRecord
+from index.errors import CollectionError
+from index.storage import Storage
+from index.storage.disk import DISK_FULL
+
+FOLDER: Final = "LIKENESS_CACHE_DIR"
+BYTES: Final = "LIKENESS_CACHE_BYTES"
+
+_CHUNK: Final = 8 << 20
+_TRIES: Final = 3
+_PARTIAL: Final = ".part"
+_ABANDONED_S: Final = 86_400
+_OURS: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # any other file in the folder is not the cache's
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCache:
+    """A cache in `folder`, which processes of one machine may share: each file is downloaded once.
+
+    Beyond `max_bytes` the least recently used files are removed; a process that has one open can still read it. The
+    files of a version that is being opened stay, even if they exceed `max_bytes`.
+    """
+
+    folder: Path
+    max_bytes: int
+
+    @classmethod
+    def of_environment(cls) -> FileCache:
+        """LIKENESS_CACHE_DIR and LIKENESS_CACHE_BYTES; without them ~/.cache/likeness, and half of the disk that it is
+        on. CollectionError when they cannot be used.
+        """
+        folder = _folder()
+        text = os.environ.get(BYTES, "")
+        if text and not text.isdecimal():
+            raise CollectionError(f"{BYTES} is {text!r}: expected a number of bytes")
+        return cls(folder=folder, max_bytes=int(text) if text else shutil.disk_usage(folder).total // 2)
+
+    def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
+        """Put a file of a bucket at `target`, from the cache if it is there and, with `verify`, has the right digest.
+
+        FileNotFoundError when the bucket has no such file, CollectionError when it is not what `record` says, or the
+        disk is full.
+        """
+        cached = self.folder / record.sha256
+        for _ in range(_TRIES):
+            with self._locked(cached.name) as partial:
+                if not _is_whole(cached, record, verify=verify):
+                    self._download(storage, path, record, partial)
+                    (self.folder / f"{cached.name}{_PARTIAL}").replace(cached)
+                try:
+                    with suppress(PermissionError):  # another user's
+                        os.utime(cached)
+                    _link(cached, target)
+                except FileNotFoundError:
+                    continue  # another process has just removed it, to make room
+                return
+        raise too_small(self.folder)
+
+    def make_room(self, needed: dict[str, FileRecord]) -> None:
+        """Remove the least recently used files to make room for the `needed` ones; needed files already there stay."""
+        digests = {record.sha256: record.size for record in needed.values()}
+        others = sorted(self._others(digests), key=lambda found: found[1].st_mtime)
+        room = self.max_bytes - sum(digests.values()) - sum(status.st_size for _, status in others)
+        for path, status in others:
+            if room >= 0:
+                break
+            with suppress(PermissionError):  # another user's file; that user makes room for their own
+                path.unlink(missing_ok=True)
+                room += status.st_size
+
+    def _others(self, needed: Names[str]) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in self.folder.iterdir():
+            if path.name in needed or not _OURS.fullmatch(path.name):
+                continue
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                # A file in the making is being downloaded by another process, unless that was killed.
+                if path.suffix != _PARTIAL or status.st_mtime < time.time() - _ABANDONED_S:
+                    yield path, status
+
+    @contextmanager
+    def _locked(self, digest: str) -> Iterator[BinaryIO]:
+        """The file to download into, held by no other thread or process at the same time."""
+        path = self.folder / f"{digest}{_PARTIAL}"
+        while True:
+            with path.open("ab") as partial:
+                fcntl.flock(partial, fcntl.LOCK_EX)  # the system takes it back when a process dies
+                if not _has_name(partial, path):
+                    continue  # the process that had it has put it in place, or removed it
+                try:
+                    yield partial
+                finally:
+                    if _has_name(partial, path):  # otherwise it is in place, and the name is the next process's
+                        path.unlink(missing_ok=True)
+                return
+
+    def _download(self, storage: Storage, path: str, record: FileRecord, partial: BinaryIO) -> None:
+        for _ in range(_TRIES):
+            partial.truncate(0)
+            digest = hashlib.sha256()
+            with storage.open_input(path) as source:
+                if source.size() != record.size:
+                    break
+                while chunk := source.read(_CHUNK):
+                    digest.update(chunk)
+                    self._write(partial, chunk)
+            if digest.hexdigest() == record.sha256:
+                return
+        raise CollectionError(f"{storage.location}: {path} is not what its manifest says")
+
+    def _write(self, partial: BinaryIO, chunk: bytes) -> None:
+        try:
+            partial.write(chunk)
+            partial.flush()
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            free = shutil.disk_usage(self.folder).free
+            raise OSError(
+                errno.ENOSPC,
+                f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)",
+                str(self.folder),
+            ) from error
+
+
+def too_small(folder: Path) -> CollectionError:
+    """The error for a cache from which others remove files as fast as they are put there."""
+    return CollectionError(f"{folder} is too small: set {FOLDER} to a larger disk, or {BYTES} to more")
+
+
+def _folder() -> Path:
+    named = os.environ.get(FOLDER)
+    if named:
+        folder = Path(named).expanduser().absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CollectionError(f"{FOLDER} is {named}, which cannot be made: {error.strerror}") from error
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "likeness"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):  # a container's user may have no home
+            folder = Path(tempfile.gettempdir()) / f"likeness-{os.getuid()}"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.lstat().st_uid != os.getuid():  # its owner could put other files in place of the verified
+                raise CollectionError(f"{folder}, where files of the index are kept, is another user's: set {FOLDER}")
+    if not os.access(folder, os.W_OK):
+        raise CollectionError(f"{folder}, where files of the index are kept, cannot be written: set {FOLDER}")
+    return folder
+
+
+def _is_whole(path: Path, record: FileRecord, *, verify: bool) -> bool:
+    try:
+        with path.open("rb") as file:
+            same = os.fstat(file.fileno()).st_size == record.size
+            return same and (not verify or hashlib.file_digest(file, "sha256").hexdigest() == record.sha256)
+    except FileNotFoundError:
+        return False
+
+
+def _has_name(file: BinaryIO, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    return False
+
+
+def _link(cached: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)  # it may be a link to a file that was removed to make room
+    try:
+        os.link(cached, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # on another disk, or a file system that has no such links
+        target.symlink_to(cached)

@@ -1,0 +1,102 @@
+"""Opens index versions after checking their files against the manifest."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+
+from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.records import SegmentRecord, VersionManifest
+from index.errors import CollectionError, DamagedVersionError
+from index.segments.exact import Positions, exact_rows
+from index.segments.segment import ANN, Segment
+from index.segments.segmented_index import Segments
+from index.storage import Storage
+from index.versions.current import check_version
+from index.versions.file_cache import FileCache, too_small
+from index.versions.files import version_files
+from index.versions.tombstones import read_tombstones
+
+_TRIES = 3
+_DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
+
+
+def open_segments(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True) -> Segments:
+    """Check every file of a version, then map its segments, in the manifest's order.
+
+    Files of a bucket are first put into the folder `cache`, through this machine's file cache.
+    DamagedVersionError names a file that is missing, truncated or altered, and the other versions. Without `verify`
+    altered bytes are not noticed; this is for a version of which every file was written or verified just now.
+    """
+    if not collection.storage.bucket:
+        check_version(collection, manifest, verify=verify)
+        return _mapped(collection.storage, manifest)
+    for _ in range(_TRIES):
+        copies = _copied(collection, manifest, cache, verify=verify)
+        try:
+            return _mapped(copies, manifest)
+        except (DamagedVersionError, FileNotFoundError):
+            # On another disk than the cache's they are links; another process may just have removed their targets.
+            if all((cache / path).is_file() for path in version_files(manifest)):
+                raise
+    raise too_small(FileCache.of_environment().folder)
+
+
+def _mapped(storage: Storage, manifest: VersionManifest) -> Segments:
+    dead = read_tombstones(storage, manifest)
+    opened = zip(manifest.segments, dead, strict=True)
+    return Segments([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
+
+
+def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
+    """The files of a version as local ones, checked, under the same paths."""
+    files, kept = version_files(manifest), FileCache.of_environment()
+    kept.make_room(files)
+
+    def copy(path: str) -> CollectionError | FileNotFoundError | None:
+        target = cache / path
+        # An existing file is never replaced: another version's segment may be mapped from it.
+        if target.is_file() and target.stat().st_size == files[path].size:
+            return None
+        try:
+            kept.place(collection.storage, path, files[path], target, verify=verify)
+        except (CollectionError, FileNotFoundError) as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        errors = [error for error in pool.map(copy, files) if error]
+    if errors:
+        check_version(collection, manifest)  # its error names the bucket's damaged file
+        raise errors[0]
+    return Storage.open(cache)
+
+
+def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
+    path = f"{SEGMENTS}/{record.name}"
+    try:
+        opened = Segment(
+            Path(storage.absolute(path)),
+            parameters=record.parameters,
+            tombstones=tombstones,
+            exact_rows=exact_rows(manifest.settings, manifest.dim),
+            approximate=ANN in record.files,  # a file that the manifest does not list is not verified
+        )
+    except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked
+        raise DamagedVersionError(
+            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with "
+            "`likeness compact`",
+            path,
+        ) from error
+    found = opened.ntotal, opened.live_count, opened.dim
+    if found != (record.ntotal, record.live, manifest.dim):
+        raise DamagedVersionError(
+            f"{path} holds {opened.ntotal} vectors of {opened.dim} dimensions, {opened.live_count} of them live; the "
+            f"manifest of index version {manifest.version} says {record.ntotal} of {manifest.dim}, {record.live} live: "
+            "build it again with `likeness compact`",
+            path,
+        )
+    return opened

@@ -1,0 +1,204 @@
+"""Removes old index versions, the segments that only they had, and runs left unfinished."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
+
+from index.collection import Collection, writing
+from index.collection.layout import SEGMENTS
+from index.collection.records import VersionManifest
+from index.errors import CollectionError, DamagedVersionError
+from index.versions.current import NOT_GOOD, require_good
+from index.versions.prune_runs import abandoned_runs
+
+ABANDONED = timedelta(days=1)
+"""Once nothing of an unfinished build has changed for so long, its files count as remains.
+
+An hour would be too short: filling one large graph index may take longer, and writes nothing meanwhile. Remains cost
+only space; removing a segment of a running build costs the whole build.
+"""
+
+GRACE = timedelta(hours=1)
+"""How long a version stays after another took its place: a server that looked it up may still be opening it, and one
+that has it open over NFS loses deleted files. Elsewhere mapped files and copies stay readable after their deletion.
+"""
+
+_FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
+"""A version's or segment's folder, and the version whose build made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path, and
+    unfinished `runs` by id.
+
+    `left` says why a version, or a folder (by its path), that looks removable was left.
+    """
+
+    versions: list[str]
+    segments: list[str]
+    remains: list[str]
+    runs: list[str]
+    bytes_freed: int
+    left: dict[str, str]
+
+
+@dataclass
+class _Folder:
+    """A version's or a segment's folder: the version whose build made it, and its size in bytes."""
+
+    maker: str
+    size: int = 0
+    changed: bool = False  # within `ABANDONED`
+
+
+def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
+    """Remove old versions, then the segments that no other version names. Committed runs are never removed.
+
+    These versions are kept:
+    - the live version;
+    - newer versions, but of those below their target recall only the newest;
+    - older versions, newest first, until there are `keep` good ones, the live one included;
+    - versions superseded within `GRACE`;
+    - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
+
+    A version is good if one could go back to it (`rollback`); its files are checked by their sizes.
+    Files that no version names are removed once their build has been idle for `ABANDONED`; unfinished runs are removed
+    as `index.versions.prune_runs` says.
+
+    CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
+    job writes.
+    """
+    if keep < 1:
+        raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
+    if dry_run:
+        return _plan(collection, keep)[0]
+    with writing(collection, "prune") as held:
+        live = held.current()
+        pruned, gone = _plan(held, keep)
+        for path in gone:
+            held.check_lease()
+            if held.current() != live:
+                raise CollectionError(
+                    f"another version than {live} was made live meanwhile, so pruning has stopped: run it again"
+                )
+            _delete(held, path)
+    return pruned
+
+
+def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
+    """What would be removed, and its paths in the order of removal."""
+    manifests, unreadable = _manifests(collection)
+    versions = _outdated(collection, manifests, keep)
+    recent = _recently_superseded(collection, versions)
+    versions = [name for name in versions if name not in recent]
+    needed = _named(manifests[name] for name in manifests if name not in versions)
+    dropped = _named(manifests[name] for name in versions)
+    folders = _folders(collection)
+    busy = {folder.maker for folder in folders.values() if folder.changed}
+    segments, remains, left = list[str](), list[str](), unreadable | recent
+    for path, folder in folders.items():
+        is_segment = path.startswith(SEGMENTS)
+        if path in needed or (not is_segment and folder.maker in manifests | unreadable):
+            continue
+        if is_segment and folder.maker <= max(unreadable, default=""):
+            left[path] = f"index version {max(unreadable)}, whose manifest cannot be read, may name it"
+        elif folder.maker in busy and path not in dropped:
+            left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
+        else:
+            (segments if path in dropped else remains).append(path)
+    runs = abandoned_runs(collection, ABANDONED)
+    for version in sorted(manifests.keys() - set(versions), reverse=True):
+        for run_id in runs.keys() & set(manifests[version].runs):
+            left[f"runs/{run_id}"] = (
+                f"index version {version} was built from it, and the run's manifest is lost: restore it"
+            )
+            del runs[run_id]
+    gone = [*(f"index/{name}" for name in versions), *segments, *remains]
+    pruned = Pruned(
+        versions=versions,
+        segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
+        remains=remains,
+        runs=list(runs),
+        bytes_freed=sum(folders[path].size for path in gone) + sum(runs.values()),
+        left=left,
+    )
+    return pruned, [*gone, *(f"runs/{name}" for name in runs)]
+
+
+def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
+    """Manifests by version; and, for each version whose manifest cannot be read, why."""
+    read: dict[str, VersionManifest] = {}
+    unreadable: dict[str, str] = {}
+    for name in collection.versions():
+        try:
+            read[name] = collection.read_version(name)
+        except DamagedVersionError as error:
+            unreadable[name] = f"{error}; restore that file, or remove index/{name}"
+    return read, unreadable
+
+
+def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], keep: int) -> list[str]:
+    """Versions to remove, oldest first: older than the live one and its `keep` good ones, or newer but below their
+    target, except for the newest of these.
+    """
+    live = collection.current()
+    if live is None:
+        return []
+    outdated: list[str] = []
+    good = 0
+    for name in sorted((name for name in manifests if name <= live), reverse=True):
+        if good >= keep:
+            outdated.append(name)
+            continue
+        try:
+            require_good(collection, name, verify=False)
+            good += 1
+        except NOT_GOOD:
+            continue  # nothing that one could go back to
+    failed = [name for name, made in manifests.items() if name > live and made.below_target]
+    return sorted([*outdated, *sorted(failed)[:-1]])
+
+
+def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:
+    """The versions that were superseded within `GRACE`, with the reason to leave them."""
+    recent = {}
+    for name in versions:
+        found = collection.superseded(name)
+        if found and found[1] > datetime.now(UTC) - GRACE:
+            recent[name] = f"index version {found[0]} took its place within {GRACE}; it may be read still"
+    return recent
+
+
+def _named(manifests: Iterable[VersionManifest]) -> set[str]:
+    """Paths of the segments that versions consist of."""
+    return {f"{SEGMENTS}/{segment.name}" for manifest in manifests for segment in manifest.segments}
+
+
+def _folders(collection: Collection) -> dict[str, _Folder]:
+    """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
+    storage = collection.storage
+    root = storage.absolute("")
+    selector = pafs.FileSelector(storage.absolute("index"), allow_not_found=True, recursive=True)
+    since = datetime.now(UTC) - ABANDONED
+    folders: dict[str, _Folder] = {}
+    for info in storage.filesystem.get_file_info(selector):
+        if match := _FOLDER.match(info.path.removeprefix(root).lstrip("/")):
+            folder = folders.setdefault(match[0], _Folder(match[1]))
+            folder.size += info.size or 0
+            folder.changed |= info.mtime is None or info.mtime > since
+    return dict(sorted(folders.items()))
+
+
+def _delete(collection: Collection, path: str) -> None:
+    # The manifest goes first, so that a half-removed version does not look complete. Segments go last: by then no
+    # manifest names them.
+    collection.storage.delete(f"{path}/manifest.json")
+    # A run's `started.json` goes last: without it nobody would find the rest.
+    collection.storage.delete(f"{path}/rows")
+    collection.storage.delete(path)
