@@ -25,14 +25,14 @@ from rich.console import Console
 from benchmarks.report import Bar, Report, print_table
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
-from jobs.cluster import Pool, ray_cluster
-from jobs.commit import commit
-from jobs.embed import write
-from jobs.listing import listing_table
-from jobs.reembed_model import model_record
-from jobs.reembed_plan import compare
-from jobs.report import EmbedReport
-from jobs.request import EmbedOptions
+from jobs.cluster.session import Pool, ray_cluster
+from jobs.embedding.commit import commit
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions
+from jobs.planning.changes import compare
+from jobs.sources.listing import listing_table
 
 SECONDS_PER_IMAGE = 0.02
 """Of the stand-in: 50 images/s on a node. Four nodes then leave most of two cores to Ray and to decoding."""

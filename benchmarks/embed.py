@@ -35,16 +35,16 @@ from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, 
 from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
-from jobs.cluster import Pool, ray_cluster
+from jobs.cluster.session import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embed import write
-from jobs.options import DEMO_MODEL
-from jobs.reembed_model import model_record
-from jobs.reembed_plan import compare
-from jobs.report import EmbedReport
-from jobs.request import EmbedOptions, ModelSource
-from jobs.sources import list_images
-from jobs.stages import DecodeSettings, fetch_and_decode
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions, ModelSource
+from jobs.planning.changes import compare
+from jobs.sources.list_images import list_images
+from jobs.values import DEMO_MODEL
 
 
 class Marks:

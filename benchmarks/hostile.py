@@ -30,7 +30,7 @@ from benchmarks.serve_report import LOCAL, SERVE
 from benchmarks.serve_servers import Server, serving
 from index.collection import Collection
 from jobs.demo.gallery import plan_exhibit
-from jobs.options import DEMO_MODEL
+from jobs.values import DEMO_MODEL
 
 _USUAL_S = 15.0
 """How long usual pictures are uploaded alone, and at least beside hostile ones."""
@@ -117,7 +117,7 @@ def reject_reasons(pictures: Mapping[str, bytes], usual: Sequence[bytes], folder
         (source / name).write_bytes(data)
     started = time.perf_counter()
     command = ["embed", str(source), str(collection), "--model", str(DEMO_MODEL), "--max-reject-rate", "1"]
-    subprocess.run([sys.executable, "-m", "jobs.cli", *command], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "jobs", *command], check=True, capture_output=True)
     seconds = time.perf_counter() - started
     rejects = Collection.open(str(collection)).rejects()
     found = dict(zip(rejects["image_id"].to_pylist(), rejects["error_reason"].to_pylist(), strict=True))

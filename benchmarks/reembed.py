@@ -28,11 +28,11 @@ from jobs.errors import JobError
 SHARES = (0.0, 0.001, 0.01, 0.1, 1.0)
 _JOB = """
 import atexit, json, sys
-from jobs import cli
+from jobs.cli import app
 heavy = ("torch", "ray")
 atexit.register(lambda: print(json.dumps([name for name in heavy if name in sys.modules]), file=sys.stderr))
 sys.argv = ["likeness", "reembed", *sys.argv[1:]]
-cli.main()
+app.main()
 """
 
 

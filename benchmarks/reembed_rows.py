@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from benchmarks.upkeep import peak_rss
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunManifest
-from jobs.listing import listing_table
-from jobs.reembed_plan import compare
-from jobs.sources import list_images
+from jobs.planning.changes import compare
+from jobs.sources.list_images import list_images
+from jobs.sources.listing import listing_table
 
 LISTED = 1_000_000
 _BLOCK = 256  # rows of a file, as `embed` writes them

@@ -54,7 +54,7 @@ def parts(plan: Plan, folder: Path) -> dict[str, Callable[[], dict[str, object]]
     # Imported late, because `--render` needs none of it.
     from benchmarks import scale_images, scale_index, scale_listing, scale_requests
     from benchmarks.models import save_clip
-    from jobs.options import DEMO_MODEL
+    from jobs.values import DEMO_MODEL
 
     def decoding() -> dict[str, object]:
         found, crop_bytes = in_new_process(scale_images.decoding, folder, plan.seconds)

@@ -17,8 +17,8 @@ from benchmarks.scale_costs import Decoding, Model, RowBytes
 from embedder.images import CropSpec
 from index.collection import Collection
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
-from jobs.listing import listing_table
-from jobs.stages import DecodeSettings, fetch_and_decode
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.sources.listing import listing_table
 
 BLOCKS = (256, 4096)
 """Rows of a file: what `--block-size` is by default, and what it should be for very many images."""

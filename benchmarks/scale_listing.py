@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.reembed_rows import compare_listed, write_listed
 from benchmarks.scale_costs import Listing
 from benchmarks.upkeep import in_new_process, peak_rss
-from jobs.sources import list_images
+from jobs.sources.list_images import list_images
 
 _FOLDER = 1_000  # files of one
 

@@ -31,9 +31,9 @@ from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, ModelRecord, RowFile, RunManifest, RunStart
 from index.search import Searcher
-from jobs.reembed_plan import compare
-from jobs.sources import list_images
-from jobs.stages import DecodeSettings, fetch_and_decode
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.planning.changes import compare
+from jobs.sources.list_images import list_images
 
 _PICTURES = (500, 2_500)  # two pages of a listing apart
 _FETCHED = 32

@@ -36,8 +36,8 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows
 from jobs.demo.gallery import plan_exhibit
-from jobs.options import DEMO_MODEL
-from jobs.reembed_model import model_record
+from jobs.embedding.model import model_record
+from jobs.values import DEMO_MODEL
 
 _BATCH = 32
 

@@ -59,7 +59,7 @@ def serving(
     max_searches: int | None = _EVERY_CLIENT,
 ) -> Iterator[dict[str, Server]]:
     """Servers of the collection while the block lasts, by name. Their logs go into `folder`."""
-    likeness = [sys.executable, "-m", "jobs.cli", "serve", location, "--model", model, "--port"]
+    likeness = [sys.executable, "-m", "jobs", "serve", location, "--model", model, "--port"]
     commands: dict[str, Callable[[str], list[str]]] = {
         ENDPOINT: lambda port: [sys.executable, "-m", "benchmarks.serve_bare", location, model, port],
         LOCAL: lambda port: [*likeness, port, "--local"],

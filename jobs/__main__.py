@@ -10,11 +10,11 @@ def main() -> None:
     if heeds:
         # At once, since nothing has begun: an exception would surface in some half-loaded module.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from jobs import cli
+    from jobs.cli import app
 
     if heeds:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    cli.main()
+    app.main()
 
 
 if __name__ == "__main__":

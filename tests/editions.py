@@ -19,8 +19,8 @@ from index.versions.promotion import promote
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.gallery import plan_exhibit
 from jobs.demo.train import build_model
-from jobs.options import DEMO_MODEL
-from jobs.reembed_model import model_record
+from jobs.embedding.model import model_record
+from jobs.values import DEMO_MODEL
 from tests.hand_made import add_run, unit_vectors
 from tests.load import Asked
 

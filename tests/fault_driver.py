@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster import Pool, ray_cluster
-from jobs.commit import commit
-from jobs.embed import write
-from jobs.reembed_model import model_record
-from jobs.reembed_plan import compare
-from jobs.report import EmbedReport
-from jobs.request import EmbedOptions
-from jobs.sources import list_images
+from jobs.cluster.session import Pool, ray_cluster
+from jobs.embedding.commit import commit
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions
+from jobs.planning.changes import compare
+from jobs.sources.list_images import list_images
 
 BLOCK = 32
 SECONDS_PER_PICTURE = 0.03

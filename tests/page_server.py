@@ -21,8 +21,8 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
-from jobs.options import DEMO_MODEL
-from jobs.reembed_model import model_record
+from jobs.embedding.model import model_record
+from jobs.values import DEMO_MODEL
 from tests.hand_made import add_run
 from tests.small_collection import embedded_row
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from jobs.plan import STATE_COLUMNS, Plan, plan_run
+from jobs.planning.plan import STATE_COLUMNS, Plan, plan_run
 
 
 def plan_of(listing: pa.Table, collection: Collection, source: str, model: ModelRecord) -> Plan:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import RunManifest
-from jobs.sources import list_images
+from jobs.sources.list_images import list_images
 from tests.hand_made import DIM, MODEL, unit_vectors
 from tests.small_collection import COLOURS, png
 

@@ -1,4 +1,4 @@
-"""Nights without Ray, for tests: `jobs.reembed.reembed` itself, with the stages called one by one in this process."""
+"""Nights without Ray, for tests: `jobs.update.reembed` itself, with the stages called one by one in this process."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -24,13 +24,13 @@ from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
-from jobs import commands
-from jobs.cluster import Pool
-from jobs.options import DEMO_MODEL
-from jobs.reembed import ReembedSettings, reembed
-from jobs.reembed_report import ReembedReport
-from jobs.request import EmbedOptions
-from jobs.stages import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.cli import images
+from jobs.cluster.session import Pool
+from jobs.embedding.decode import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.request import EmbedOptions
+from jobs.embedding.update_report import ReembedReport
+from jobs.update import ReembedSettings, reembed
+from jobs.values import DEMO_MODEL
 
 DEMO = str(DEMO_MODEL)
 BROKEN = b"no picture"
@@ -71,7 +71,7 @@ class Nights:
     def embed(self, source: Path | None = None, model: str | None = DEMO, **options: Any) -> None:
         """The command `embed`, with what it prints."""
         with self._without_ray():
-            commands.embed(str(source or self.pictures), self.location, model, device="cpu", **options)
+            images.embed(str(source or self.pictures), self.location, model, device="cpu", **options)
 
     @contextmanager
     def _without_ray(self, after_block: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -90,8 +90,8 @@ class Nights:
                 yield BlockSummary.of(block)
 
         with (
-            patch("jobs.embed._blocks", blocks),
-            patch("jobs.cluster.ray_cluster", lambda *_, **__: nullcontext()),
+            patch("jobs.embedding.pipeline._blocks", blocks),
+            patch("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext()),
             patch.object(Pool, "fitting", lambda *_, **__: Pool()),
             patch.object(ClipEmbedder, "load", load_once),
         ):

@@ -51,7 +51,7 @@ def serving(collection: str, log: Path, *arguments: str, **settings: object) -> 
         **{name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_") or "CACHE" in name},
         **{f"LIKENESS_{name.upper()}": str(value) for name, value in settings.items()},
     }
-    command = [sys.executable, "-m", "jobs.cli", "serve", collection, "--port", str(port), *arguments]
+    command = [sys.executable, "-m", "jobs", "serve", collection, "--port", str(port), *arguments]
     with log.open("wb") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
         served = Served(url=f"http://127.0.0.1:{port}", process=process, log=log)
         try:

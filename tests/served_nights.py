@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from jobs.reembed_report import ReembedReport
+from jobs.embedding.update_report import ReembedReport
 from tests.load import Asked, eventually
 from tests.reembed_nights import DEMO, Nights, bmp
 from tests.served import Served, serving

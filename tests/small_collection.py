@@ -16,7 +16,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.reembed_model import model_record
+from jobs.embedding.model import model_record
 from tests.hand_made import add_run
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}

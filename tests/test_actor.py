@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from embedder.actor import EmbedImages
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
+from jobs.embedding.actor import EmbedImages
 
 SIDE = 8
 FAKE = FakeEmbedder(side=SIDE, dim=4)

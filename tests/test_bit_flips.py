@@ -27,9 +27,9 @@ from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.versions.promotion import list_versions, rollback
 from index.versions.prune import prune
-from jobs.history import JobRun, last_runs, read_output, save, save_output
-from jobs.plan import written_files
-from jobs.show import collection_facts, facts_table, list_rejects
+from jobs.cli.tables import collection_facts, facts_table, list_rejects
+from jobs.planning.plan import written_files
+from jobs.schedule.history import JobRun, last_runs, read_output, save, save_output
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(300)]

@@ -27,9 +27,10 @@ from index.collection import Collection, writing
 from index.collection.lease import LEASE
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import row_schema
-from jobs import cli
-from jobs.commands import next_commands
-from jobs.options import DEFAULT_MODEL, DEMO_MODEL, console, parse_size
+from jobs.cli import app
+from jobs.cli.images import next_commands
+from jobs.cli.options import console
+from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.small_collection import COLOURS, png
 
 COMMANDS = (
@@ -64,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr(sys, "argv", ["likeness", *map(str, arguments)])
         code: Any = 0
         try:
-            cli.main()
+            app.main()
         except SystemExit as end:
             code = end.code
         printed = capsys.readouterr()
@@ -75,7 +76,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 def test_a_command_that_is_told_to_stop_ends_as_with_ctrl_c(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    monkeypatch.setattr(cli, "app", lambda: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(app, "app", lambda: signal.raise_signal(signal.SIGTERM))
     try:
         assert run("embed") == Result(130, "", "interrupted\n")
     finally:
@@ -666,9 +667,9 @@ def test_places_that_the_operating_system_refuses(run: Run, pictures: Path, tmp_
 def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: str) -> None:
     """Files that may not grow further stand for a full disk: the system refuses the same calls."""
     code = (
-        "import resource, sys; from jobs import cli\n"
+        "import resource, sys; from jobs.cli import app\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
-        "cli.main()"
+        "app.main()"
     )
     command = [sys.executable, "-c", code, "compact", str(growing), str(most)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -708,8 +709,8 @@ likeness.load()()
 
 
 def test_the_command_as_a_process(collection: Path, tmp_path: Path) -> None:
-    root = Path(cli.__file__).parent.parent
-    command = [sys.executable, "-m", "jobs.cli"]
+    root = Path(app.__file__).parents[2]
+    command = [sys.executable, "-m", "jobs"]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     result = subprocess.run([*command, "info", "gone"], check=False, **options)

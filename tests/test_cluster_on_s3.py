@@ -15,9 +15,9 @@ from api.compose import build_service
 from api.deployment import run
 from api.settings import ServeSettings
 from index.collection import Collection
-from jobs.cluster import ray_cluster
-from jobs.reembed import ReembedSettings, reembed
-from jobs.request import EmbedOptions
+from jobs.cluster.session import ray_cluster
+from jobs.embedding.request import EmbedOptions
+from jobs.update import ReembedSettings, reembed
 from tests.reembed_nights import DEMO, Nights, load_once
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.served import free_port

@@ -23,7 +23,7 @@ from index.collection.rows import FIXED, TEXT, metadata_columns, newest
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.storage import Storage
 from index.versions.current import collection_model
-from jobs.show import collection_facts
+from jobs.cli.tables import collection_facts
 from tests.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 

@@ -9,11 +9,11 @@ import pytest
 from index.collection import Collection, writing
 from index.collection.lease import LEASE
 from index.errors import LeaseLostError
-from jobs.commit import Written, commit
+from jobs.embedding.commit import Written, commit
+from jobs.embedding.report import EmbedReport
 from jobs.errors import TooManyRejectsError
-from jobs.listing import listing_table
-from jobs.plan import Plan
-from jobs.report import EmbedReport
+from jobs.planning.plan import Plan
+from jobs.sources.listing import listing_table
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.plans import plan_of
 

@@ -187,8 +187,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("index.storage.objects", "index.storage.bucket"):
         monkeypatch.setattr(f"{module}.REQUEST_S", REQUEST_S)
     fetcher = Fetcher(FetchPolicy(timeout_s=REQUEST_S))
-    monkeypatch.setattr("jobs.stages._fetcher", lambda: fetcher)
-    monkeypatch.setattr("jobs.content.Fetcher", lambda _: fetcher)
+    monkeypatch.setattr("jobs.embedding.decode._fetcher", lambda: fetcher)
+    monkeypatch.setattr("jobs.planning.content_hashes.Fetcher", lambda _: fetcher)
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ import yaml
 from ray.dashboard.modules.job.cli import submit
 
 from index.collection import Collection
-from jobs.history import last_runs
-from jobs.schedule_cron import cron_trigger
-from jobs.spec import read_spec
+from jobs.schedule.cron import cron_trigger
+from jobs.schedule.history import last_runs
+from jobs.schedule.spec import read_spec
 from tests.quiet_night import make_job
 
 DEPLOY = Path(__file__).parent.parent / "deploy"

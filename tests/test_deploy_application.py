@@ -17,7 +17,7 @@ from api.deployment_replica import APP_NAME
 from api.errors import ListenError
 from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
-from jobs.options import DEMO_MODEL
+from jobs.values import DEMO_MODEL
 from tests.served import free_port
 from tests.small_collection import COLOURS, make_collection, png
 

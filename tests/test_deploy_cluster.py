@@ -22,7 +22,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from api.deployment_replica import APP_NAME
 from api.settings import ServeSettings
-from jobs.spec import read_spec
+from jobs.schedule.spec import read_spec
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"

@@ -12,7 +12,7 @@ import yaml
 from ray.scripts.scripts import cli as ray_cli
 from ray.serve.scripts import cli as serve_cli
 
-from jobs.cli import app
+from jobs.cli.app import app
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 PROGRAMS: dict[str, Any] = {"likeness": typer.main.get_command(app), "ray": ray_cli, "serve": serve_cli}

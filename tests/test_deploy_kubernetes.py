@@ -13,7 +13,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from api.deployment_replica import APP_NAME
 from api.settings import ServeSettings
-from jobs.spec import read_spec
+from jobs.schedule.spec import read_spec
 from tests.kuberay_fields import ClusterSpec, RayJob, RayService, valid
 
 ROOT = Path(__file__).parent.parent

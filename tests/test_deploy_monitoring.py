@@ -21,9 +21,9 @@ from ray.dashboard.modules.metrics import dashboards
 
 from api.metrics import Metrics, Serving
 from api.notes import Notes
-from jobs import stage_metrics
-from jobs.history import JobRun
-from jobs.job_metrics import write_metrics
+from jobs.embedding import worker_metrics
+from jobs.schedule.history import JobRun
+from jobs.schedule.metrics_file import write_metrics
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "monitoring"
@@ -115,9 +115,9 @@ def of_jobs(folder: Path) -> dict[str, set[str]]:
 
 
 def of_running_jobs() -> dict[str, set[str]]:
-    """What is declared in `jobs.stage_metrics`, as Ray names it."""
+    """What is declared in `jobs.embedding.worker_metrics`, as Ray names it."""
     found = {}
-    for call in ast.walk(ast.parse(inspect.getsource(stage_metrics))):
+    for call in ast.walk(ast.parse(inspect.getsource(worker_metrics))):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Counter", "Gauge"):
             name = ast.literal_eval(call.args[0])
             tags = next((ast.literal_eval(each.value) for each in call.keywords if each.arg == "tag_keys"), ())

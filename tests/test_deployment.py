@@ -39,9 +39,9 @@ from index.collection.records import ModelRecord
 from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import promote
+from jobs.cli.serve import serve as serve_command
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
-from jobs.serve_commands import serve as serve_command
 from tests.s3_server import Bucket
 from tests.served import free_port
 from tests.small_collection import COLOURS, add_pictures, make_collection, png
@@ -386,7 +386,7 @@ def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
         addresses.append(address)
         return nullcontext()
 
-    monkeypatch.setattr("jobs.cluster.ray_cluster", join)
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", join)
     monkeypatch.setattr("api.deployment.run", lambda settings, *, on_listening: None)
     serve_command(collection, address=option)
     assert addresses == joined

@@ -19,15 +19,15 @@ from embedder.protocol import Embedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from jobs.cluster import Pool, ray_cluster
-from jobs.commit import commit
+from jobs.cluster.session import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embed import write
+from jobs.embedding.commit import commit
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions
 from jobs.errors import JobError, TooManyRejectsError
-from jobs.reembed_model import model_record
-from jobs.report import EmbedReport
-from jobs.request import EmbedOptions
-from jobs.sources import list_images
+from jobs.sources.list_images import list_images
 from tests.plans import plan_of
 
 pytestmark = pytest.mark.ray

@@ -13,11 +13,11 @@ from index.collection import Collection
 from index.search import Searcher
 from index.storage import Storage
 from index.versions.promotion import rollback
+from jobs.cli.index import build_index
+from jobs.cli.options import console
+from jobs.cli.tables import list_rejects
+from jobs.embedding.request import EmbedOptions
 from jobs.errors import EmptySourceError, OtherModelError
-from jobs.index_commands import build_index
-from jobs.options import console
-from jobs.request import EmbedOptions
-from jobs.show import list_rejects
 from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
 from tests.storage_steps import KilledError, at, expire, is_step, kill
 from tests.tiny_checkpoints import save_siglip
@@ -165,7 +165,7 @@ def test_embed_does_not_read_new_images_here_to_look_for_moved_ones_if_none_is_g
     """All have one size, as many of a large collection do; workers read them anyway."""
     nights.embed()
     (nights.pictures / "10.bmp").write_bytes(bmp(10))
-    monkeypatch.setattr("jobs.reuse.content_hashes", None)
+    monkeypatch.setattr("jobs.planning.reuse.content_hashes", None)
     nights.embed()
     assert nights.embedded[1] == ["10.bmp"]
 

@@ -17,7 +17,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
-from jobs.options import DEMO_MODEL
+from jobs.values import DEMO_MODEL
 from tests.sample_images import encode
 from tests.sixty_pictures import Encode, saved, see_through
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from api.giving_way import giving_way
 from embedder.models.clip import ClipEmbedder
-from jobs.options import DEMO_MODEL
+from jobs.values import DEMO_MODEL
 
 
 def work(seconds: float) -> float:

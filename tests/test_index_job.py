@@ -29,11 +29,11 @@ from index.errors import CollectionError
 from index.segments.segment import ROWS, VECTORS
 from index.storage import Storage
 from index.versions.opening import open_segments
-from jobs import cluster as jobs_cluster
-from jobs import index as jobs_index
+from jobs.cluster import session as jobs_cluster
 from jobs.errors import JobError
-from jobs.index import run_on_ray
-from jobs.segment_tasks import ATTEMPTS, build_on_cluster, task_cpus
+from jobs.indexing import on_ray as jobs_index
+from jobs.indexing.on_ray import run_on_ray
+from jobs.indexing.segment_tasks import ATTEMPTS, build_on_cluster, task_cpus
 from tests.hand_made import DIM, add_run, rows, unit_vectors
 
 pytestmark = pytest.mark.ray

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs.embedding.request import EmbedOptions
 from jobs.errors import SpecError
-from jobs.options import DEMO_MODEL
-from jobs.request import EmbedOptions
-from jobs.spec import JobSpec, read_spec
+from jobs.schedule.spec import JobSpec, read_spec
+from jobs.values import DEMO_MODEL
 
 WHOLE = """\
 source: pictures
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_schema_that_editors_use_is_up_to_date() -> None:
-    """Write it anew with: python -m jobs.spec > deploy/job.schema.json"""
+    """Write it anew with: python -m jobs.schedule.spec > deploy/job.schema.json"""
     path = Path(__file__).parent.parent / "deploy" / "job.schema.json"
     schema = JobSpec.model_json_schema()
     assert json.loads(path.read_text()) == schema

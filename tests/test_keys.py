@@ -14,7 +14,7 @@ import pytest
 
 from api.errors import KeysError
 from api.keys import KeyRing, KeyScope, add_key, list_keys, remove_key
-from jobs import cli
+from jobs.cli import app
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         monkeypatch.setattr(sys, "argv", ["likeness", "keys", *arguments])
         code: object = 0
         try:
-            cli.main()
+            app.main()
         except SystemExit as end:
             code = end.code
         printed = capsys.readouterr()

@@ -245,7 +245,7 @@ def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch:
 
 def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
     code = (
-        "import sys; from jobs import cli; from index.collection import Collection\n"
+        "import sys; from jobs.cli import app; from index.collection import Collection\n"
         "from index.collection import writing\n"
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
         "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"

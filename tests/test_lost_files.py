@@ -19,8 +19,8 @@ from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.versions.promotion import promote, rollback
 from index.versions.prune import prune
-from jobs.cli import app
-from jobs.listing import LISTING
+from jobs.cli.app import app
+from jobs.sources.listing import LISTING
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.plans import plan_of
 

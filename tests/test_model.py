@@ -265,7 +265,7 @@ def test_loading_is_silent_and_leaves_the_logging_of_transformers_as_it_was(
 
 
 def test_the_fake_and_the_actor_do_not_import_torch() -> None:
-    code = "import sys, embedder.fake, embedder.actor; sys.exit('torch' in sys.modules)"
+    code = "import sys, embedder.fake, jobs.embedding.actor; sys.exit('torch' in sys.modules)"
 
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
 

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from index.collection import Collection, writing
-from jobs import notify as notify_module
-from jobs.history import KEPT, JobRun, facts, last_runs, last_success, outcome_of, save
-from jobs.job_metrics import write_metrics
-from jobs.notify import notify
-from jobs.spec import Notify, Target
+from jobs.schedule import notify as notify_module
+from jobs.schedule.history import KEPT, JobRun, facts, last_runs, last_success, outcome_of, save
+from jobs.schedule.metrics_file import write_metrics
+from jobs.schedule.notify import notify
+from jobs.schedule.spec import Notify, Target
 
 STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 

@@ -29,19 +29,19 @@ from index.build.segment import SegmentJob
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, SegmentRecord
-from jobs.cluster import Pool, ray_cluster
-from jobs.commit import commit
+from jobs.cluster.session import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embed import write
+from jobs.embedding.commit import commit
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions, ModelSource
+from jobs.embedding.update_report import ReembedReport
 from jobs.errors import JobError
-from jobs.index import run_on_ray
-from jobs.options import DEMO_MODEL
-from jobs.reembed import ReembedSettings, reembed
-from jobs.reembed_model import model_record
-from jobs.reembed_report import ReembedReport
-from jobs.report import EmbedReport
-from jobs.request import EmbedOptions, ModelSource
-from jobs.sources import list_images
+from jobs.indexing.on_ray import run_on_ray
+from jobs.sources.list_images import list_images
+from jobs.update import ReembedSettings, reembed
+from jobs.values import DEMO_MODEL
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.plans import plan_of
 
@@ -377,7 +377,7 @@ def noting_run(job: SegmentJob) -> SegmentRecord | None:
 def test_segments_are_built_on_several_nodes_as_they_are_here(
     three: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.segment_tasks._run", noting_run)
+    monkeypatch.setattr("jobs.indexing.segment_tasks._run", noting_run)
     manifests = []
     for name in ("there", "here"):
         collection = Collection.create_or_open(str(tmp_path / name))

@@ -19,7 +19,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.reembed_model import model_record
+from jobs.embedding.model import model_record
 from tests.hand_made import add_run
 from tests.small_collection import COLOURS, RecordingFetcher, embedded_row, make_collection, png
 

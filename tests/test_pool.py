@@ -9,12 +9,12 @@ import ray
 from ray._private.runtime_env.packaging import get_uri_for_directory
 from typer.testing import CliRunner
 
-from jobs import cli
-from jobs.cluster import Pool
-from jobs.cluster_join import join, lacking, shipped_code
+from jobs.cli import app
+from jobs.cluster.join import join, lacking, shipped_code
+from jobs.cluster.session import Pool
+from jobs.embedding.request import ModelSource
 from jobs.errors import JobError, UsageError
-from jobs.options import DEMO_MODEL, parse_resources
-from jobs.request import ModelSource
+from jobs.values import DEMO_MODEL, parse_resources
 
 GIB = 2**30
 
@@ -156,7 +156,7 @@ def test_resources_of_actors_are_json() -> None:
 
 @pytest.mark.parametrize("amount", ["1.5", "inf"])
 def test_gpus_are_shares_of_one_or_whole_numbers(amount: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["embed", str(tmp_path), str(tmp_path / "c"), "--num-gpus", amount])
+    done = CliRunner().invoke(app.app, ["embed", str(tmp_path), str(tmp_path / "c"), "--num-gpus", amount])
     assert done.exit_code == 2
     assert "expected a share of 1" in " ".join(done.output.split())
 
@@ -187,7 +187,7 @@ def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
 
 
 def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cluster_join.init", Mock(side_effect=ValueError("Failed to merge the Job's runtime env")))
+    monkeypatch.setattr("jobs.cluster.join.init", Mock(side_effect=ValueError("Failed to merge the Job's runtime env")))
     with pytest.raises(JobError, match=r"with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME"):
         join("auto")
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from api.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
 from index.match import Match
-from jobs import cli
-from jobs.options import console
-from jobs.show import match_table
+from jobs.cli import app
+from jobs.cli.options import console
+from jobs.cli.tables import match_table
 from tests.small_collection import COLOURS, make_collection, png
 
 LONG = "IMG_0288 chelsea exif " * 6 + "Ü 日.png"
@@ -32,7 +32,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(console, "width", 80)
     monkeypatch.setattr(sys, "argv", ["likeness", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        app.main()
     assert not end.value.code
     return capsys.readouterr().out
 

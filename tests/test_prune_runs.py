@@ -14,7 +14,7 @@ from index.errors import LeaseHeldError
 from index.storage import Storage
 from index.versions.prune import ABANDONED, prune
 from index.versions.prune_runs import FORGOTTEN
-from jobs import cli
+from jobs.cli import app
 from tests.hand_made import MODEL, add_run, rows
 from tests.storage_steps import KilledError
 
@@ -104,7 +104,7 @@ def test_the_command_tells_of_them(
     def told(*options: str) -> str:
         monkeypatch.setattr("sys.argv", ["likeness", "prune", collection.location, *options])
         with pytest.raises(SystemExit) as end:
-            cli.main()
+            app.main()
         assert not end.value.code
         return capsys.readouterr().out
 

@@ -5,8 +5,8 @@ import weakref
 import pytest
 import ray
 
-from jobs import cluster
-from jobs.cluster import ray_cluster
+from jobs.cluster import session
+from jobs.cluster.session import ray_cluster
 
 
 class Holder:
@@ -19,7 +19,7 @@ class Holder:
 def test_ray_ends_with_no_garbage_left_that_another_thread_could_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ObjectRef that is freed while Ray ends makes Ray end the process, silently and with status 1."""
     left: list[object] = []
-    monkeypatch.setattr(cluster, "init", lambda **_: None)
+    monkeypatch.setattr(session, "init", lambda **_: None)
     with monkeypatch.context() as patch, ray_cluster(None, verbose=True):
         holder = weakref.ref(Holder())
         assert holder() is not None

@@ -14,8 +14,8 @@ from index.collection import Collection
 from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
 from index.search import Searcher
 from index.versions.promotion import rollback
+from jobs.embedding.request import EmbedOptions
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
-from jobs.request import EmbedOptions
 from tests.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
 from tests.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.tiny_checkpoints import save_siglip

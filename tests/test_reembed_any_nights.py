@@ -24,8 +24,8 @@ from index.collection import writing
 from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
 from index.versions.promotion import rollback
 from index.versions.prune import prune
-from jobs.reembed_report import ReembedReport
-from jobs.request import EmbedOptions
+from jobs.embedding.request import EmbedOptions
+from jobs.embedding.update_report import ReembedReport
 from tests.reembed_nights import BROKEN, DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
 from tests.storage_steps import KilledError, at, expire, is_number, kill
 from tests.tiny_checkpoints import save_siglip
@@ -111,7 +111,7 @@ class AnyNights(RuleBasedStateMachine):
         others = self._ids_of_others(source)
         wanted = self.models[model] or self._live_model()
         # A machine that stands still for minutes must not end a lease in the middle of a night.
-        patient = patch("jobs.reembed.writing", partial(writing, ttl=timedelta(days=1)))
+        patient = patch("jobs.update.writing", partial(writing, ttl=timedelta(days=1)))
         with patient, patch.object(Fetcher, "fetch", self._fetch(Fetcher.fetch)):
             with self._happening(event, lambda: self._run(source, model, wanted)):
                 try:

@@ -15,9 +15,9 @@ import pytest
 from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.records import RunManifest
-from jobs import cli
-from jobs.history import last_runs
-from jobs.ray_init import init
+from jobs.cli import app
+from jobs.cluster.ray_init import init
+from jobs.schedule.history import last_runs
 from tests.hand_made import MODEL, rows
 from tests.quiet_night import make_job
 from tests.reembed_nights import DEMO, Nights
@@ -55,7 +55,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
         code = 0
         try:
-            cli.main()
+            app.main()
         except SystemExit as end:
             code = int(end.code or 0)
         printed = capsys.readouterr()
@@ -68,9 +68,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list[str]) -> None:
     command = ["likeness", "reembed", str(here), "collection", "--format", "json", *model]
     script = (
-        "import atexit, sys; from jobs import cli; "
+        "import atexit, sys; from jobs.cli import app; "
         f"atexit.register(lambda: print([name for name in {WITHOUT!r} if name in sys.modules], file=sys.stderr)); "
-        f"sys.argv = {command!r}; cli.main()"
+        f"sys.argv = {command!r}; app.main()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr.strip().endswith("[]")
@@ -176,7 +176,7 @@ def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Pat
     Collection.create_or_open(str(collection))
     (tmp_path / "job.yaml").write_text("source: pictures\ncollection: collection\nmodel: demo\n")
     named = ["--spec", str(tmp_path / "job.yaml")] if with_spec else [str(pictures), str(collection), "--model", "demo"]
-    command = [sys.executable, "-m", "jobs.cli", "reembed", *named]
+    command = [sys.executable, "-m", "jobs", "reembed", *named]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         deadline = time.monotonic() + 200
         while not list(collection.glob("runs/*/started.json")):  # Ray is there, and the model is being loaded

@@ -9,7 +9,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord
 from index.versions.promotion import promote, rollback
-from jobs.reembed_index import IndexOutcome, bring_index_up_to_date
+from jobs.indexing.up_to_date import IndexOutcome, bring_index_up_to_date
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 def reembed(*arguments: str | Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "jobs.cli", "reembed", *map(str, arguments), "--format", "json"]
+    command = [sys.executable, "-m", "jobs", "reembed", *map(str, arguments), "--format", "json"]
     done = subprocess.run([*command, "--max-reject-rate", "0.2"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

@@ -15,9 +15,9 @@ from index.collection.lease import holder
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from jobs.errors import EmptySourceError, SourceError
-from jobs.listing import listing_table
-from jobs.reembed import ReembedSettings, reembed
-from jobs.reembed_plan import compare
+from jobs.planning.changes import compare
+from jobs.sources.listing import listing_table
+from jobs.update import ReembedSettings, reembed
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.reembed_nights import DEMO, Nights, bmp
 from tests.small_collection import png
@@ -115,7 +115,7 @@ def test_metadata_of_rows_is_compared_in_parts(collection: Collection, monkeypat
             yield part
 
     monkeypatch.setattr(LiveRows, "parts", parts)
-    monkeypatch.setattr("jobs.reembed_plan._COMPARED_ROWS", 5)
+    monkeypatch.setattr("jobs.planning.changes._COMPARED_ROWS", 5)
     ids = [f"{number:02}" for number in range(12)]
     labels: list[object] = ["dog" if image_id in ("03", "08") else f"cat {image_id}" for image_id in ids]
     change = compare(
@@ -159,7 +159,7 @@ def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch
         held = holder(collection.storage)
         raise ListedError(held and held.command)
 
-    monkeypatch.setattr("jobs.reembed.list_images", look)
+    monkeypatch.setattr("jobs.update.list_images", look)
     settings = ReembedSettings(source=str(tmp_path / "pictures"), collection=collection.location)
     with pytest.raises(ListedError, match="reembed"):
         reembed(settings, Console(quiet=True))

@@ -49,7 +49,7 @@ def test_ten_nights_fail_no_search(tmp_path: Path) -> None:
 def run_the_command(served: ServedNights) -> None:
     nights = served.nights
     command = ["reembed", str(nights.pictures), nights.location, "--format", "json"]
-    done = subprocess.run([sys.executable, "-m", "jobs.cli", *command], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "jobs", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["embedded"] == report["to_embed"] == 2 * _PICTURES // 50

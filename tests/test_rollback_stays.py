@@ -11,8 +11,8 @@ from index.collection.records import IndexSettings, ModelRecord
 from index.errors import RolledBackError
 from index.versions.current import collection_model
 from index.versions.promotion import list_versions, promote, rollback
-from jobs.cli import app
-from jobs.reembed_model import known_models
+from jobs.cli.app import app
+from jobs.embedding.model import known_models
 from tests.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]

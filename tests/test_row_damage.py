@@ -12,7 +12,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import RowFile
 from index.collection.rows import EMBEDDING
 from index.errors import CollectionError, DamagedRunError
-from jobs.show import collection_facts
+from jobs.cli.tables import collection_facts
 from tests.hand_made import add_run, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]

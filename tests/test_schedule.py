@@ -22,14 +22,14 @@ from rich.console import Console
 from index.collection import Collection, writing
 from index.errors import CollectionError
 from jobs.errors import JobError, UsageError
-from jobs.history import JobRun, last_runs, read_output, save
-from jobs.schedule import ScheduledJob, run_schedule
-from jobs.schedule_cron import cron_trigger
-from jobs.schedule_run import finish, run_job
-from jobs.spec import read_spec
+from jobs.schedule.cron import cron_trigger
+from jobs.schedule.history import JobRun, last_runs, read_output, save
+from jobs.schedule.run_job import finish, run_job
+from jobs.schedule.scheduler import ScheduledJob, run_schedule
+from jobs.schedule.spec import read_spec
 from tests.quiet_night import make_job
 
-LIKENESS = [sys.executable, "-m", "jobs.cli"]
+LIKENESS = [sys.executable, "-m", "jobs"]
 
 
 def next_times(cron: str, count: int, zone: str = "UTC", start: str = "2026-11-21T12:00:00+00:00") -> list[str]:
@@ -164,7 +164,7 @@ def child(monkeypatch: pytest.MonkeyPatch, spec: Path) -> Callable[[str], Schedu
     Collection.create_or_open(str(spec.parent / "collection"))
 
     def make(code: str) -> ScheduledJob:
-        monkeypatch.setattr("jobs.schedule.COMMAND", (sys.executable, "-c", code))
+        monkeypatch.setattr("jobs.schedule.scheduler.COMMAND", (sys.executable, "-c", code))
         return ScheduledJob(spec, io.StringIO())
 
     return make
@@ -181,7 +181,7 @@ import os, signal, sys
 from pathlib import Path
 from typing import Any
 from index.collection import Collection
-from jobs.history import JobRun, save
+from jobs.schedule.scheduler.history import JobRun, save
 storage = Collection.open("collection").storage
 run = JobRun.begin("pictures", str(Path("collection").absolute()))
 save(storage, run)
@@ -237,7 +237,7 @@ def test_a_run_that_cannot_be_started_is_written_down_and_told(
     child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = child("")
-    monkeypatch.setattr("jobs.schedule.COMMAND", ("/no/such/python",))
+    monkeypatch.setattr("jobs.schedule.scheduler.COMMAND", ("/no/such/python",))
     job.run()
     [run] = runs_of(spec)
     assert run.outcome == "failed"
@@ -268,7 +268,7 @@ def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
 def test_a_run_that_does_not_put_down_its_work_is_killed_and_counts_as_stopped(
     child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.schedule.STOP_S", 0.2)
+    monkeypatch.setattr("jobs.schedule.scheduler.STOP_S", 0.2)
     job = child(DEAF + WRITE_DOWN + "import time\ntime.sleep(600)")
     thread = threading.Thread(target=job.run)
     thread.start()
@@ -311,7 +311,7 @@ def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
 def test_old_versions_that_stay_are_a_note_and_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("jobs.schedule_run.prune", Mock(side_effect=error))
+    monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
     report = run_job(read_spec(make_job(tmp_path)), Console(quiet=True))
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
@@ -329,7 +329,7 @@ def test_how_long_a_job_has_failed_is_known_after_many_failures(
     failed = JobRun.begin(spec.source, spec.collection).end("failed")
     for number in range(101):  # more than were once looked through
         save(Collection.open(spec.collection).storage, failed.model_copy(update={"id": f"3000-{number:03d}"}))
-    monkeypatch.setattr("jobs.schedule_run.reembed", Mock(side_effect=JobError("no GPU")))
+    monkeypatch.setattr("jobs.schedule.run_job.reembed", Mock(side_effect=JobError("no GPU")))
     with pytest.raises(JobError):
         run_job(spec, Console(quiet=True))
     metrics = (tmp_path / "job.prom").read_text()

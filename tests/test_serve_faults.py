@@ -20,7 +20,7 @@ from api.settings import ServeSettings
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from jobs.options import DEMO_MODEL
+from jobs.values import DEMO_MODEL
 from tests.editions import add_edition, draw_pictures
 from tests.load import Asked, crowd, eventually, load, milliseconds
 from tests.picture_server import Server, answer

@@ -31,8 +31,8 @@ from index.collection.records import IndexSettings
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
+from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
-from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.load import eventually

@@ -21,8 +21,8 @@ from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.collection.rows import FIXED
 from jobs.errors import SourceError
-from jobs.listing import LISTING
-from jobs.sources import left_out_warning, list_images
+from jobs.sources.list_images import left_out_warning, list_images
+from jobs.sources.listing import LISTING
 from tests.s3_server import Bucket, FaultyProxy
 
 FIXED_PART = LISTING.names

@@ -27,8 +27,8 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
+from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
-from jobs.serve_commands import serve as serve_command
 from tests.guarded_app import told
 from tests.served import free_port
 from tests.small_collection import COLOURS, add_pictures, make_collection, png

@@ -23,15 +23,15 @@ from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection, writing
 from index.collection.lease import LEASE, TTL
 from index.errors import LeaseLostError
-from jobs.cluster import Pool
-from jobs.commit import commit
-from jobs.embed import write
-from jobs.listing import listing_table
-from jobs.reembed_model import model_record
-from jobs.report import EmbedReport
-from jobs.request import EmbedOptions
-from jobs.stage_metrics import counted_fetch_and_decode
-from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.cluster.session import Pool
+from jobs.embedding.commit import commit
+from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions
+from jobs.embedding.worker_metrics import counted_fetch_and_decode
+from jobs.sources.listing import listing_table
 from tests.plans import plan_of
 from tests.small_collection import png
 
@@ -86,7 +86,7 @@ def test_whoever_writes_a_block_late_replaces_nothing(
         for each in (EmbedBlock(**actor), *frozen):
             yield BlockSummary.of(each(table).to_pylist()[0])
 
-    monkeypatch.setattr("jobs.embed._blocks", blocks)
+    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
     written = write(
         plan, collection, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent()
@@ -114,7 +114,7 @@ def test_a_job_that_lost_its_lease_stops_at_the_next_block(
                 held.lease._renewed -= TTL  # nobody may take it earlier
             yield summary(f"runs/x/rows/{number}.parquet")
 
-    monkeypatch.setattr("jobs.embed._blocks", blocks)
+    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed("a", "b", "c"), collection, "/pictures", MODEL)
     with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
         write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
@@ -130,7 +130,7 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
         given.append(actor)
         return iter(())
 
-    monkeypatch.setattr("jobs.embed._blocks", blocks)
+    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
     write(plan, there, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
@@ -153,8 +153,8 @@ def test_statuses_of_hosts_are_counted_by_their_class(monkeypatch: pytest.Monkey
     for name in ("fetch_seconds", "decode_seconds"):
         table = table.append_column(name, pa.array([0.0] * 5))
     metrics = Mock()
-    monkeypatch.setattr("jobs.stage_metrics._metrics", lambda: metrics)
-    monkeypatch.setattr("jobs.stage_metrics.fetch_and_decode", lambda table, **_: table)
+    monkeypatch.setattr("jobs.embedding.worker_metrics._metrics", lambda: metrics)
+    monkeypatch.setattr("jobs.embedding.worker_metrics.fetch_and_decode", lambda table, **_: table)
     counted_fetch_and_decode(table, settings=SETTINGS)
     counted = [call.args[1]["reason"] for call in metrics.rejects.inc.call_args_list]
     assert counted == ["http_4xx", "http_4xx", "http_5xx", "corrupt"]
@@ -193,7 +193,7 @@ def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(
     for name, (data, _) in pictures.items():
         (tmp_path / name).write_bytes(data)
     with closing(DecodePool(2, timeout_s=1)) as decoders:
-        monkeypatch.setattr("jobs.stages._decoders", lambda _: decoders)
+        monkeypatch.setattr("jobs.embedding.decode._decoders", lambda _: decoders)
         table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)
     assert table["error_reason"].to_pylist() == [reason for _, reason in pictures.values()]
     assert table["retryable"].to_pylist() == [False] * 5 + [None]

@@ -15,7 +15,7 @@ from api.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
-from jobs.options import DEMO_MODEL
+from jobs.values import DEMO_MODEL
 from tests.served import serving
 from tests.small_collection import COLOURS, make_collection, png
 

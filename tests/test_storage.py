@@ -33,7 +33,7 @@ from index.search import Searcher
 from index.storage.bucket import without_secrets
 from index.storage.compare_and_set import update_file
 from index.storage.storage import FileInfo, Storage, place
-from jobs.plan import written_files
+from jobs.planning.plan import written_files
 from tests.hand_made import add_run, rows, unit_vectors
 from tests.s3_server import FAULTS, Bucket, FaultyProxy
 

@@ -17,11 +17,11 @@ from index.collection import Collection
 from index.collection.records import RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
-from jobs.options import DEMO_MODEL
-from jobs.reembed_model import model_record
-from jobs.request import ModelSource
-from jobs.sources import list_images
-from jobs.stages import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.model import model_record
+from jobs.embedding.request import ModelSource
+from jobs.sources.list_images import list_images
+from jobs.values import DEMO_MODEL
 
 COUNT = 600
 

@@ -19,9 +19,9 @@ from index.collection import Collection
 from jobs.demo.broken import BROKEN
 from jobs.demo.collection import embed_here
 from jobs.demo.gallery import make_gallery, plan_exhibit
-from jobs.options import DEMO_MODEL
-from jobs.request import ModelSource
-from jobs.sources import list_images
+from jobs.embedding.request import ModelSource
+from jobs.sources.list_images import list_images
+from jobs.values import DEMO_MODEL
 
 GONE, EDITED, NEW, BROKEN_NOW = 12, 8, 20, 3
 _NOISE = 0.6  # of each weight's spread: the other model still sees, though less well

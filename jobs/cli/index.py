@@ -1,0 +1,230 @@
+"""The commands about an index, from `index` to `prune`. `app` registers them.
+
+Commands import what they need when they run: faiss takes a second that `--help` should not cost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.errors import RecallTooLowError, RolledBackError
+from index.versions.current import standing_manifest
+from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, print_json
+from jobs.errors import UsageError
+from jobs.values import parse_size
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
+AcceptLostRunsOption = Annotated[
+    bool,
+    typer.Option("--accept-lost-runs", help="Go on without runs whose manifests are lost, and without their images."),
+]
+VersionArgument = Annotated[str, typer.Argument(help="Its number, as `likeness versions` lists them: 000002 or 2.")]
+
+
+def build_index(
+    collection: CollectionArgument,
+    target_recall: Annotated[
+        float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; at first 0.99.")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Memory that searching may use: 600MB, 2GiB, …; `none` for no limit.")
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(min=0.001, help="Prefer an exact scan up to so many milliseconds; at first 5.")
+    ] = None,
+    factory: Annotated[
+        str | None,
+        typer.Option(
+            help="A faiss factory string, such as HNSW32,SQ8; `auto` to have one chosen. It must find inner "
+            "products and skip rows: Flat, SQ, IVF and HNSW with these, with PCA or OPQ before and Refine after."
+        ),
+    ] = None,
+    segment_rows: Annotated[
+        int | None, typer.Option(min=1, help="Maximum images in a segment; at first a million.")
+    ] = None,
+    promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
+    accept_lost_runs: AcceptLostRunsOption = False,
+    address: AddressOption = None,
+) -> None:
+    """Bring the index of a collection up to date, measure it, and make it the live one.
+
+    Options that are not given stay as they are for the live version. If any is changed, the whole index is rebuilt.
+
+    Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
+    """
+    given: dict[str, Any] = {"target_recall": target_recall, "latency_ms": latency, "segment_rows": segment_rows}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if max_memory is not None:
+        changes["max_memory"] = None if max_memory == "none" else parse_size("--max-memory", max_memory)
+    if factory is not None:
+        changes["factory"] = None if factory == "auto" else factory
+    opened = Collection.open(collection)
+    build_and_show(opened, changes, promote=promote, accept_lost_runs=accept_lost_runs, address=address)
+
+
+def compact(
+    collection: CollectionArgument, accept_lost_runs: AcceptLostRunsOption = False, address: AddressOption = None
+) -> None:
+    """Rebuild the index from all images, so that small segments are joined and deleted images are dropped.
+
+    Example: `likeness compact my-collection`
+    """
+    build_and_show(Collection.open(collection), rebuild=True, accept_lost_runs=accept_lost_runs, address=address)
+
+
+def build_and_show(
+    collection: Collection,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    promote: bool = True,
+    rebuild: bool = False,
+    accept_lost_runs: bool = False,
+    address: str | None = None,
+) -> None:
+    """Build with the live version's settings and `changes`; print the outcome, and of a version that is refused the
+    choice and the measurements. Of the live one `likeness info` has these.
+
+    Large segments are built on the Ray cluster at `address`, or on one that is started here. If nothing goes live
+    because of a rollback, that is said.
+    """
+    from index.build.build_index import build_index
+    from index.collection import writing
+    from jobs.cli.index_tables import quality_table
+    from jobs.cli.tables import choice_table
+    from jobs.indexing.on_ray import run_on_ray
+
+    before = standing_manifest(collection)
+    settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
+    try:
+        # If the caller already holds the lease, it is kept.
+        with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
+            run_jobs = run_on_ray(address, console)
+            manifest = build_index(
+                held,
+                settings,
+                promote=promote,
+                rebuild=rebuild,
+                accept_lost_runs=accept_lost_runs,
+                run_jobs=run_jobs,
+            )
+    except RolledBackError as error:
+        console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)
+        return
+    except RecallTooLowError:
+        refused = collection.read_version(collection.versions()[-1])  # the newest
+        console.print(choice_table(refused.choice), quality_table(refused))
+        raise
+    if before and manifest.version == before.version:
+        console.print(f"index {manifest.version} already covers every row: {manifest.ntotal:,} images")
+        return
+    recall = f"recall@10 {manifest.recall['10']:.4f}"
+    end = f"{manifest.ntotal:,} images, {manifest.kind}, {recall}, in {manifest.seconds:.1f} s"
+    if promote:
+        console.print(f"index {manifest.version} is live: {end}")
+    else:
+        command = escape(f"`likeness promote {collection.location} {manifest.version}`")
+        console.print(f"index {manifest.version} is built and not live: {end}; {command} makes it so", soft_wrap=True)
+
+
+def versions(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
+    """List the versions of an index: which one is live, and the recall and speed of each.
+
+    Example: `likeness versions my-collection`
+    """
+    from index.versions.promotion import list_versions
+    from jobs.cli.index_tables import version_facts, versions_table
+
+    facts = [version_facts(version) for version in list_versions(Collection.open(collection))]
+    if output is OutputFormat.json:
+        print_json(facts)
+    else:
+        console.print(versions_table(facts))
+
+
+def promote(collection: CollectionArgument, version: VersionArgument) -> None:
+    """Make a version the live one, once every byte of it has been verified.
+
+    Example: `likeness promote my-collection 000002`
+    """
+    from index.versions import promotion
+
+    opened = Collection.open(collection)
+    if not version.isdecimal():
+        raise UsageError(f"expected a version's number, such as 000002 or 2, got {version!r}")
+    version = version.zfill(6)
+    with console.status(f"verifying {version}"):
+        manifest = promotion.promote(opened, version)
+    reached = manifest.recall["10"]
+    if manifest.below_target:
+        target = manifest.settings.target_recall
+        console.print(f"[yellow]its recall@10 of {reached:.4f} is below the {target:g} that was asked for")
+    console.print(f"index {version} is live: {manifest.ntotal:,} images, recall@10 {reached:.4f}")
+
+
+def rollback(collection: CollectionArgument) -> None:
+    """Go back to the version before the live one: the newest that is whole and meets its target recall.
+
+    Versions that were rolled back before are skipped, unless they were promoted since.
+
+    Example: `likeness rollback my-collection`
+    """
+    from index.versions import promotion
+
+    with console.status("verifying"):
+        rolled_back = promotion.rollback(Collection.open(collection))
+    for reason in rolled_back.skipped.values():
+        console.print(f"[yellow]passed over:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
+    live = rolled_back.manifest
+    console.print(f"index {live.version} is live, in place of {rolled_back.before}: {live.ntotal:,} images")
+
+
+def prune(
+    collection: CollectionArgument,
+    keep: Annotated[int, typer.Option(min=1, help="How many good versions to keep, including the live one.")] = 3,
+    dry_run: DryRunOption = False,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """Remove old versions of the index, the segments that only they had, and remains of unfinished jobs.
+
+    The live version and newer ones stay, and so do unfinished runs that the next job continues.
+
+    Example: `likeness prune my-collection --keep 3 --dry-run`
+    """
+    from index.versions import prune
+    from jobs.cli.index_tables import pruned_table
+
+    pruned = prune.prune(Collection.open(collection), keep, dry_run=dry_run)
+    if output is OutputFormat.json:
+        print_json({**asdict(pruned), "dry_run": dry_run})
+    else:
+        console.print(pruned_table(pruned, dry_run=dry_run))
+
+
+def duplicates(
+    collection: CollectionArgument,
+    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of two near-duplicates.")] = 0.98,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """List groups of near-duplicate images, largest first.
+
+    Example: `likeness duplicates my-collection --min-score 0.98`
+    """
+    from index.analysis.duplicates import near_duplicates
+    from index.search.searcher import open_last_good
+    from jobs.cli.index_tables import duplicates_table
+
+    with console.status("opening the index") as status:
+        groups = near_duplicates(
+            open_last_good(Collection.open(collection)),
+            min_score,
+            progress=lambda done, total: status.update(f"{done:,} of {total:,} images compared"),
+        )
+    if output is OutputFormat.json:
+        print_json([asdict(group) for group in groups])
+    else:
+        console.print(duplicates_table(groups, whole=not console.is_terminal))

@@ -1,0 +1,113 @@
+"""Tables about an index for the terminal: the choice, the measurements, its versions, and removed files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+
+from index.analysis.duplicates import DuplicateGroup
+from index.collection.records import VersionManifest
+from index.versions.promotion import Version
+from index.versions.prune import Pruned
+from jobs.cli.tables import human_size
+from jobs.text_table import TextTable
+
+_SHOWN_GROUPS = 50
+_SHOWN_IDS = 10
+
+
+def quality_table(manifest: VersionManifest) -> TextTable:
+    """Recall, latency, throughput and memory, as measured."""
+    return TextTable((), _quality(manifest))
+
+
+def _quality(manifest: VersionManifest) -> list[tuple[str, str]]:
+    segments = len(manifest.segments)
+    return [
+        ("measured with", f"{manifest.queries:,} images of the collection, themselves left out"),
+        *((f"recall@{k}", f"{value:.4f}") for k, value in manifest.recall.items()),
+        *((f"latency {name}", f"{value:.2f} ms") for name, value in manifest.latency_ms.items()),
+        ("queries/s", f"{manifest.queries_per_second:,.0f}"),
+        ("memory", human_size(manifest.memory)),
+        ("segments", f"{segments:,}" + (f", an update of {manifest.base}" if manifest.base else "")),
+    ]
+
+
+def version_facts(version: Version) -> dict[str, Any]:
+    """A version as `likeness versions` lists it, ready for JSON. Facts are null where the manifest cannot be read."""
+    manifest = version.manifest
+    return {
+        "version": version.name,
+        "live": version.live,
+        "rolled_back": version.rolled_back,
+        "created_at": manifest and manifest.created_at.isoformat(timespec="seconds"),
+        "ntotal": manifest and manifest.ntotal,
+        "recall": manifest and manifest.recall,
+        "target_recall": manifest and manifest.settings.target_recall,
+        "latency_ms": manifest and manifest.latency_ms,
+        "memory": manifest and manifest.memory,
+        "segments": manifest and len(manifest.segments),
+        "base": manifest and manifest.base,
+        "damage": version.damage,
+    }
+
+
+def versions_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
+    """One line for each version, oldest first, with columns for a terminal of 80 characters; the JSON has the rest."""
+    return TextTable(
+        ("version", "", "built (UTC)", "images", "recall@10", "p99", "memory"),
+        [_version_row(version) for version in facts],
+    )
+
+
+def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    if facts["damage"]:
+        return (facts["version"], _state(facts), *["–"] * 5)
+    built = facts["created_at"][:16].replace("T", " ")
+    return (
+        *(facts["version"], _state(facts), built, f"{facts['ntotal']:,}", f"{facts['recall']['10']:.4f}"),
+        *(f"{facts['latency_ms']['p99']:.2f} ms", human_size(facts["memory"])),
+    )
+
+
+def _state(facts: Mapping[str, Any]) -> str:
+    if facts["damage"]:
+        return "live, damaged" if facts["live"] else "damaged"
+    if facts["live"]:
+        return "live"
+    if facts["rolled_back"]:
+        return "rolled back"
+    return "low recall" if facts["recall"]["10"] < facts["target_recall"] else ""
+
+
+def pruned_table(pruned: Pruned, *, dry_run: bool) -> Group:
+    """What was removed, or would be, and what was left and why."""
+    rows = [
+        *((name, "version") for name in pruned.versions),
+        *((name, "segment") for name in pruned.segments),
+        *((path, "remains of a build that did not finish") for path in pruned.remains),
+        *((run, "run that was not finished, and is not needed any more") for run in pruned.runs),
+        *((path, f"left: {reason}") for path, reason in pruned.left.items()),
+    ]
+    verb = "would be freed" if dry_run else "freed"
+    total = f"{human_size(pruned.bytes_freed)} {verb}" if pruned.bytes_freed else "nothing to remove"
+    return Group(*([TextTable((), rows)] if rows else []), total)
+
+
+def duplicates_table(groups: Sequence[DuplicateGroup], *, whole: bool) -> Group:
+    """The groups; unless `whole`, the largest of them with their first images."""
+    most, ids = (len(groups), None) if whole else (_SHOWN_GROUPS, _SHOWN_IDS)
+    table = TextTable(
+        ("images", "lowest score", "ids"),
+        [
+            (
+                f"{len(group.ids):,}",
+                f"{min(group.scores):.3f}",
+                ", ".join(group.ids[:ids]) + (" …" if len(group.ids[:ids]) < len(group.ids) else ""),
+            )
+            for group in groups[:most]
+        ],
+    )
+    total = f"{len(groups):,} groups of {sum(len(group.ids) for group in groups):,} images"
+    more = f"; the {most} largest are shown, --format json has all" if len(groups) > most else ""
+    return Group(table, total + more) if groups else Group("no duplicates")

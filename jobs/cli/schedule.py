@@ -1,0 +1,77 @@
+"""The commands `schedule` and `runs`. `app` registers them."""
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from index.collection import Collection
+from jobs.cli.options import CollectionArgument, FormatOption, OutputFormat, console, print_json
+from jobs.errors import UsageError
+
+
+def schedule(
+    spec: Annotated[Path, typer.Argument(help="The job, in YAML: see deploy/job.yaml.")],
+    cron: Annotated[str, typer.Option(help="When, as in crontab: minute, hour, day, month, weekday.")],
+    timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; by default this machine's.")] = None,
+    jitter: Annotated[int, typer.Option(min=0, help="Start up to so many seconds later, at random.")] = 0,
+) -> None:
+    """Run a job on a schedule on this machine, each run in a separate process. `likeness runs` shows the results.
+
+    Runs do not overlap, and one run makes up for all that were missed while the machine slept. Ctrl-C or SIGTERM stops
+    the current run and then ends; a second one ends it at once. The next run continues with the rest.
+
+    Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
+    """
+    from jobs.schedule.cron import cron_trigger
+    from jobs.schedule.scheduler import ScheduledJob, run_schedule
+
+    trigger = cron_trigger(cron, timezone, jitter)
+    job = ScheduledJob(spec, sys.stdout)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("jobs").setLevel(logging.INFO)
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        if stop.is_set():
+            job.kill()
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    run_schedule(job, trigger, stop)
+
+
+def runs(
+    collection: CollectionArgument,
+    last: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    log: Annotated[str | None, typer.Option(help="Print the output of this run instead.")] = None,
+    output: FormatOption = OutputFormat.table,
+) -> None:
+    """Show the results of the last runs of a collection's job, oldest first.
+
+    Example: `likeness runs my-collection --last 5`
+    """
+    from jobs.schedule.history import facts, last_runs, read_output, runs_table
+
+    opened = Collection.open(collection)
+    if log is not None:
+        try:
+            print(read_output(opened.storage, log), end="")
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"--log is {log!r}: expected the id of a run that `likeness schedule` made, of `likeness runs`"
+            ) from error
+        return
+    shown = facts(opened, last_runs(opened, last))
+    if output is OutputFormat.json:
+        print_json(shown)
+    elif shown:
+        console.print(runs_table(shown))
+    else:
+        console.print(Text("no run yet: `likeness reembed --spec FILE` and `likeness schedule` write theirs down"))

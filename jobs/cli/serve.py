@@ -1,0 +1,185 @@
+"""The commands `serve`, and `keys` for its API keys. `app` registers them."""
+
+import os
+import resource
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from api.keys import KeyScope, add_key, list_keys, remove_key
+from api.logs import LogFormat
+from api.replicas import Replicas
+from jobs.cli.options import (
+    CollectionArgument,
+    FormatOption,
+    HelpCommand,
+    HelpGroup,
+    MovedModelOption,
+    OutputFormat,
+    console,
+    given,
+    print_json,
+)
+from jobs.errors import UsageError
+from jobs.text_table import TextTable
+from jobs.values import model_named
+
+errors = Console(stderr=True)
+
+KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help="The file of keys.")]
+NameOption = Annotated[str, typer.Option(help="Whose key it is, for logs and for removing it.")]
+
+_DEFAULT_FILE = Path("likeness-keys.json")
+_OPEN_FILES = 65_536
+
+keys = typer.Typer(
+    cls=HelpGroup,
+    no_args_is_help=True,
+    help="Add, list and remove the API keys that a server asks for.\n\n"
+    "Example: `likeness keys add --name alice`, then `likeness serve my-collection --keys likeness-keys.json`",
+)
+
+
+def serve(
+    collection: CollectionArgument,
+    local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
+    ] = None,
+    model: MovedModelOption = None,
+    replicas: Annotated[
+        str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
+    ] = None,
+    embedders: Annotated[
+        str | None,
+        typer.Option(help="Separate replicas for the model, as `--replicas`; by default those hold it too."),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(min=1, help="Spread the index over so many shards; by default each of `--replicas` holds it."),
+    ] = None,
+    searchers: Annotated[
+        str | None, typer.Option(help="Replicas of each of the `--shards`, as `--replicas`; by default 1.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A private host, or host:port, that queries may name."),
+    ] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys", help="Require a key of this file: see `likeness keys`.")
+    ] = None,
+    allow_remote: Annotated[
+        bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object a line.")
+    ] = None,
+) -> None:
+    """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
+
+    Options that are not given are taken from the environment: `LIKENESS_PORT`, `LIKENESS_MAX_K` and so on.
+
+    Example: `likeness serve my-collection --local`
+    """
+    from api.settings import ServeSettings
+
+    if local and any(option is not None for option in (replicas, embedders, shards, searchers, address)):
+        raise UsageError(
+            "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
+            "without --local"
+        )
+    settings = ServeSettings(
+        **given(
+            collection=collection,
+            replicas=_replicas("--replicas", replicas),
+            embedders=_replicas("--embedders", embedders),
+            shards=shards,
+            searchers=_replicas("--searchers", searchers),
+            model=model and model_named(model),
+            host=host,
+            port=port,
+            allowed_hosts=frozenset(allow_host) if allow_host else None,
+            keys_file=keys_file and str(keys_file),
+            allow_remote=allow_remote,
+            log_format=log_format,
+        )
+    )
+    if searchers is not None and settings.shards is None:
+        raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
+    # Each connection is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
+    if local:
+        from api.local import run_local
+
+        run_local(settings, on_listening=_announce)
+    else:
+        from api.deployment import run
+        from jobs.cluster.session import ray_cluster
+
+        # `ray_cluster` sends the code of this process to the workers.
+        address = address or os.environ.get("RAY_ADDRESS")
+        with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
+            run(settings, on_listening=_announce)
+
+
+def _replicas(option: str, text: str | None) -> Replicas | None:
+    try:
+        return None if text is None else Replicas.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{option} is {text!r}: {error}") from error
+
+
+def _announce(url: str) -> None:
+    console.print(f"listening on {url} (documentation: {url}/docs), Ctrl-C ends it")
+
+
+@keys.command(cls=HelpCommand)
+def add(
+    name: NameOption,
+    file: KeysArgument = _DEFAULT_FILE,
+    scope: Annotated[
+        KeyScope, typer.Option(help="`search`, or `admin`, which may also change index versions.")
+    ] = KeyScope.search,
+) -> None:
+    """Make a key and print it once: the file keeps only its hash. Running servers accept it from now on.
+
+    Example: `likeness keys add --name alice`
+    """
+    key = add_key(file, name, scope)
+    errors.print(f"{name}'s key, of scope {scope}, in {file}. It is not shown again:", soft_wrap=True, highlight=False)
+    print(key)
+
+
+@keys.command("list", cls=HelpCommand)
+def show(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = OutputFormat.table) -> None:
+    """List the keys by name; the keys themselves are not kept.
+
+    Example: `likeness keys list`
+    """
+    stored = list_keys(file)
+    if output is OutputFormat.json:
+        facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
+        print_json(facts)
+        return
+    rows = [(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC") for key in stored]
+    console.print(TextTable(("name", "scope", "made"), rows))
+
+
+@keys.command(cls=HelpCommand)
+def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
+    """Remove a key. Running servers refuse it from their next request on.
+
+    Example: `likeness keys remove --name alice`
+    """
+    remove_key(file, name)
+    console.print(f"{name}'s key is removed from {file}", soft_wrap=True, highlight=False)

@@ -1,0 +1,206 @@
+"""Tables of matches, rejects and facts for the terminal."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Group
+
+from index.collection import Collection
+from index.collection.live_rows import LiveRows
+from index.collection.records import Option, RunManifest, VersionManifest
+from index.collection.rows import newest
+from index.errors import DamagedVersionError
+from index.match import Match
+from index.versions.current import collection_model
+from index.versions.files import first_damage, version_files
+from jobs.planning.plan import written_files
+from jobs.text_table import TextTable
+
+REJECT_COLUMNS = ("image_id", "uri", "error_stage", "error_reason", "error_message", "retryable")
+
+
+def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
+    """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
+
+    `percentile` is shown where it is known, see `Searcher.percentile`.
+    """
+    names = list(dict.fromkeys(name for match in matches for name in match.metadata))
+    judged = any(match.percentile is not None for match in matches)
+    folded = any(match.duplicates for match in matches)
+    return TextTable(
+        ("rank", "score", *(["percentile"] if judged else []), "image", *(["alike"] if folded else []), *names),
+        [
+            (
+                str(rank),
+                f"{match.score:.3f}",
+                *([f"{match.percentile:.3f}"] if judged else []),
+                match.image_id,
+                *([", ".join(match.duplicates)] if folded else []),
+                *(_shown(match.metadata.get(name)) for name in names),
+            )
+            for rank, match in enumerate(matches, start=first)
+        ],
+    )
+
+
+def list_rejects(collection: Collection) -> list[dict[str, Any]]:
+    """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
+    many images failed.
+    """
+    snapshot = collection.snapshot()
+    last = max((run.run_id for run in snapshot.committed), default="")
+    older: list[pa.Table] = []
+    newer: list[pa.Table] = []
+    for run in snapshot.unfinished:
+        files = written_files(collection, run)
+        rows = LiveRows.of_files(collection.storage, files).read(REJECT_COLUMNS)
+        (older if run.run_id < last else newer).append(rows)
+    rows = pa.concat_tables([*older, snapshot.live().read(REJECT_COLUMNS), *newer])
+    rows = rows.take(newest([rows["image_id"]])[0])
+    rows = rows.filter(pc.is_valid(rows["error_reason"]))
+    return rows.sort_by("image_id").to_pylist()
+
+
+def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
+    """Each reject with its reason, then the counts."""
+    table = TextTable(
+        ("image", "reason", "message"),
+        [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
+    )
+    return Group(table, reject_counts(rows)) if rows else Group("no rejects")
+
+
+def reject_counts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many rejects each reason has: "truncated: 3, timeout: 1"; empty when there are none."""
+    counts = Counter(str(row["error_reason"]) for row in rows)
+    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common())
+
+
+def collection_facts(collection: Collection) -> dict[str, Any]:
+    """What `likeness info` says, ready for JSON."""
+    snapshot = collection.snapshot()
+    reasons = snapshot.live().read(["error_reason"])["error_reason"]
+    model = collection_model(collection, snapshot.committed)
+    return {
+        "collection": collection.location,
+        "embedded": reasons.null_count,
+        "rejected": len(reasons) - reasons.null_count,
+        "runs": len(snapshot.committed),
+        "unfinished_runs": len(snapshot.unfinished),
+        "model": model.model_dump() if model else None,
+        "index": _live_facts(collection, snapshot.committed),
+        "versions": collection.versions(),
+    }
+
+
+def facts_table(facts: Mapping[str, Any]) -> Group:
+    """Facts by name, those within others with both names; then a line for each segment and kind of index."""
+    index = facts["index"]
+    if not index or "segments" not in index:
+        return Group(TextTable((), _flat(facts)))
+    shown = {**index, "memory": human_size(index["memory"])}
+    shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
+    segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
+    return Group(
+        TextTable((), _flat({**facts, "index": shown})), "", _segments_table(segments), "", choice_table(choice)
+    )
+
+
+def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> TextTable:
+    return TextTable(
+        ("segment", "kind", "images", "tombstones", "memory"),
+        [
+            (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
+            for name, each in segments.items()
+        ],
+    )
+
+
+def choice_table(choice: Sequence[Option]) -> TextTable:
+    """The kinds of index that were considered, and why one was chosen."""
+    return TextTable(
+        ("index", "memory", "", "why"),
+        [(each.name, human_size(each.memory), "chosen" if each.chosen else "", each.why) for each in choice],
+    )
+
+
+def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dict[str, Any] | None:
+    """The live version and its `damage`; nothing else is known if its manifest cannot be read."""
+    version = None
+    try:
+        version = collection.current()
+        if version is None:
+            return None
+        manifest = collection.read_version(version)
+    except DamagedVersionError as error:
+        return {"version": version, "damage": str(error)}
+    damage = first_damage(collection.storage, version_files(manifest), verify=False)
+    runs = [run.run_id for run in committed]
+    return {
+        "version": manifest.version,
+        "created_at": manifest.created_at.isoformat(timespec="seconds"),
+        "up_to_date": manifest.runs == runs,
+        "lost_runs": [run for run in manifest.runs if run not in runs],
+        "damage": " ".join(damage) if damage else None,
+        **_index_facts(manifest),
+    }
+
+
+def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
+    """A version's segments, settings and measurements."""
+    return {
+        "base": manifest.base,
+        "settings": manifest.settings.model_dump(),
+        "ntotal": manifest.ntotal,
+        "kind": manifest.kind,
+        "memory": manifest.memory,
+        "tombstones": sum(segment.ntotal - segment.live for segment in manifest.segments),
+        "segments": {
+            segment.name: {
+                "kind": segment.factory,
+                "ntotal": segment.ntotal,
+                "tombstones": segment.ntotal - segment.live,
+                "memory": segment.memory,
+            }
+            for segment in manifest.segments
+        },
+        "recall": manifest.recall,
+        "latency_ms": manifest.latency_ms,
+        "queries_per_second": manifest.queries_per_second,
+        "choice": [option.model_dump() for option in manifest.choice],
+    }
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{prefix}{name} ")
+        else:
+            rows.append((f"{prefix}{name}".replace("_", " "), _shown(value)))
+    return rows
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "–"
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def human_size(size: int) -> str:
+    """`1.5 GB`: decimal, three digits."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

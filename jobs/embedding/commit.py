@@ -1,0 +1,100 @@
+"""The end of a job: every listed image is accounted for once, and the manifests of its runs are published."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection import Collection
+from index.collection.records import RowFile, RunManifest, RunStart
+from index.collection.rows import newest
+from jobs.embedding.report import EmbedReport, count_reasons
+from jobs.errors import JobError, TooManyRejectsError
+from jobs.planning.plan import Plan, fold, rejects_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A run whose rows are all on disk, in `files`, oldest first, and not yet published."""
+
+    plan: Plan
+    run: RunStart
+    files: list[RowFile]
+    report: EmbedReport
+
+
+def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> list[RunManifest]:
+    """Check that every listed image is accounted for once, and publish the runs if all are good; returns them.
+
+    A run that only failed again on images that failed last time is not published; otherwise a host that is down would
+    cause an identical index version every night, and older ones would be removed for it. Raises `JobError` or
+    `TooManyRejectsError`; all runs then stay unfinished.
+    """
+    collection.check_lease()
+    manifests = [_checked(collection, each, max_reject_rate) for each in written]
+    published = []
+    for each, manifest in zip(written, manifests, strict=True):
+        if manifest is None:
+            continue
+        gone = each.plan.deletes
+        deletes = collection.write_deletes(manifest.run_id, gone) if len(gone) else None
+        published.append(manifest.model_copy(update={"deletes": deletes}))
+        collection.commit_run(published[-1])
+    return published
+
+
+def _checked(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest | None:
+    """The manifest of a run that may be published, without its deletes as yet; None if it would change nothing."""
+    plan, run, report = written.plan, written.run, written.report
+    rows = fold(collection, written.files)
+    missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
+    if missing or report.embedded + report.rejected != plan.todo.num_rows:
+        raise JobError(
+            f"of {plan.todo.num_rows} images {report.embedded} came back embedded and {report.rejected} rejected, and "
+            f"{missing} are in no file. The run stays unfinished; the same command goes on with it. Please report this"
+        )
+    report.retryable = rows.filter(
+        pc.and_(rows["retryable"], pc.is_in(rows["image_id"], plan.todo["image_id"]))
+    ).num_rows
+    both = pa.concat_tables([plan.live, rows])
+    live = both.take(newest([both["image_id"]])[0])
+    rejects = rejects_of(plan.listing, live)
+    report.reject_reasons = count_reasons(rejects)
+    if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
+        raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
+    if not len(plan.deletes) and _failed_again(rows, plan.live):
+        return None
+    return RunManifest(
+        run_id=run.run_id,
+        source=run.source,
+        model=run.model,
+        started_at=run.started_at,
+        finished_at=datetime.now(UTC),
+        files=written.files,
+        counts={
+            "listed": report.listed,
+            "already_there": report.already_there,
+            "embedded": rows["error_reason"].null_count,
+            "rejected": rows.num_rows - rows["error_reason"].null_count,
+            "deleted": len(plan.deletes),
+        },
+    )
+
+
+def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
+    """Whether all rows are retryable failures, and their live rows were too."""
+    before = live.take(pc.index_in(rows["image_id"], live["image_id"]))
+    same = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(rows["uri"], before["uri"]))
+    return pc.all(same, skip_nulls=False).as_py() is True
+
+
+def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:
+    reasons = count_reasons(rejects).most_common(3)
+    return (
+        f"{rejects.num_rows} of {listed} images were rejected ({rejects.num_rows / listed:.1%}; mostly "
+        f"{', '.join(f'{reason}: {count}' for reason, count in reasons)}), more than the {allowed:.1%} allowed, so "
+        "nothing was published. What was embedded is kept: mend the source, or raise --max-reject-rate, and run the "
+        "same command again. `likeness rejects` lists them"
+    )

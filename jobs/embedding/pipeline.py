@@ -1,0 +1,108 @@
+"""The embedding job: a source of images becomes rows of a collection, by Ray Data.
+
+Listing (driver) → fetch and decode (CPU tasks) → `EmbedBlock` actors, which write the rows → the run's manifest as
+the commit. Only summaries of blocks come back to the driver, so its memory does not grow with the images.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import ray
+import ray.data
+
+from embedder.images import CropSpec
+from embedder.protocol import Embedder
+from index.collection import Collection
+from jobs.cluster.join import lacking
+from jobs.cluster.session import DECODE_MEMORY, Pool
+from jobs.embedding.commit import Written
+from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings
+from jobs.embedding.report import EmbedReport, Progress
+from jobs.embedding.request import EmbedOptions
+from jobs.embedding.worker_metrics import CountedEmbedBlock, counted_fetch_and_decode
+from jobs.errors import JobError
+from jobs.planning.plan import Plan, block_of
+
+DECODE_BATCH = 128
+"""Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
+
+
+def write(
+    plan: Plan,
+    collection: Collection,
+    *,
+    load: Callable[[], Embedder],
+    crop: CropSpec,
+    options: EmbedOptions,
+    pool: Pool,
+    progress: Progress,
+) -> Written:
+    """Write the rows of a plan's images, live only after `commit`. `LeaseLostError` once another job writes."""
+    report = EmbedReport.of(plan)
+    run = plan.run or collection.start_run(plan.source, plan.model)
+    files = {block_of(file.path): file for file in plan.files}
+    if plan.todo.num_rows:
+        actor = {
+            "load": load,
+            "fingerprint": plan.model.fingerprint,
+            "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
+            "run_id": run.run_id,
+            "attempt": plan.attempt,
+        }
+        for block in _blocks(plan.todo, crop, actor, options, pool):
+            if block_of(block.path) not in files:  # Ray may report a retried block twice
+                files[block_of(block.path)] = block.file
+                report.add(block)
+            progress.advance(report)
+            collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
+    return Written(plan=plan, run=run, files=list(files.values()), report=report)
+
+
+def _blocks(
+    todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: EmbedOptions, pool: Pool
+) -> Iterator[BlockSummary]:
+    """Run the pipeline; a summary of each block as soon as its rows are on disk."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    decode = DecodeSettings(crop=crop, draft=options.draft, threads=options.decode_threads)
+    least, most = pool.actors
+    # At most one block per task: an actor reports only at the end of a task.
+    step = min(DECODE_BATCH, options.block_size)
+    slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
+    rows = (
+        ray.data.from_arrow(slices)
+        .map_batches(
+            counted_fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+            fn_kwargs={"settings": decode},
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=1,
+            memory=DECODE_MEMORY,
+        )
+        .map_batches(
+            CountedEmbedBlock,
+            fn_constructor_kwargs=actor,
+            batch_size=options.block_size,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
+            **pool.reserved,
+        )
+        .iter_rows()
+    )
+    try:
+        for row in rows:
+            yield BlockSummary.of(row)
+    except ray.exceptions.RayError as error:
+        raise JobError(
+            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; the same command goes "
+            "on with it. --verbose shows what Ray and its workers print"
+        ) from error
+
+
+def _innermost(error: Exception) -> str:
+    """The last line of a remote traceback with an exception that is not Ray's own; Ray wraps it in several others."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
+    return (named or lines)[-1]

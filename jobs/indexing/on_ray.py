@@ -1,0 +1,58 @@
+"""Builds the segments of an index in this process, or as Ray tasks."""
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from index.build.build_index import run_here
+from index.build.segment import SegmentJob
+from index.build.version import RunJobs
+from index.collection.live_rows import LiveRows
+from index.collection.records import SegmentRecord
+from jobs.progress import RateBar
+
+_WORTH_RAY = 500_000
+"""Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
+
+
+def run_on_ray(address: str | None, console: Console) -> RunJobs:
+    """For `build_index`: builds segments as tasks of the cluster at `address`, or of one started here if it pays.
+
+    The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
+    for one, or workers die of it again and again.
+    """
+
+    def run_jobs(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+        if not _worth_ray(jobs, address):
+            return run_here(jobs)
+        # Imported late: a small index should not cost the seconds that Ray takes.
+        from jobs.cluster.session import ray_cluster
+        from jobs.indexing.segment_tasks import build_on_cluster
+
+        with ray_cluster(address, verbose=False), SegmentBar(console, total=len(jobs)) as bar:
+            return build_on_cluster(jobs, bar.advance)
+
+    return run_jobs
+
+
+def _worth_ray(jobs: Sequence[SegmentJob], address: str | None) -> bool:
+    # An update that merges reads segments that are open here; pickling would copy them whole.
+    if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
+        return False
+    return address is not None or (len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY)
+
+
+class SegmentBar(RateBar):
+    """Segments, and rows per second."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        super().__init__(console, "indexing", total, "segments, starting workers")
+        self._segments = self._rows = 0
+        self._started = time.monotonic()
+
+    def advance(self, job: SegmentJob) -> None:
+        """Count a segment that is in place."""
+        self._segments += 1
+        self._rows += job.rows
+        self.show(self._segments, f"segments, {self._rows / (time.monotonic() - self._started):,.0f} rows/s")

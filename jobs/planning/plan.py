@@ -1,0 +1,197 @@
+"""What is left to do: the listing, less what live rows cover, less what an unfinished run has already written.
+
+Resuming after a crash and embedding what is new are the same subtraction.
+"""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection.collection import Collection, Snapshot
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RowFile, RunStart
+from index.collection.row_files import at_once
+from index.collection.rows import TEXT, newest
+from index.errors import DamagedRunError
+from index.versions.current import standing_manifest
+from jobs.planning.content_hashes import content_hashes
+from jobs.sources.listing import Column
+
+STATE_COLUMNS = (
+    "image_id",
+    "uri",
+    "content_hash",
+    "size",
+    "modified",
+    "etag",
+    "error_stage",
+    "error_reason",
+    "retryable",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
+
+    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids to record as gone with the run. `refused`
+    counts the rows that were written as the rejects that the listing says they are.
+    """
+
+    source: str
+    model: ModelRecord
+    listing: pa.Table
+    todo: pa.Table
+    live: pa.Table
+    run: RunStart | None
+    files: list[RowFile]
+    deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: pa.chunked_array([], TEXT))
+    refused: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to embed and nothing to commit."""
+        return self.todo.num_rows == 0 and self.run is None and len(self.deletes) == 0
+
+    @property
+    def already_there(self) -> int:
+        return self.listing.num_rows - self.todo.num_rows - self.refused
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt at the run. Later attempts' rows win, so their files must sort later."""
+        names = [file.path.rpartition("/")[2] for file in self.files]
+        return 1 + max((int(name.split("-")[0]) for name in names), default=0)
+
+
+def plan_run(
+    listing: pa.Table,
+    snapshot: Snapshot,
+    source: str,
+    model: ModelRecord,
+    live: pa.Table,
+    *,
+    keep: Callable[[list[RowFile]], list[RowFile]] = list,
+    verify_hash: bool = False,
+) -> Plan:
+    """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
+
+    `live` has the `STATE_COLUMNS` of the model's live rows; those of others count for nothing. With `verify_hash` the
+    bytes of what seems unchanged are read.
+    """
+    there = covered(listing, live)
+    # Where nothing is to do, nobody misses what a run has left that was stopped.
+    run = unfinished_run(snapshot, source, model) if pc.all(there).as_py() is False else None
+    files = keep(written_files(snapshot.collection, run)) if run else []
+    if files:
+        # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
+        newest_rows = _fold([live, unsettled(fold(snapshot.collection, files))])
+        there = covered(listing, newest_rows)
+    else:
+        newest_rows = live
+    if verify_hash:
+        there = _unaltered(listing, newest_rows, there)
+    todo = listing.filter(pc.invert(there))
+    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
+
+
+def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunStart | None:
+    """The newest run of a source and a model that was begun and not committed."""
+    # One that is older than a committed run would be hidden by it where they overlap: `reuse` takes its rows.
+    last = max((run.run_id for run in snapshot.committed), default="")
+    started = [
+        run
+        for run in snapshot.unfinished
+        if run.source == source and run.model.agrees_with(model) and run.run_id > last
+    ]
+    if not started:
+        return None
+    # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
+    live = standing_manifest(snapshot.collection)
+    return None if live and started[-1].run_id in live.runs else started[-1]
+
+
+def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
+    """The rows that are rejects of listed images; `rows` has one row for an id."""
+    listed = rows.filter(pc.is_in(rows["image_id"], value_set=listing["image_id"]))
+    return listed.filter(pc.is_valid(listed["error_reason"]))
+
+
+def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
+    """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
+    return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
+
+
+def unsettled(rows: pa.Table) -> pa.Table:
+    """The rows of a run that is not committed: whatever it could not fetch is tried again. It may have been refused for
+    just that, and its source mended since.
+    """
+    again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
+    return rows.set_column(rows.column_names.index("retryable"), "retryable", again)
+
+
+def _fold(tables: Sequence[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    return rows.take(newest([rows["image_id"]])[0])
+
+
+def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
+    """The complete row files of an unfinished run, one of each block, those of earlier attempts first."""
+    paths = collection.row_files(run.run_id)
+    ours = [path for path in paths if path.rpartition("/")[2].split("-")[0].isdigit()]
+
+    def read(path: str) -> RowFile | None:
+        try:
+            return collection.row_file(path)
+        except DamagedRunError:
+            return None  # no file of ours is ever half written under its name: its disk is bad
+
+    # A block that was tried again may have been written by both tries.
+    return list({block_of(file.path): file for file in at_once(read, ours) if file}.values())
+
+
+def block_of(path: str) -> str:
+    """What the files of one block have in common, however often it was tried: all but the token of their names."""
+    return path.partition(".")[0]
+
+
+def covered(listing: pa.Table, rows: pa.Table) -> Column:
+    """A mask over the listing: a row of that id is there, nothing says that the image changed, and it need not be
+    tried again. What one side does not know (a list has no sizes) is no evidence of a change.
+    """
+    if rows.num_rows == 0:
+        return pa.array([False] * listing.num_rows, pa.bool_())
+    at = pc.index_in(listing["image_id"], rows["image_id"])
+    found = rows.select(["uri", "size", "modified", "etag", "error_reason", "retryable"]).take(at)
+    covered: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))
+    # An image always has a uri: one that was missing and is there now is a change.
+    no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
+    covered = pc.and_(covered, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
+    # An object that was written anew as it was has another time: where both ETags are known they say it.
+    same_etag: Column = pc.equal(listing["etag"], found["etag"])
+    covered = pc.and_(covered, _fill(same_etag, True))
+    rejected = pc.is_valid(found["error_reason"])
+    for name in ("size", "modified"):
+        same: Column = _fill(pc.equal(listing[name], found[name]), True)
+        covered = pc.and_(covered, pc.or_(same, _fill(same_etag, False)) if name == "modified" else same)
+        # A link that led nowhere had neither size nor time: to have one now is a change.
+        known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
+        covered = pc.and_not(covered, pc.and_(rejected, known_now))
+    return covered
+
+
+def _unaltered(listing: pa.Table, rows: pa.Table, there: Column) -> Column:
+    """`there` without those images whose bytes are others than the rows say; what cannot be read now stays."""
+    same = listing.filter(there)
+    recorded = rows["content_hash"].take(pc.index_in(same["image_id"], rows["image_id"]))
+    altered = same["image_id"].filter(pc.not_equal(recorded, content_hashes(same["uri"].to_pylist())))
+    return pc.and_(there, pc.invert(pc.is_in(listing["image_id"], altered)))
+
+
+def _fill(mask: Column, value: bool) -> Column:
+    return pc.if_else(pc.is_valid(mask), mask, pa.scalar(value))  # type: ignore[no-any-return]

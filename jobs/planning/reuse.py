@@ -1,0 +1,159 @@
+"""Rows that can be written without the model, because its vector of the same content is in the collection, or because
+the listing itself refuses them.
+
+A file that was moved, copied or touched has a known content hash. A row that another model's runs hide, or that a run
+wrote which was never finished, is taken as it is when nothing says that its image has changed.
+"""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.collection.collection import Collection, Snapshot
+from index.collection.live_rows import LiveRows
+from index.collection.rows import EMBEDDING, TEXT, embedding_type, newest
+from jobs.planning.block_names import block_name
+from jobs.planning.content_hashes import content_hashes
+from jobs.planning.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files
+from jobs.sources.listing import refused_mask, without_refusal
+
+Positions = npt.NDArray[np.int64]
+
+_BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
+_OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
+_REJECT = ("error_stage", "error_reason", "error_message", "retryable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs. Those at
+    `refused` are rejects as they are.
+    """
+
+    plan: Plan
+    pool: LiveRows
+    todo: Positions
+    rows: Positions
+    hashes: pa.ChunkedArray[Any]
+    refused: Positions
+
+    def __len__(self) -> int:
+        return len(self.todo)
+
+    @property
+    def unknown(self) -> pa.Table:
+        """What is left of `plan.todo` for the model."""
+        todo = without_refusal(self.plan.todo)
+        if not len(self.todo) and not len(self.refused):
+            return todo
+        mask = np.ones(todo.num_rows, bool)
+        mask[self.todo] = mask[self.refused] = False
+        return todo.filter(pa.array(mask))
+
+
+def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> Known:
+    """Look for what is to do among all that the model has ever embedded in this collection.
+
+    `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
+    """
+    none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
+    # A quiet night opens none of the files that runs have left unfinished.
+    pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
+    if not len(pool):
+        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused)
+    state = pool.read(STATE_COLUMNS)
+    unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
+    moved = (none, none)
+    if by_content or verify_hash:
+        moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
+    todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
+    return Known(
+        plan=plan,
+        pool=pool,
+        todo=todo,
+        rows=rows,
+        hashes=state["content_hash"].take(rows),
+        refused=np.setdiff1d(refused, todo),
+    )
+
+
+def write_known(known: Known, collection: Collection) -> Plan:
+    """Write the known rows into the plan's run; returns the plan of what is left."""
+    plan = known.plan
+    run, files = plan.run, list(plan.files)
+    for table in _known_rows(known):
+        run = run or collection.start_run(plan.source, plan.model)
+        name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
+        collection.check_lease()
+        files.append(collection.write_rows(run.run_id, name, table))
+    return replace(plan, run=run, files=files, todo=known.unknown, refused=len(known.refused))
+
+
+def _known_rows(known: Known) -> Iterator[pa.Table]:
+    """The rows that need no model, a block at a time."""
+    plan = known.plan
+    order = np.argsort(known.rows, kind="stable")  # rows of one file together
+    for start in range(0, len(order), _BLOCK):
+        here = order[start : start + _BLOCK]
+        yield _rows(without_refusal(plan.todo).take(known.todo[here]), known.pool, known.rows[here])
+    for start in range(0, len(known.refused), _BLOCK):
+        refused = plan.todo.take(known.refused[start : start + _BLOCK])
+        yield refused.append_column(EMBEDDING, pa.array([None] * refused.num_rows, embedding_type(plan.model.dim)))
+
+
+def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
+    """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart."""
+    collection = snapshot.collection
+    files = [file for run in snapshot.committed if run.model.agrees_with(plan.model) for file in run.files]
+    for start in snapshot.unfinished:
+        if start.model.agrees_with(plan.model):
+            files += written_files(collection, start)
+    taken = {file.path for file in plan.files}
+    return LiveRows.of_files(
+        collection.storage, sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
+    )
+
+
+def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
+    """Positions of what the newest row of the same id covers, and of these rows."""
+    last = newest([state["image_id"]])[0]
+    rows = unsettled(state.drop_columns("content_hash").take(last))  # some are of runs that were never finished
+    found = _positions(covered(todo, rows))
+    at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
+    return found, last[at.to_numpy().astype(np.int64)]
+
+
+def _same_content(todo: pa.Table, state: pa.Table, *, skip: Positions) -> tuple[Positions, Positions]:
+    """Positions of what has the bytes of an embedded row, and of these rows."""
+    embedded = _positions(pc.and_(pc.is_null(state["error_reason"]), pc.is_valid(state["content_hash"])))
+    known = state.select(["size", "content_hash"]).take(embedded)
+    likely = np.setdiff1d(_positions(pc.is_in(todo["size"], known["size"], skip_nulls=True)), skip)
+    hashes = content_hashes(todo["uri"].take(likely).to_pylist())
+    at = pc.index_in(hashes, known["content_hash"], skip_nulls=True)
+    hits = _positions(pc.is_valid(at))
+    return likely[hits], embedded[at.take(hits).to_numpy().astype(np.int64)]
+
+
+def _positions(mask: Any) -> Positions:
+    """Where a mask is true; null is not."""
+    array = mask.combine_chunks() if isinstance(mask, pa.ChunkedArray) else mask
+    found: Positions = np.flatnonzero(array.fill_null(False).to_numpy(zero_copy_only=False))
+    return found
+
+
+def _rows(listed: pa.Table, pool: LiveRows, at: Positions) -> pa.Table:
+    """Rows of listed images with the outcome of other rows."""
+    positions, again = np.unique(at, return_inverse=True)
+    outcome = pool.take(positions).read([*_OUTCOME, *_REJECT, "size"]).take(again)
+    sizes = pc.coalesce(listed["size"], outcome["size"])  # a list of URLs knows none
+    table = listed.set_column(listed.column_names.index("size"), "size", sizes)
+    for name in (*_OUTCOME, *_REJECT):
+        table = table.append_column(name, outcome[name])
+    return table

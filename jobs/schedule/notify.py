@@ -1,0 +1,104 @@
+"""Notifies a webhook or a command of a run's outcome. Errors here are logged, and fail no job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from jobs.schedule.history import JobRun
+from jobs.schedule.spec import Notify, Target
+
+TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 60.0
+# Webhooks are POST requests, which are not retried by default: a receiver may be notified twice.
+_RETRY = Retry(
+    total=3,
+    backoff_factor=1,
+    backoff_max=10,
+    status_forcelist=(429, 500, 502, 503, 504),
+    allowed_methods=None,
+    raise_on_status=False,
+    respect_retry_after_header=False,  # it may ask for hours, during which the job would not end
+)
+
+logger = logging.getLogger(__name__)
+
+
+class _NotToldError(Exception):
+    """Why a notification failed, in our own words: messages of libraries contain the address, and with it a secret."""
+
+
+def notify(targets: Notify, run: JobRun) -> None:
+    """Send the notification for a finished run. `busy` and `stopped` count as failures."""
+    target = targets.on_success if run.outcome == "succeeded" else targets.on_failure
+    if target is None:
+        return
+    # Chat services show `text` as the message.
+    body = json.dumps({"text": run.text, **run.model_dump(mode="json")}).encode()
+    url = target.url and os.path.expandvars(target.url)
+    try:
+        if url is not None:
+            _post(url, body)
+        else:
+            _run(target, body)
+    except (_NotToldError, requests.RequestException, OSError, ValueError) as error:
+        why = error if isinstance(error, _NotToldError) else type(error).__name__
+        logger.warning("telling %s of run %s failed: %s", "the command" if url is None else _host(url), run.id, why)
+
+
+def _post(url: str, body: bytes) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise _NotToldError("expected an http:// or https:// address: is the environment variable set?")
+    with requests.Session() as session, _retries_unlogged():
+        session.mount(url, HTTPAdapter(max_retries=_RETRY))
+        headers = {"Content-Type": "application/json"}
+        answer = session.post(url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
+    if answer.status_code >= 400:
+        raise _NotToldError(f"it answered {answer.status_code}")
+    if answer.status_code >= 300:  # following a redirect would turn the POST into a GET
+        raise _NotToldError(f"it answered {answer.status_code}: expected the address that it redirects to")
+
+
+def _run(target: Target, body: bytes) -> None:
+    try:
+        done = subprocess.run(
+            ["sh", "-c", target.command or ""],
+            input=body,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _NotToldError(f"it took longer than {COMMAND_TIMEOUT_S:g} seconds") from error
+    if done.returncode:
+        raise _NotToldError(f"it ended with {done.returncode}: {done.stdout.decode(errors='replace').strip()[-500:]}")
+
+
+def _host(url: str) -> str:
+    """The only part of an address that is shown: user, path and query may be secret."""
+    try:
+        return urlsplit(url).hostname or "the webhook"
+    except ValueError:
+        return "the webhook"
+
+
+@contextmanager
+def _retries_unlogged() -> Iterator[None]:
+    """Mutes urllib3's log of retries, which has the path and query."""
+    theirs = logging.getLogger("urllib3.connectionpool")
+    level = theirs.level
+    theirs.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        theirs.setLevel(level)

@@ -1,0 +1,222 @@
+"""The files of a source: one, or all that lie below a folder or a bucket's prefix."""
+
+import datetime as dt
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias, TypeVar
+from urllib.parse import parse_qs, quote, urlsplit
+
+from pyarrow import fs
+
+from index.errors import CollectionError
+from index.storage import Storage
+from index.storage.bucket import without_secrets
+from jobs.errors import EmptySourceError, SourceError
+from jobs.sources.listing import text
+
+T = TypeVar("T")
+_Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # key, size, time, ETag
+
+_SCHEMES = ("", "file", "s3", "gs", "az")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """A file of a source: `name` is its path below the source's root, `path` what its filesystem calls it.
+
+    `size` and `modified` are None for a link that leads nowhere.
+    """
+
+    filesystem: fs.FileSystem
+    path: str
+    name: str
+    uri: str
+    size: int | None
+    modified: dt.datetime | None
+    etag: str | None = None
+    """Of an object; another one whenever it was written anew, mostly a hash of its content."""
+    problem: str | None = None
+    """Why a folder cannot be listed, for which this stands then."""
+
+
+def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
+    """What `take` makes of the files of a source, which come in no order, hidden ones left out.
+
+    `take` is called again where a listing has to begin anew. Raises `SourceError` where there is no such place.
+    """
+    storage = _open(location)
+    shown = without_secrets(location)
+    try:
+        return take(_local_files(storage)) if storage.is_local else _taken(storage, take)
+    except FileNotFoundError:
+        raise _not_found(shown, storage) from None
+    except (CollectionError, OSError) as error:
+        raise SourceError(f"cannot list {shown}: {error}") from error
+
+
+def require_place(location: str) -> None:
+    """`SourceError` where there is no such place, `EmptySourceError` in a bucket; what is there is not listed."""
+    storage = _open(location)
+    try:
+        there = storage.exists()
+    except (CollectionError, OSError) as error:
+        raise SourceError(f"cannot list {without_secrets(location)}: {error}") from error
+    if not there:
+        raise _not_found(without_secrets(location), storage)
+
+
+def extension(path: str) -> str:
+    """The last extension in lower case without its dot; empty where there is none."""
+    return PurePosixPath(path).suffix.lower().lstrip(".")
+
+
+def hidden(name: str) -> bool:
+    """Whether a file, or a folder that it lies in, has a name that starts with a dot."""
+    return any(part.startswith(".") for part in PurePosixPath(name).parts)
+
+
+def _open(location: str) -> Storage:
+    if not location:
+        raise SourceError("the source is empty: give a folder, a bucket prefix, a list of URLs, Parquet files or tars")
+    parts, shown = urlsplit(location) if "://" in location else urlsplit(""), without_secrets(location)
+    if parts.scheme in ("http", "https"):
+        raise SourceError(f"{shown}: a source cannot be one web address. Put URLs in a list: a CSV with a column `url`")
+    if parts.scheme not in _SCHEMES:
+        raise SourceError(f"{shown}: expected a folder or a file:// s3:// gs:// az:// address, got {parts.scheme}://")
+    if "endpoint_override" in parse_qs(parts.query):
+        # Each picture is fetched by its own address, which has no room for the server's.
+        raise SourceError(f"{shown}: name the server in AWS_ENDPOINT_URL, not in the address; set it on every machine")
+    if parts.password is not None or "sig=" in parts.query:
+        names = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "az": "AZURE_STORAGE_KEY"}
+        raise SourceError(
+            f"{shown}: each picture is fetched by its own address, which holds no credentials: set "
+            f"{names.get(parts.scheme, 'GOOGLE_APPLICATION_CREDENTIALS')}, or what else your cloud's tools read, on "
+            "every machine"
+        )
+    try:
+        return Storage.open(location)
+    except (CollectionError, OSError) as error:
+        raise SourceError(str(error)) from error
+
+
+def _local_files(storage: Storage) -> Iterator[SourceFile]:
+    """pyarrow's own listing leaves out links that lead nowhere and stops at names that are not UTF-8."""
+    root = storage.root
+    if Path(root).is_dir():
+        paths: Iterator[tuple[str, os.stat_result | OSError | None]] = _walk(root)
+        prefix = len(root.rstrip("/")) + 1
+    else:
+        paths = iter([(root, Path(root).stat())])
+        prefix = root.rindex("/") + 1
+    for path, found in paths:
+        status = found if isinstance(found, os.stat_result) else None
+        yield SourceFile(
+            filesystem=storage.filesystem,
+            path=path,
+            name=text(path[prefix:]),
+            uri=_local_uri(path),
+            size=status.st_size if status else None,
+            modified=dt.datetime.fromtimestamp(status.st_mtime, dt.UTC) if status else None,
+            problem=f"cannot list {text(path)}: {found.strerror}" if isinstance(found, OSError) else None,
+        )
+
+
+def _walk(
+    folder: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, os.stat_result | OSError | None]]:
+    """Every file below a folder, and each folder below it that cannot be listed. Links are followed, but for one back
+    to a folder that it lies in.
+    """
+    try:
+        status = Path(folder).stat()
+        entries = os.scandir(folder)
+    except OSError as error:
+        if not above:
+            raise
+        yield folder, error
+        return
+    here = (status.st_dev, status.st_ino)
+    with entries:
+        for entry in entries if here not in above else ():
+            if entry.name.startswith("."):
+                continue
+            try:
+                found = entry.stat()
+            except OSError as error:
+                yield entry.path, error if entry.is_dir(follow_symlinks=False) else None
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                yield from _walk(entry.path, above | {here})
+            else:
+                yield entry.path, found
+
+
+def _local_uri(path: str) -> str:
+    """The path; as a file:// URI where it is not UTF-8 or could be read as if it named a part of a file."""
+    if text(path) != path or "#bytes=" in path or "#row=" in path:
+        return f"file://{quote(os.fsencode(path))}"
+    return path
+
+
+def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
+    """What `take` makes of the files of a bucket."""
+    from index.storage.list_objects import (  # obstore takes a while, which folders should not cost
+        OddKeyError,
+        list_objects,
+    )
+
+    info = storage.filesystem.get_file_info(storage.root)
+    if info.type == fs.FileType.NotFound or storage.bucket is None:
+        raise FileNotFoundError(storage.location)
+    objects = list_objects(storage.bucket, storage.key(""))
+    known = ((found["path"], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
+    try:
+        return take(_stored_files(storage, info, known))
+    except OddKeyError:  # pyarrow takes a//b and the like, though neither side by side nor with ETags
+        infos = storage.filesystem.get_file_info(fs.FileSelector(storage.root, recursive=True))
+        start = len(storage.bucket.name) + 1
+        odd = ((info.path[start:], info.size, info.mtime, None) for info in infos if info.type == fs.FileType.File)
+        return take(_stored_files(storage, info, odd))
+
+
+def _stored_files(storage: Storage, info: fs.FileInfo, objects: Iterable[_Object]) -> Iterator[SourceFile]:
+    """The files of a bucket, of the objects below a prefix; `info` is what pyarrow says of the prefix itself."""
+    scheme, _, rest = storage.location.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    bucket = storage.root.partition("/")[0]
+
+    def found(key: str, size: int | None, modified: dt.datetime | None, etag: str | None, prefix: int) -> SourceFile:
+        path = f"{bucket}/{key}"
+        return SourceFile(
+            filesystem=storage.filesystem,
+            path=path,
+            name=path[prefix:],
+            uri=f"{scheme}://{user}{at}{path}",
+            size=size,
+            modified=modified,
+            etag=etag,
+        )
+
+    none = True
+    for object_ in objects:
+        none = False
+        file = found(*object_, prefix=len(storage.root) + 1)
+        if file.name and not hidden(file.name):  # the prefix itself may be an object, which stands for a folder
+            yield file
+    if none and info.type == fs.FileType.File:  # else it has the name of a folder beside it
+        yield found(storage.key(""), info.size, info.mtime, None, prefix=storage.root.rindex("/") + 1)
+
+
+def _not_found(location: str, storage: Storage) -> SourceError:
+    if not storage.is_local:
+        # A prefix is there as long as something lies under it.
+        return EmptySourceError(
+            f"{location} does not exist, or holds nothing. Check the bucket, the prefix and the credentials"
+        )
+    if Path(storage.root).is_symlink():
+        return SourceError(f"{location} is a link to {Path(storage.root).readlink()}, which does not exist")
+    existing = next(parent for parent in Path(storage.root).parents if parent.exists())
+    return SourceError(f"{location} does not exist (nothing below {existing} by that name)")

@@ -1,0 +1,197 @@
+"""Sources of images: what there is to embed, as one Arrow table with a row per image.
+
+A source is a folder or bucket prefix, a list (Parquet, CSV, JSONL) with a `uri` or `url` column, Parquet files with a
+column of image bytes, or WebDataset tars. Whatever it is, a listing begins with the columns of `LISTING`: a `uri` that
+names the bytes by itself (a member of a tar or a cell of a Parquet file by a fragment, see `embedder.fetch`) and what
+tells whether the image has changed. Every further column is metadata that goes with the image.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.storage.bucket import without_secrets
+from jobs.errors import EmptySourceError, SourceError
+from jobs.sources.files import SourceFile, extension, source_files
+from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, listing_table, refused_listing
+from jobs.sources.tables import list_table
+from jobs.sources.tars import list_tar
+from jobs.values import IMAGE_EXTENSIONS
+
+TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
+_BATCH = 2**15
+_DUPLICATE = "#duplicate="
+_COMPANIONS = frozenset(
+    {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "tsv", "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
+    | {"ini", "db", "log", "aae"}
+)
+"""Nobody misses these where there are pictures; images are among them because --extensions may leave them out."""
+
+
+def list_images(
+    location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, left_out: Counter[str] | None = None
+) -> pa.Table:
+    """List the images of a source: files by name, rows of tables and tars as they come.
+
+    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already: a line, a tar, a
+    list or a folder that cannot be read beside others that can, or an image whose id an earlier one has. Raises
+    `EmptySourceError` where there are no images, and `SourceError` where the source is missing or unreadable.
+    `left_out` counts, by extension, the files beside images that may be pictures of kinds that are not read.
+    """
+    found = source_files(location, partial(_Found.of, extensions=extensions))
+    location = without_secrets(location)  # from here on it is only shown
+    listing, unread = found.images, list[Refused]()
+    if listing.num_rows:
+        if left_out is not None:
+            others = found.extensions.keys() - {*extensions, *_COMPANIONS}
+            left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
+    elif found.tars:
+        listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, extensions), []))
+    elif found.tables:
+        listing, unread = _read_each(found.tables, list_table)
+    listing, repeated = _unique(listing)
+    refused = [*found.refused, *unread, *repeated]
+    if listing.num_rows:
+        return concat_listings([listing, refused_listing(refused)]) if refused else listing
+    if refused:
+        raise SourceError(f"{location} lists no images: {refused[0].message}")
+    if found.tars or found.tables:
+        raise EmptySourceError(f"{location} lists no images: its tables or tars have no rows")
+    raise EmptySourceError(_nothing_found(location, found.extensions, extensions))
+
+
+def _read_each(
+    files: Sequence[SourceFile], read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]]
+) -> tuple[pa.Table, list[Refused]]:
+    """The images of tars or tables, one after the other, and what cannot be read. Of several, one that cannot be read
+    costs itself alone.
+    """
+    tables, refused = [], list[Refused]()
+    for file in files:
+        try:
+            table, parts = read(file)
+            tables.append(table)
+            refused += parts
+        except SourceError as error:
+            if len(files) == 1:
+                raise
+            refused.append(
+                Refused(
+                    image_id=file.name,
+                    uri=file.uri,
+                    reason=UNREADABLE,
+                    message=str(error),
+                    size=file.size,
+                    modified=file.modified,
+                )
+            )
+    return concat_listings([LISTING.empty_table(), *tables]), refused
+
+
+def left_out_warning(left_out: Counter[str]) -> str:
+    """What is said of the files that `list_images` left out, the most frequent kinds first."""
+    shown = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in left_out.most_common(8))
+    return (
+        f"files of other kinds are left out, {left_out.total():,} in all: {shown}{', …' if len(left_out) > 8 else ''}. "
+        "Pictures among them have to be converted first, to JPEG or PNG"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """The files of a source by name: a row for each image; tars and tables; how many there are of each extension; and
+    folders that cannot be listed.
+    """
+
+    images: pa.Table
+    tars: list[SourceFile]
+    tables: list[SourceFile]
+    extensions: Counter[str]
+    refused: list[Refused]
+
+    @classmethod
+    def of(cls, files: Iterable[SourceFile], extensions: Sequence[str]) -> "_Found":
+        """No more than `_BATCH` images are held as objects: there may be millions."""
+        batches, images = [_listed([])], list[SourceFile]()
+        tars, tables = list[SourceFile](), list[SourceFile]()
+        counts, refused = Counter[str](), list[Refused]()
+        for file in files:
+            if file.problem:
+                refused.append(Refused(image_id=file.name, uri=file.uri, reason=UNREADABLE, message=file.problem))
+                continue
+            kind = extension(file.path)
+            counts[kind] += 1
+            if kind in extensions:
+                images.append(file)
+                if len(images) == _BATCH:
+                    batches.append(_listed(images))
+                    images = []
+            elif kind == "tar":
+                tars.append(file)
+            elif kind in TABLE_EXTENSIONS:
+                tables.append(file)
+        listed = pa.concat_tables([*batches, _listed(images)])
+        return cls(
+            images=listed.take(pc.sort_indices(listed["image_id"])),
+            tars=sorted(tars, key=lambda file: file.name),
+            tables=sorted(tables, key=lambda file: file.name),
+            extensions=counts,
+            refused=refused,
+        )
+
+
+def _listed(files: list[SourceFile]) -> pa.Table:
+    """One row per image file; the folder that holds it is its `label`."""
+    labels = [PurePosixPath(f.name).parent.name or None for f in files]
+    return listing_table(
+        {
+            "image_id": [f.name for f in files],
+            "uri": [f.uri for f in files],
+            "size": [f.size for f in files],
+            "modified": [f.modified for f in files],
+            "etag": [f.etag for f in files],
+        },
+        {"label": pa.array(labels, pa.string())},
+    )
+
+
+def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
+    """Drop rows that repeat an image. The first row of an id keeps it; images that follow with the same id are refused,
+    each under a name of its own.
+    """
+    counts = pc.value_counts(listing["image_id"])
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
+    if len(repeated) == 0:
+        return listing, []
+    again = pc.is_in(listing["image_id"], value_set=repeated)
+    rows = listing.select(["image_id", "uri"]).append_column("row", pa.array(np.arange(listing.num_rows)))
+    images = rows.filter(again).group_by(["image_id", "uri"]).aggregate([("row", "min")]).sort_by("row_min")
+    keep = pc.invert(again).to_numpy().copy()
+    taken = set(listing["image_id"].filter(pc.match_substring(listing["image_id"], _DUPLICATE)).to_pylist())
+    seen, first, refused = Counter[str](), dict[str, str](), list[Refused]()
+    for image_id, uri, row in zip(*(images[name].to_pylist() for name in ("image_id", "uri", "row_min")), strict=True):
+        seen[image_id] += 1
+        if seen[image_id] == 1:
+            keep[row] = True
+            first[image_id] = uri or "a row without a uri"
+            continue
+        message = f"its id {image_id!r} is that of {first[image_id]}, which comes first: give it one of its own"
+        while (name := f"{image_id}{_DUPLICATE}{seen[image_id]}") in taken:
+            seen[image_id] += 1
+        refused.append(Refused(image_id=name, uri=uri, reason="duplicate_id", message=message))
+    return listing.filter(pa.array(keep)), refused
+
+
+def _nothing_found(location: str, found: Counter[str], extensions: Iterable[str]) -> str:
+    wanted = f"images ({', '.join(extensions)}), uncompressed tars or lists ({', '.join(TABLE_EXTENSIONS)})"
+    if not found:
+        return f"{location} is empty: expected {wanted}"
+    seen = sorted(kind or "no extension" for kind in found)[:8]
+    number = f"{found.total()} files" if found.total() > 1 else "1 file"
+    return f"{location} holds {number} and nothing that can be embedded: expected {wanted}, found {', '.join(seen)}"

@@ -1,0 +1,173 @@
+"""Lists of images in tables (Parquet, CSV, JSONL) and Parquet files that hold the images' bytes."""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from index.collection.rows import TEXT
+from jobs.errors import SourceError
+from jobs.sources.files import SourceFile, extension
+from jobs.sources.listing import Column, Refused, as_text, column_of, listing_table
+
+URI_COLUMNS = ("uri", "url")
+ID_COLUMN = "id"
+
+
+def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
+    """The images of a table, and the lines of it that cannot be read."""
+    lines: dict[int, str] = {}
+    if extension(file.path) == "parquet":
+        schema = _read(file, pq.read_schema)
+        _check_names(file, schema.names)
+        images = [field.name for field in schema if field.name != ID_COLUMN and _holds_images(field.type)]
+        # Bytes are not metadata: they stay in the file.
+        others = [name for name in schema.names if name not in images]
+        table = _read(file, lambda source: pq.read_table(source, columns=others))
+        if images and not any(name in others for name in URI_COLUMNS):
+            return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows), []
+    else:
+        reader = _read_csv if extension(file.path) == "csv" else _read_json
+        table = _read(file, lambda source: reader(source.read(), lines))
+        _check_names(file, table.column_names)
+    return _list_uris(file, table), [
+        Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
+        for line, problem in lines.items()
+    ]
+
+
+def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
+    uri_column = next((name for name in URI_COLUMNS if name in table.column_names), None)
+    if uri_column is None:
+        wanted = "has no column `uri` or `url`" + (", nor one of image bytes" if _is_parquet(file) else "")
+        raise SourceError(
+            f"{file.uri} {wanted}; its columns are {', '.join(table.column_names) or 'none'}. "
+            "Name the one with the images' paths or URLs `uri`"
+        )
+    uris = _absolute(file, _texts(file, table, uri_column))
+    metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
+    numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
+    return listing_table({"image_id": _first_of(_ids(table), uris, numbers), "uri": uris}, metadata)
+
+
+def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) -> pa.Table:
+    """Rows of a Parquet file with the images in it: `uri` names the cell."""
+    numbers = pa.array([f"{file.name}#{i}" for i in range(rows)], TEXT)
+    columns: dict[str, Column | list[Any]] = {
+        "image_id": _first_of(_ids(table), numbers) if ID_COLUMN in table.column_names else numbers,
+        "uri": [f"{file.uri}#row={i}&column={column}" for i in range(rows)],
+        "modified": [file.modified] * rows,
+    }
+    return listing_table(columns, {name: table[name] for name in table.column_names if name != ID_COLUMN})
+
+
+def _holds_images(type_: pa.DataType) -> bool:
+    """Plain binary, or a struct with `bytes` as Hugging Face datasets write images."""
+    if pa.types.is_struct(type_):
+        return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
+
+
+def _is_parquet(file: SourceFile) -> bool:
+    return extension(file.path) == "parquet"
+
+
+def _check_names(file: SourceFile, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"{file.uri} has columns of the same name: {', '.join(twice)}. Give each its own")
+
+
+def _ids(table: pa.Table) -> Column:
+    """The column `id` as text; null where there is none and where it is empty."""
+    if ID_COLUMN not in table.column_names:
+        return pa.nulls(table.num_rows, TEXT)
+    return _no_empty(as_text(table[ID_COLUMN]))
+
+
+def _texts(file: SourceFile, table: pa.Table, name: str) -> Column:
+    type_ = table[name].type
+    kind = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise SourceError(f"{file.uri}: expected paths or URLs in column `{name}`, got {type_}")
+    return table[name].cast(TEXT)
+
+
+def _no_empty(texts: Column) -> Column:
+    found: Column = pc.if_else(pc.equal(texts, pa.scalar("")), pa.scalar(None, TEXT), texts)
+    return found
+
+
+def _first_of(*columns: Column) -> Column:
+    found: Column = pc.coalesce(*columns)
+    return found
+
+
+def _absolute(file: SourceFile, uris: Column) -> Column:
+    """Paths in a list are relative to the list's own folder; empty ones are null."""
+    uris = _no_empty(pc.utf8_trim_whitespace(uris))
+    folder = pa.scalar(file.uri.rpartition("/")[0], TEXT)
+    below = pc.binary_join_element_wise(folder, uris, pa.scalar("/", TEXT))  # type: ignore[call-overload]  # takes both
+    whole = pc.or_(pc.match_substring(uris, "://"), pc.starts_with(uris, "/"))
+    found: Column = pc.if_else(whole, uris, below)
+    return found
+
+
+def _read_csv(data: bytes, bad: dict[int, str]) -> pa.Table:
+    """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text.
+
+    `bad` gets what is wrong with the lines that have too few values or too many, by their number.
+    """
+
+    def skip(row: pyarrow.csv.InvalidRow) -> Literal["skip"]:
+        bad[row.number or 0] = f"expected {row.expected_columns} values, got {row.actual_columns}: {row.text[:200]}"
+        return "skip"
+
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    read = pyarrow.csv.ReadOptions(use_threads=False)  # else rows have no number
+    text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
+    try:
+        options = pyarrow.csv.ConvertOptions(column_types=text)
+        return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
+    except pa.ArrowInvalid:
+        data = data.decode("utf-8", "backslashreplace").encode()  # one name that is no UTF-8 costs its own row alone
+        names = pyarrow.csv.open_csv(io.BytesIO(data), read_options=read, parse_options=parse).schema.names
+        options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+        return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
+
+
+def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
+    """Lines of JSON; a column whose values have several types is text. `bad` gets what is wrong with lines that are no
+    JSON objects.
+    """
+    try:
+        return pyarrow.json.read_json(io.BytesIO(data))
+    except pa.ArrowInvalid as error:
+        rows, whole = [], error
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            row = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError) as error:
+            row, bad[number] = {}, f"expected a JSON object, got {line[:200]!r} ({error})"
+        if not isinstance(row, dict):
+            row, bad[number] = {}, f"expected a JSON object, got {line[:200]!r}"
+        if row:
+            rows.append(row)
+    if not rows:
+        raise whole
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: column_of([row.get(name) for row in rows]) for name in names})
+
+
+def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:
+    try:
+        with file.filesystem.open_input_file(file.path) as source:
+            return reader(source)
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise SourceError(f"cannot read {file.uri} as {extension(file.path)}: {error}") from error

@@ -1,0 +1,72 @@
+"""WebDataset tars: images with their sidecars (.json, .txt, .cls), named by byte ranges that any reader can fetch."""
+
+import json
+import tarfile
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.errors import SourceError
+from jobs.sources.files import SourceFile, extension, hidden
+from jobs.sources.listing import column_of, listing_table, text
+
+SIDECARS = ("json", "txt", "cls")
+MAX_SIDECAR_BYTES = 1_000_000
+
+
+def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
+    """One row per image in a tar; what its sidecars say becomes metadata. Of members of one name the last counts."""
+    images: dict[str, tuple[str, tarfile.TarInfo]] = {}
+    sidecars: dict[str, dict[str, dict[str, Any]]] = {}
+    try:
+        with (
+            file.filesystem.open_input_file(file.path) as source,
+            tarfile.open(fileobj=source, mode="r:") as tar,
+        ):
+            for member in tar:
+                if not member.isfile() or hidden(member.name):
+                    continue
+                key, kind = _key(member.name), extension(member.name)
+                if kind in extensions:
+                    images[str(PurePosixPath(member.name))] = key, member
+                elif kind in SIDECARS and member.size <= MAX_SIDECAR_BYTES:
+                    content = tar.extractfile(member)
+                    sidecars.setdefault(key, {})[kind] = _sidecar(kind, content.read() if content else b"")
+            source.seek(tar.offset)
+            if source.read(tarfile.BLOCKSIZE).strip(tarfile.NUL):  # tarfile takes a damaged header for the end
+                raise tarfile.ReadError(f"no header at byte {tar.offset}, which is not its end")
+    except (tarfile.TarError, OSError, UnicodeError) as error:
+        raise SourceError(f"cannot read {file.uri} as an uncompressed tar: {error}") from error
+    members = [member for _, member in images.values()]
+    columns: dict[str, Sequence[Any]] = {
+        "image_id": [f"{file.name}/{text(member.name)}" for member in members],
+        "uri": [f"{file.uri}#bytes={each.offset_data}-{each.offset_data + each.size - 1}" for each in members],
+        "size": [member.size for member in members],
+        "modified": [file.modified] * len(members),
+    }
+    metadata = [
+        {name: value for sidecar in sidecars.get(key, {}).values() for name, value in sidecar.items()}
+        for key, _ in images.values()
+    ]
+    names = dict.fromkeys(name for each in metadata for name in each)
+    return listing_table(columns, {name: column_of([each.get(name) for each in metadata]) for name in names})
+
+
+def _key(name: str) -> str:
+    """WebDataset's key: the path up to the first dot of the file's name."""
+    path = PurePosixPath(name)
+    return str(path.with_name(path.name.split(".")[0] or path.name))
+
+
+def _sidecar(kind: str, data: bytes) -> dict[str, Any]:
+    """A sidecar that cannot be read leaves its image without that metadata; it does not cost the image."""
+    content = data.decode("utf-8", errors="replace").strip()
+    if kind != "json":
+        return {kind: content}
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {"json": value}
