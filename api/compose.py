@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from api.embedding_cache import EmbeddingCache
-from api.service import SearchService
+from api.search.embedding_cache import EmbeddingCache
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import ServeSettings
-from api.swap import IndexSource
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits

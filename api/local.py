@@ -11,11 +11,11 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from api.app import create_app
 from api.compose import build_service, collecting_later
 from api.errors import ListenError, StartError
-from api.logs import configure_logs
-from api.service import SearchService
+from api.http.app import create_app
+from api.observe.logs import configure_logs
+from api.search.service import SearchService
 from api.settings import ServeSettings, url_of
 
 Compose = Callable[[ServeSettings], SearchService]
@@ -85,7 +85,7 @@ def _server(app: FastAPI) -> uvicorn.Server:
         # httptools, which uvicorn takes where it is installed, keeps a request's head in memory however long it gets.
         http="h11",
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
-        # Its own log goes where ours goes; of requests `api.telemetry` writes the lines.
+        # Its own log goes where ours goes; of requests `api.http.middleware.telemetry` writes the lines.
         log_config=None,
         access_log=False,
         log_level="warning",

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from api.addresses import is_loopback
+from api.access.caller_addresses import is_loopback
+from api.access.keys import KeyRing
 from api.errors import ListenError
-from api.keys import KeyRing
-from api.logs import LogFormat
+from api.observe.logs import LogFormat
 from api.replicas import Replicas
 from index.queries import MAX_K
 

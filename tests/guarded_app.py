@@ -8,10 +8,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 
-from api.access import charge, install_access
-from api.browser_headers import install_browser_headers
-from api.overload import Places
-from api.problems import install_problems
+from api.http.middleware.admission import Places
+from api.http.middleware.auth import charge, install_access
+from api.http.middleware.browser_headers import install_browser_headers
+from api.http.problems import install_problems
 from api.settings import Access
 
 

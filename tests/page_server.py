@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from api.app import create_app
 from api.compose import build_service
+from api.http.app import create_app
 from api.local import running
 from api.settings import Access, ServeSettings
 from embedder.models.clip import ClipEmbedder

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from api.access.keys import KeyRing, KeyScope, add_key, remove_key
 from api.errors import ListenError
-from api.keys import KeyRing, KeyScope, add_key, remove_key
+from api.http.middleware.rate_limit import RateLimit
 from api.local import running
-from api.rate_limit import RateLimit
 from api.settings import Access, ServeSettings
 from tests.guarded_app import guarded, local, told
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from api.app import create_app
-from api.keys import KeyRing, KeyScope, add_key
-from api.service import SearchService
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.http.app import create_app
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import Access
-from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher

@@ -9,10 +9,10 @@ import httpx
 import pytest
 import ray
 
+from api.access.keys import KeyScope, add_key
 from api.compose import LoadModel
-from api.deployment import Models, run
+from api.deployment.application import Models, run
 from api.errors import KeysError
-from api.keys import KeyScope, add_key
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection.records import ModelRecord

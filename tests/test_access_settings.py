@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from api.access.keys import KeyScope, add_key
 from api.errors import KeysError, ListenError
-from api.keys import KeyScope, add_key
 from api.settings import Access, RequestLimits, ServeSettings
 from tests.guarded_app import guarded
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from api.app import create_app
 from api.client import LikenessClient
 from api.explore import Likeness
+from api.http.app import create_app
 from api.local import running
-from api.service import SearchService
+from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from tests.small_collection import RecordingFetcher, make_collection, png
 

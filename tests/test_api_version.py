@@ -4,8 +4,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.api_version import install_api_version
-from api.problems import install_problems
+from api.http.middleware.api_version import install_api_version
+from api.http.problems import install_problems
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.app import create_app
 from api.errors import PROBLEMS
+from api.http.app import create_app
 from api.local import running
-from api.service import SearchService
+from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from api.batching import QueryBatcher, Vector
-from api.embedding_cache import ContentKey, EmbeddingCache
 from api.errors import Problem
-from api.lru import LruCache
+from api.search.batcher import QueryBatcher, Vector
+from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.lru import LruCache
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 

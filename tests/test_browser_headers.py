@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from api.keys import KeyScope, add_key
+from api.access.keys import KeyScope, add_key
 from api.settings import Access, ServeSettings
 from tests.guarded_app import local, told
 

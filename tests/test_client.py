@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from api.client import (
+from api.client.client import (
     ClientError,
     LikenessClient,
     Match,
@@ -89,7 +89,7 @@ def client(server: ScriptedServer) -> Iterator[LikenessClient]:
 
 def test_importing_it_imports_none_of_the_servers_packages() -> None:
     heavy = {"fastapi", "starlette", "torch", "transformers", "faiss", "ray", "pyarrow", "PIL"}
-    code = f"import sys, api.client; print(sorted({heavy} & sys.modules.keys()))"
+    code = f"import sys, api.client.client; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 

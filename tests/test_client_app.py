@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from api.app import create_app
-from api.client import LikenessClient, RequestRefused, SearchResult, TooBusy
-from api.keys import KeyRing, KeyScope, add_key
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.client.client import LikenessClient, RequestRefused, SearchResult, TooBusy
+from api.http.app import create_app
 from api.local import running
-from api.service import SearchService
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import Access
-from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection

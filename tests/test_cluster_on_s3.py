@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 from ray import serve
 from rich.console import Console
 
-from api.app import create_app
 from api.compose import build_service
-from api.deployment import run
+from api.deployment.application import run
+from api.http.app import create_app
 from api.settings import ServeSettings
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster

@@ -14,8 +14,8 @@ import pytest
 import requests
 from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.compose import build_service
+from api.http.app import create_app
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.collection import Collection

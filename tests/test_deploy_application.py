@@ -12,8 +12,8 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
-from api.deployment import application
-from api.deployment_replica import APP_NAME
+from api.deployment.application import application
+from api.deployment.ingress import APP_NAME
 from api.errors import ListenError
 from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
@@ -63,7 +63,7 @@ def test_what_a_cluster_that_is_still_starting_lacks_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, collection: str
 ) -> None:
     """Its application is built as soon as the head is up, which here has room for no replica."""
-    monkeypatch.setattr("api.deployment_cluster.nodes", lambda: [{"CPU": 0.0, "memory": 2.0**34}])
+    monkeypatch.setattr("api.deployment.cluster.nodes", lambda: [{"CPU": 0.0, "memory": 2.0**34}])
     application({"collection": collection, "allow_remote": True, "shards": 1, "searchers": 2})
     assert "not every searcher of a shard can have a node of its own" in caplog.text
     assert "expected 3 CPUs, 1 for each of 3 replicas, got 0" in caplog.text

@@ -20,7 +20,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.autoscaler.tags import STATUS_UNINITIALIZED, TAG_RAY_LAUNCH_CONFIG, TAG_RAY_NODE_KIND, TAG_RAY_NODE_STATUS
 from ray.serve.schema import ServeDeploySchema
 
-from api.deployment_replica import APP_NAME
+from api.deployment.ingress import APP_NAME
 from api.settings import ServeSettings
 from jobs.schedule.spec import read_spec
 

@@ -11,7 +11,7 @@ from kubernetes_validate import ValidationError as KubernetesError
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from api.deployment_replica import APP_NAME
+from api.deployment.ingress import APP_NAME
 from api.settings import ServeSettings
 from jobs.schedule.spec import read_spec
 from tests.kuberay_fields import ClusterSpec, RayJob, RayService, valid
@@ -190,7 +190,7 @@ def test_the_service() -> None:
     config = yaml.safe_load(service["serveConfigV2"])
     ServeDeploySchema.model_validate(config)
     [app] = config["applications"]
-    assert (app["name"], app["import_path"]) == (APP_NAME, "api.deployment:application")
+    assert (app["name"], app["import_path"]) == (APP_NAME, "api.deployment.application:application")
     settings = ServeSettings(**app["args"])
     # The app's own time limit comes first.
     assert config["http_options"]["request_timeout_s"] > settings.request_timeout_s

@@ -19,8 +19,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.metrics import Metrics, Serving
-from api.notes import Notes
+from api.observe.metrics import Metrics, Serving
+from api.observe.request_record import Notes
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import JobRun
 from jobs.schedule.metrics_file import write_metrics

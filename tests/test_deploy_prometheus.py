@@ -17,9 +17,9 @@ import pytest
 import requests
 import yaml
 
-from api.app import create_app
+from api.http.app import create_app
 from api.local import running
-from api.service import SearchService
+from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from tests.served import free_port
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png

@@ -21,14 +21,14 @@ from pydantic import ValidationError
 from ray import serve
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from api.app import create_app
 from api.compose import LoadModel, build_service
-from api.deployment import Models, application, run, serve_app
-from api.deployment_cluster import connect
-from api.deployment_replica import APP_NAME
+from api.deployment.application import Models, application, run, serve_app
+from api.deployment.cluster import connect
+from api.deployment.ingress import APP_NAME
 from api.errors import DeployError, ListenError, OtherModelError, Problem
+from api.http.app import create_app
 from api.local import run_local, running
-from api.service import SearchService
+from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
@@ -322,7 +322,7 @@ def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> di
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
     monkeypatch.setattr(os, "environ", environ)
     monkeypatch.setattr(ray, "init", lambda **options: None)
-    monkeypatch.setattr("api.deployment_cluster.nodes", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr("api.deployment.cluster.nodes", lambda: [{"CPU": 2.0}])
     return environ
 
 
@@ -387,7 +387,7 @@ def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
         return nullcontext()
 
     monkeypatch.setattr("jobs.cluster.session.ray_cluster", join)
-    monkeypatch.setattr("api.deployment.run", lambda settings, *, on_listening: None)
+    monkeypatch.setattr("api.deployment.application.run", lambda settings, *, on_listening: None)
     serve_command(collection, address=option)
     assert addresses == joined
 
@@ -436,7 +436,7 @@ def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str
     told = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
     status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=told)})
     monkeypatch.setattr(serve, "start", lambda **options: None)
-    monkeypatch.setattr("api.deployment.require_address", lambda host, port: None)
+    monkeypatch.setattr("api.deployment.application.require_address", lambda host, port: None)
     monkeypatch.setattr(serve, "run", fails)
     monkeypatch.setattr(serve, "status", lambda: status)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RaySystemError, RayTaskError
 from ray.serve.exceptions import RequestCancelledError
 
-from api.deployment_embedder import EmbedderReplica, RemoteEmbedder
+from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
 from api.errors import OtherModelError, Problem
 from api.settings import ServeSettings
 from embedder.errors import ModelError
@@ -165,9 +165,9 @@ class Replicas:
         self.asked: list[Asked] = []
         self._calls = iter(calls)
         self.embed = SimpleNamespace(remote=self._remote)
-        for module in ("api.deployment_embedder", "api.deployment_calls"):
+        for module in ("api.deployment.embedder", "api.deployment.shard_calls"):
             monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
-        monkeypatch.setattr("api.deployment_calls.sleep", lambda seconds: None)
+        monkeypatch.setattr("api.deployment.shard_calls.sleep", lambda seconds: None)
 
     def _remote(self, record: ModelRecord, items: Sequence[str]) -> "Asked":
         self.asked.append(Asked(self, items, *next(self._calls)))

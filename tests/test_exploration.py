@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from api.errors import Problem
-from api.exploration import Exploration
-from api.explore import Likeness, Neighbours
-from api.explore_widget import ExploreWidget
+from api.explore.exploration import Exploration
+from api.explore.likeness import Likeness, Neighbours
+from api.explore.widget import ExploreWidget
 from embedder.fake import FakeEmbedder
 from tests.small_collection import RecordingFetcher, make_collection, png
 
@@ -121,7 +121,7 @@ def test_without_anywidget_there_is_the_static_grid(likeness: Likeness, monkeypa
             raise ModuleNotFoundError("No module named 'anywidget'", name="anywidget")
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "api.explore_widget")
+    monkeypatch.delitem(sys.modules, "api.explore.widget")
     monkeypatch.setattr(builtins, "__import__", without)
     found = likeness.explore("000.png", toward="024.png", k=3)
     assert isinstance(found, Neighbours)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from api.client_query import Example
+from api.client.query import Example
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
 from embedder.errors import FetchError, ModelError

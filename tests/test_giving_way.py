@@ -6,7 +6,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from api.giving_way import giving_way
+from api.search.giving_way import giving_way
 from embedder.models.clip import ClipEmbedder
 from jobs.values import DEMO_MODEL
 

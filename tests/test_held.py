@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.held import Held
+from api.deployment.resident import Held
 
 
 class Maker:
@@ -82,7 +82,7 @@ def test_two_are_held_and_those_that_were_called_last() -> None:
 
 def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("api.held.monotonic", lambda: now)
+    monkeypatch.setattr("api.deployment.resident.monotonic", lambda: now)
     maker, held = Maker(), Held[str]()
     asyncio.run(calls(held, maker, "old", "new"))
     now += 899

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from api.app import create_app
-from api.keys import KeyRing, KeyScope, add_key
-from api.problems import MEDIA_TYPE
-from api.service import SearchService
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.http.app import create_app
+from api.http.problems import MEDIA_TYPE
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import Access
-from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.compose import build_service
-from api.notes import is_awaited, taking_notes
-from api.overload import Bound, Places
-from api.service import SearchService
+from api.http.app import create_app
+from api.http.middleware.admission import Bound, Places
+from api.observe.request_record import is_awaited, taking_notes
+from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks import hostile_pictures as hostile
 from embedder.fake import FakeEmbedder

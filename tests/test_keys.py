@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from api.access.keys import KeyRing, KeyScope, add_key, list_keys, remove_key
 from api.errors import KeysError
-from api.keys import KeyRing, KeyScope, add_key, list_keys, remove_key
 from jobs.cli import app
 
 
@@ -52,7 +52,7 @@ def test_the_ring_knows_its_keys_and_no_others(file: Path) -> None:
 
 
 def test_equal_keys_of_two_files_do_not_look_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.keys.secrets.token_urlsafe", lambda size: "A" * 43)
+    monkeypatch.setattr("api.access.keys.secrets.token_urlsafe", lambda size: "A" * 43)
     for name in ("a.json", "b.json"):
         add_key(tmp_path / name, "alice", KeyScope.search)
     assert list_keys(tmp_path / "a.json")[0].hash != list_keys(tmp_path / "b.json")[0].hash

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-import api.reading
-from api.app import create_app
-from api.client import LikenessClient, Search, SearchResult
+import api.http.parse
+from api.client.client import LikenessClient, Search, SearchResult
+from api.http.app import create_app
+from api.http.responses import Found
 from api.local import running
-from api.schemas import Found
-from api.service import SearchService
+from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.fake import FakeEmbedder
 from tests.guarded_app import told
@@ -60,7 +60,7 @@ def test_mend_15_others_are_answered_while_a_body_is_parsed(
     service: SearchService, monkeypatch: pytest.MonkeyPatch, path: str, document: dict[str, Any]
 ) -> None:
     parsing, may_go_on = threading.Event(), threading.Event()
-    read_part = api.reading._part
+    read_part = api.http.parse._part
 
     def slowly(*args: Any) -> Any:
         parsing.set()
@@ -147,9 +147,9 @@ def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_par
     service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bodies that came slowly have lost their places by the time they are there."""
-    monkeypatch.setattr("api.overload._KEPT_S", 0.0)
+    monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.0)
     entered, may_go_on = threading.Event(), threading.Event()
-    read_part = api.reading._part
+    read_part = api.http.parse._part
 
     def slowly(*args: Any) -> Any:
         entered.set()
@@ -188,6 +188,6 @@ def test_mend_15_the_client_sends_many_vectors_in_parts(service: SearchService) 
         LikenessClient(url) as client,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr("api.client._BATCH_VALUES", 2**14)
+        patch.setattr("api.client.client._BATCH_VALUES", 2**14)
         results = client.search_batch(mixes)
     assert [type(result) for result in results] == [SearchResult] * 64

@@ -10,13 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
-from api.app import create_app
+from api.access.locations import redact, shown_model_id
 from api.client import LikenessClient
+from api.http.app import create_app
 from api.local import running
-from api.locations import redact, shown_model_id
-from api.service import SearchService
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
-from api.swap import IndexSource
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.access import install_access
 from api.errors import Problem
+from api.http.middleware.admission import Places
+from api.http.middleware.auth import install_access
+from api.http.problems import install_problems
 from api.local import running
-from api.overload import Places
-from api.problems import install_problems
 from api.settings import Access
 from tests.guarded_app import guarded, local, on_this_machine, told
 
@@ -123,7 +123,7 @@ def test_ten_times_the_load_does_not_pile_up() -> None:
 
 
 def test_a_place_is_kept_for_a_body_on_its_way_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.overload._KEPT_S", 0.2)
+    monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.2)
 
     async def keep() -> None:
         places = Places(1, "searches are being worked on")

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from api.app import create_app
 from api.errors import Problem
-from api.overload import Places, admit
-from api.service import SearchService
+from api.http.app import create_app
+from api.http.middleware.admission import Places, admit
+from api.search.service import SearchService
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
 from tests.guarded_app import on_this_machine, told

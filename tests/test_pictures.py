@@ -11,9 +11,9 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from api.app import create_app
-from api.nearest import row_of_image
-from api.service import SearchService
+from api.http.app import create_app
+from api.search.nearest import row_of_image
+from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from api.keys import KeyScope, add_key
+from api.access.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
 from index.match import Match
 from jobs.cli import app

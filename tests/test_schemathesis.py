@@ -18,13 +18,13 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.core.transport import Response
 from schemathesis.engine import events, from_schema
 
-from api.app import create_app
+from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import PROBLEMS
-from api.keys import KeyRing, KeyScope, add_key
-from api.problems import MEDIA_TYPE
-from api.service import SearchService
+from api.http.app import create_app
+from api.http.problems import MEDIA_TYPE
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import Access
-from api.swap import IndexSource
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.collection import Collection

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
-from api.openapi import BATCH_ANSWER, EMBED_ANSWER, SEARCH_ANSWER, SWITCHED_ANSWER, VERSIONS_ANSWER
-from api.schemas import BatchResponse, EmbedResponse, SearchResponse, SwitchedOut, VersionsOut
-from api.service import SearchService
+from api.http.app import create_app
+from api.http.openapi import BATCH_ANSWER, EMBED_ANSWER, SEARCH_ANSWER, SWITCHED_ANSWER, VERSIONS_ANSWER
+from api.http.responses import BatchResponse, EmbedResponse, SearchResponse, SwitchedOut, VersionsOut
+from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder

@@ -13,8 +13,8 @@ import pytest
 import requests
 from ray import serve
 
-from api.deployment import run
-from api.deployment_replica import APP_NAME
+from api.deployment.application import run
+from api.deployment.ingress import APP_NAME
 from api.replicas import Replicas
 from api.settings import ServeSettings
 from embedder.models.clip import ClipEmbedder

@@ -11,9 +11,9 @@ from PIL import Image
 
 from api.compose import build_service
 from api.errors import OtherModelError, Problem
-from api.nearest import row_of_image
-from api.query import Part, Query
-from api.service import SearchService
+from api.search.nearest import row_of_image
+from api.search.query import Part, Query
+from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder

@@ -13,10 +13,10 @@ import httpx
 import psutil
 import pytest
 
-from api.asked import SearchRequest
 from api.compose import build_service
-from api.deployment import run
-from api.reading import query_of
+from api.deployment.application import run
+from api.http.parse import query_of
+from api.http.requests import SearchRequest
 from api.settings import RequestLimits, ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection import Collection

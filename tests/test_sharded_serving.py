@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from api.app import create_app
-from api.client import LikenessClient, RequestRefused
-from api.cluster_room import empty_shards, shard_memory, shortage
+from api.client.client import LikenessClient, RequestRefused
 from api.compose import build_service
-from api.deployment import run, serve_app
-from api.deployment_options import searcher
-from api.deployment_searcher import Asked, SearcherReplica, Searchers
+from api.deployment.application import run, serve_app
+from api.deployment.capacity import empty_shards, shard_memory, shortage
+from api.deployment.options import searcher
+from api.deployment.searcher import Asked, SearcherReplica, Searchers
 from api.errors import Problem
+from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
 from api.settings import ServeSettings
@@ -133,9 +133,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("api.deployment_searcher", "api.deployment_calls"):
+    for module in ("api.deployment.searcher", "api.deployment.shard_calls"):
         monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
-    monkeypatch.setattr("api.deployment_calls.sleep", clock.sleep)
+    monkeypatch.setattr("api.deployment.shard_calls.sleep", clock.sleep)
     return clock
 
 
@@ -234,8 +234,8 @@ def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
 
 def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that answers, but not within a quarter of a second, is found again by what is asked beside them."""
-    monkeypatch.setattr("api.deployment_searcher._TRY_AGAIN_S", 0.0)
-    monkeypatch.setattr("api.deployment_searcher._LOST_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("api.deployment.searcher._TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr("api.deployment.searcher._LOST_TIMEOUT_S", 0.01)
     waits: list[tuple[bool, float]] = []
     answers = threading.Event()
 
@@ -433,7 +433,7 @@ def test_each_shard_has_to_fit_on_a_node() -> None:
 def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
 ) -> None:
-    monkeypatch.setattr("api.deployment_options.nodes", lambda: nodes)
+    monkeypatch.setattr("api.deployment.options.nodes", lambda: nodes)
     ingress: Any = serve_app(ServeSettings(collection=collection.location, shards=2, searchers=2))._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
     assert {each._bound_deployment._replica_config.max_replicas_per_node for each in bound} == {apart}

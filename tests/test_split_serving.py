@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from ray import serve
 
-from api.app import create_app
-from api.cluster_room import shortage
 from api.compose import LoadModel, build_service
-from api.deployment import Models, run, serve_app
+from api.deployment.application import Models, run, serve_app
+from api.deployment.capacity import shortage
+from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
 from api.settings import ServeSettings

@@ -11,7 +11,7 @@ import requests
 
 from api.errors import StartError
 from api.local import run_local
-from api.service import SearchService
+from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder

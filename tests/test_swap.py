@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.errors import OtherModelError, Problem
-from api.query import Part, Query
-from api.service import SearchService
-from api.swap import IndexSource
+from api.http.app import create_app
+from api.search.live_engine import IndexSource
+from api.search.query import Part, Query
+from api.search.service import SearchService
 from embedder.errors import ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
@@ -179,7 +179,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
     service = serving(collection, models)
     grow(collection, "new.png")
     path = damage(collection, "000002")
-    with caplog.at_level(logging.INFO, "api.swap"), on_this_machine(create_app(service)) as client:
+    with caplog.at_level(logging.INFO, "api.search.live_engine"), on_this_machine(create_app(service)) as client:
         eventually(lambda: service.live.failure is not None)
         time.sleep(0.3)
         assert client.get("/readyz").json()["index"] == "000001"
@@ -208,7 +208,7 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     service.live.look(now=False)
     assert service.version == "000001"
     now = time.monotonic()
-    monkeypatch.setattr("api.swap.time.monotonic", lambda: now + 61)
+    monkeypatch.setattr("api.search.live_engine.time.monotonic", lambda: now + 61)
     service.live.look(now=False)
     assert service.version == "000002"
     assert not service.live.failure
@@ -358,7 +358,7 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
             assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
             time.sleep(0.2)  # the follower asks, and what it was answered at the start does not count
             assert client.get("/readyz").status_code == 503
-        assert [record.getMessage() for record in caplog.records if record.name == "api.swap"] == [
+        assert [record.getMessage() for record in caplog.records if record.name == "api.search.live_engine"] == [
             "the model of index version 000001 does not answer: not ready until it does"
         ]
         embedder.failure = None

@@ -20,11 +20,11 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.errors import PROBLEMS, Problem
-from api.logs import JsonLines, TextLines
-from api.metrics import Metrics, Serving
-from api.notes import notes, noting_outcome, taking_notes
-from api.problems import install_problems
-from api.telemetry import install_telemetry
+from api.http.middleware.telemetry import install_telemetry
+from api.http.problems import install_problems
+from api.observe.logs import JsonLines, TextLines
+from api.observe.metrics import Metrics, Serving
+from api.observe.request_record import notes, noting_outcome, taking_notes
 from embedder.errors import FetchError, ImageError
 
 DASHBOARD = Path(__file__).parent.parent / "deploy" / "monitoring" / "service-dashboard.json"
@@ -370,9 +370,9 @@ import logging
 import urllib.request
 from fastapi import FastAPI
 from api.local import running
-from api.logs import configure_logs
-from api.metrics import Metrics
-from api.telemetry import install_telemetry
+from api.observe.logs import configure_logs
+from api.observe.metrics import Metrics
+from api.http.middleware.telemetry import install_telemetry
 
 configure_logs("json")
 app = FastAPI()

@@ -13,12 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.app import create_app
-from api.keys import KeyRing, KeyScope, add_key
-from api.logs import JsonLines
-from api.service import SearchService
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.http.app import create_app
+from api.observe.logs import JsonLines
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from api.settings import Access
-from api.swap import IndexSource
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index

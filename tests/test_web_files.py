@@ -6,9 +6,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.browser_headers import install_browser_headers
-from api.problems import install_problems
-from api.web_page import FOLDER, install_web
+from api.http.middleware.browser_headers import install_browser_headers
+from api.http.problems import install_problems
+from api.http.routes.pages import FOLDER, install_web
 
 POLICY = {
     "default-src 'none'",

@@ -15,10 +15,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Route, expect, sync_playwright
 
-from api.app import create_app
-from api.keys import KeyRing, KeyScope, add_key
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.http.app import create_app
 from api.local import running
-from api.service import SearchService
+from api.search.service import SearchService
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
 from jobs.demo.gallery import Exhibit

@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.errors import shortened
-from api.service import SearchService
+from api.http.app import create_app
+from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.small_collection import COLOURS, RecordingFetcher, make_collection, png

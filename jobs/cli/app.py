@@ -129,7 +129,7 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
-    from api.plain import plain
+    from api.search.plain import plain
     from api.settings import ServeSettings
     from jobs.cli.tables import match_table
 
@@ -196,8 +196,8 @@ def demo(
 
     Example: `likeness demo --once`
     """
-    from api.app import create_app
     from api.compose import build_service
+    from api.http.app import create_app
     from api.local import running
     from api.settings import ServeSettings
     from jobs.demo.gallery import make_gallery

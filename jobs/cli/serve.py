@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from api.keys import KeyScope, add_key, list_keys, remove_key
-from api.logs import LogFormat
+from api.access.keys import KeyScope, add_key, list_keys, remove_key
+from api.observe.logs import LogFormat
 from api.replicas import Replicas
 from jobs.cli.options import (
     CollectionArgument,
@@ -123,7 +123,7 @@ def serve(
 
         run_local(settings, on_listening=_announce)
     else:
-        from api.deployment import run
+        from api.deployment.application import run
         from jobs.cluster.session import ray_cluster
 
         # `ray_cluster` sends the code of this process to the workers.

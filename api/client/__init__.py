@@ -1,0 +1,1 @@
+from api.client.client import LikenessClient as LikenessClient

@@ -1,0 +1,181 @@
+"""The Python client of a Likeness server. Imports neither FastAPI nor torch, faiss or Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack, cast
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from api.client.answers import (
+    IndexDocument,
+    SwitchDocument,
+    VersionDocument,
+    outcome,
+    refusal,
+    search_result,
+    understood,
+)
+from api.client.query import Body, Example, ImageLike, Search, image_text, json_text, search_body, search_text
+from api.client.transport import Timeout, Transport
+from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
+from api.search.result import SearchResult
+from index.match import Match
+
+__all__ = [
+    "ClientError",
+    "Example",
+    "ImageLike",
+    "LikenessClient",
+    "Match",
+    "RequestRefused",
+    "Search",
+    "SearchResult",
+    "ServerUnreachable",
+    "Timeout",
+    "TooBusy",
+]
+
+T = TypeVar("T")
+
+# Limits of one request: the server's maximum counts of items and values, and half of its default maximum of bytes.
+_BATCH: Final = 64
+_BATCH_VALUES: Final = 2**18
+_BATCH_BYTES: Final = 16 * 2**20
+
+
+class LikenessClient:
+    """Sends queries to a Likeness server and returns the library's own objects. Thread-safe.
+
+        with LikenessClient("http://127.0.0.1:8000") as client:
+            for match in client.search(image="star.jpg", k=5).matches:
+                print(match.score, match.image_id)
+
+    `timeout` is a Timeout, or seconds for a whole call. Every method raises RequestRefused with the server's problem
+    document (TooBusy if the server has no room after `retries` more attempts) and ServerUnreachable. All calls but
+    `promote` and `rollback` are retried if that may help.
+    """
+
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, timeout: Timeout | float | None = None, retries: int = 3
+    ) -> None:
+        if not isinstance(timeout, Timeout):
+            timeout = Timeout() if timeout is None else Timeout(total=timeout)
+        self._http = Transport(base_url, api_key=api_key, timeout=timeout, retries=retries)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._http.base_url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Another call would open new ones."""
+        self._http.close()
+
+    def search(self, **search: Unpack[Search]) -> SearchResult:
+        """The nearest images to one of `url`, `image`, `text`, `id`, `embedding`, or to a mix of `queries`.
+
+        `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. Options: see `Search`. The
+        `uri` of a match is empty if the server keeps locations to itself.
+        """
+        return understood(search_result, self._http.json("POST", "/search", body=search_body(search)))
+
+    def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
+        """The result or the error of each search, in their order. Any number, sent 64 at a time."""
+        found: list[SearchResult | RequestRefused] = []
+        for answer in self._answers("/search/batch", "searches", map(search_text, searches)):
+            found += understood(lambda answer: [outcome(each, search_result) for each in answer["results"]], answer)
+        return found
+
+    def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm. RequestRefused names the first picture that cannot be used.
+
+        Any number, sent 64 at a time: of an iterator no more than that is read ahead.
+        """
+        return self._embedded("images", (json_text(image_text(image)) for image in images))
+
+    def embed_texts(self, texts: Iterable[str]) -> npt.NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm. RequestRefused when the model takes no text."""
+        return self._embedded("texts", map(json_text, texts))
+
+    def image(self, image_id: str) -> dict[str, Any]:
+        """An image's row by the names of its columns, metadata among them; times are ISO 8601."""
+        row = self._http.json("GET", f"/image?id={quote(image_id)}")
+        row.pop("picture", None)
+        metadata: dict[str, Any] = row.pop("metadata", {})
+        return row | metadata
+
+    def picture(self, image_id: str, size: int | None = None) -> bytes:
+        """The file of an image, or a JPEG thumbnail whose longer side has at most `size` pixels."""
+        thumbnail = "" if size is None else f"&size={size}"
+        return self._http.send("GET", f"/picture?id={quote(image_id)}{thumbnail}")
+
+    def index(self) -> IndexDocument:
+        """The index version that answers: its model, size, recall, speed, and the columns that a filter can name."""
+        return cast(IndexDocument, self._http.json("GET", "/index"))
+
+    def versions(self) -> list[VersionDocument]:
+        """The versions of the index, oldest first."""
+        answer = self._http.json("GET", "/index/versions")
+        return understood(lambda answer: cast(list[VersionDocument], answer["versions"]), answer)
+
+    def promote(self, version: str) -> SwitchDocument:
+        """Make `version` the live one. Needs a key of scope admin if the server requires keys."""
+        body = Body.json(json_text({"version": version}))
+        return cast(SwitchDocument, self._http.json("POST", "/index/promote", body=body, repeatable=False))
+
+    def rollback(self) -> SwitchDocument:
+        """Go back to the version before the live one. Needs a key of scope admin if the server requires keys."""
+        return cast(SwitchDocument, self._http.json("POST", "/index/rollback", repeatable=False))
+
+    def _embedded(self, name: str, texts: Iterator[str]) -> npt.NDArray[np.float32]:
+        vectors: list[npt.NDArray[np.float32]] = []
+        models: set[str] = set()
+        for answer in self._answers("/embed", name, texts):
+            models.add(understood(lambda answer: str(answer["model"]["fingerprint"]), answer))
+            if len(models) > 1:
+                raise ClientError("the server has changed its model meanwhile: expected vectors of one; embed again")
+            for found in understood(lambda answer: [outcome(each, _vector) for each in answer["results"]], answer):
+                if isinstance(found, RequestRefused):
+                    # The server counts within its batch.
+                    known = {key: value for key, value in found.problem.items() if key != "field"}
+                    raise refusal({**known, "detail": f"{name}[{len(vectors)}]: {found.detail}"})
+                vectors.append(found)
+        return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
+
+    def _answers(self, path: str, name: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
+        """The answer to each batch of JSON texts."""
+        for batch in _batches(texts):
+            body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
+            answer = self._http.json("POST", path, body=body)
+            if understood(lambda answer: len(answer["results"]), answer) != len(batch):
+                raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
+            yield answer
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    """Batches of texts, in order; a text that exceeds the size of a batch is sent alone, for the server to judge."""
+    batch: list[str] = []
+    size = values = 0
+    for text in texts:
+        size += len(text)
+        values += text.count(",") + 1
+        if batch and (len(batch) == _BATCH or size > _BATCH_BYTES or values > _BATCH_VALUES):
+            yield batch
+            batch, size, values = [], len(text), text.count(",") + 1
+        batch.append(text)
+    if batch:
+        yield batch
+
+
+def _vector(numbers: list[float]) -> npt.NDArray[np.float32]:
+    return np.array(numbers, np.float32)

@@ -1,0 +1,177 @@
+"""Requests to a Likeness server, with retries and a time limit."""
+
+import json
+import time
+from dataclasses import dataclass
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+from requests.auth import AuthBase
+from urllib3.exceptions import InvalidHeader, ProtocolError
+from urllib3.util import Retry
+
+from api.client.answers import refusal
+from api.client.query import Body
+from api.errors import ClientError, RequestRefused, ServerUnreachable
+
+_TRANSIENT: Final = frozenset({429, 502, 503, 504})
+_ONCE: Final = Retry(0)
+_INSTANT: Final = 1e-3  # a socket takes 0 s for "do not wait at all"
+_BLOCK: Final = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeout:
+    """Seconds: `connect` for a connection, `read` without a byte, `total` for a call, including waits and retries.
+
+    `total` is checked whenever bytes come or a read ends, so a call can exceed it by one `read` at most.
+    """
+
+    connect: float = 5.0
+    read: float = 30.0
+    total: float = 60.0
+
+
+class Transport:
+    """HTTP to one server. Thread-safe.
+
+    Idempotent requests are retried, `retries` times at most, after a connection that failed or broke and after 429,
+    502, 503 and 504, unless the problem document says that this is of no use. Retry-After is honoured.
+    """
+
+    # Not the retries of requests' adapter: these have no time limit for the whole call, and do not retry an answer that
+    # breaks off in the middle of its body.
+    def __init__(self, base_url: str, *, api_key: str | None, timeout: Timeout, retries: int) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"base_url is {base_url!r}: expected one such as http://127.0.0.1:8000")
+        self.base_url = base_url.rstrip("/")
+        self._timeout = timeout
+        self._retry = Retry(retries, backoff_factor=0.1, backoff_max=5.0, backoff_jitter=0.1)
+        self._session = requests.Session()
+        self._session.headers.update({"Accept": "application/json", "API-Version": "1"})
+        # A session without cookies does not change between requests, so threads can share it.
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        adapter = requests.adapters.HTTPAdapter(pool_maxsize=64)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+        if api_key is not None:
+            self._session.auth = _Bearer(api_key)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def json(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> dict[str, Any]:
+        """The JSON object of the answer. Raises like `send`, and ClientError when it is no JSON object."""
+        data = self.send(method, path, body=body, repeatable=repeatable)
+        document = _object(data)
+        if document is None:
+            raise ClientError(
+                f"expected a JSON object from {self.base_url}{path}, got {data[:40]!r}: is this a Likeness server?"
+            )
+        return document
+
+    def send(self, method: str, path: str, *, body: Body | None = None, repeatable: bool = True) -> bytes:
+        """The body of the answer. Raises RequestRefused, TooBusy, ServerUnreachable."""
+        deadline = time.monotonic() + self._timeout.total
+        retry = self._retry if repeatable else _ONCE
+        while True:
+            try:
+                return self._attempt(method, path, body, deadline)
+            except ClientError as error:
+                if not retry.total or not _transient(error):
+                    raise
+                retry = retry.increment(method, path)
+                asked = error.retry_after if isinstance(error, RequestRefused) else None
+                wait = retry.get_backoff_time() if asked is None else asked
+                # A caller that would have to wait beyond its time limit gets the error now.
+                if time.monotonic() + wait >= deadline:
+                    raise
+            time.sleep(wait)
+
+    def _attempt(self, method: str, path: str, body: Body | None, deadline: float) -> bytes:
+        left = max(deadline - time.monotonic(), _INSTANT)
+        try:
+            with self._session.request(
+                method,
+                self.base_url + path,
+                data=body.data if body else None,
+                headers={"Content-Type": body.media_type} if body else None,
+                timeout=(min(self._timeout.connect, left), min(self._timeout.read, left)),
+                allow_redirects=False,  # a key must not travel on to another host
+                stream=True,
+            ) as response:
+                data = self._read(response, deadline)
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise ServerUnreachable(f"{method} {self.base_url}{path}: {self._reason(error)}") from error
+        if response.status_code // 100 == 2:
+            return data
+        raise refusal(_problem(response, data), self._retry_after(response))
+
+    def _read(self, response: requests.Response, deadline: float) -> bytes:
+        blocks = []
+        # Not `iter_content`, which waits for whole blocks, no matter how slowly they fill.
+        while block := response.raw.read1(_BLOCK, decode_content=True):
+            blocks.append(block)
+            if time.monotonic() > deadline:
+                raise ServerUnreachable(f"{response.url}: the answer took longer than {self._timeout.total:g} s")
+        return b"".join(blocks)
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, requests.ConnectTimeout):
+            return f"no connection within {self._timeout.connect:g} s"
+        if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
+            return f"no answer within {min(self._timeout.read, self._timeout.total):g} s"
+        wrapped = error.args[0] if error.args else error
+        return str(getattr(wrapped, "reason", wrapped))
+
+    def _retry_after(self, response: requests.Response) -> float | None:
+        value = response.headers.get("Retry-After")
+        try:
+            return None if value is None else self._retry.parse_retry_after(value)
+        except InvalidHeader:
+            return None
+
+
+class _Bearer(AuthBase):
+    # Not as a header of the session, which a .netrc would replace.
+    def __init__(self, key: str) -> None:
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError("api_key: expected printable ASCII without spaces; has a line end come along?")
+        self._key = key
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._key}"
+        return request
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _transient(error: ClientError) -> bool:
+    """Whether a retry of the same request may succeed."""
+    if isinstance(error, RequestRefused):
+        return error.status in _TRANSIENT and error.problem.get("retryable") is not False
+    # A server that is slow to answer is not given more work either.
+    broken = isinstance(error.__cause__, requests.ConnectionError | ProtocolError)
+    return broken and not isinstance(error.__cause__, requests.exceptions.SSLError)
+
+
+def _problem(response: requests.Response, data: bytes) -> dict[str, Any]:
+    """The problem document, or a substitute for it: proxies answer with pages of their own."""
+    status = response.status_code
+    document = _object(data)
+    if document is not None and "type" in document:
+        return {**document, "status": status}
+    detail = f"{response.url} answers {status} {response.reason} without a problem document"
+    if response.is_redirect:
+        detail = f"{response.url} sends to {response.headers['Location']}: make that the base_url"
+    return {"type": "about:blank", "title": response.reason, "status": status, "detail": detail}

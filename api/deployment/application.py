@@ -1,0 +1,141 @@
+"""Runs the app on Ray Serve. In api only this module and `api.deployment_*` import Ray."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from api.compose import LoadModel, model_loader
+from api.deployment.capacity import shard_memory
+from api.deployment.cluster import connect, failure, require_address, require_room
+from api.deployment.embedder import EmbedderReplica
+from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
+from api.deployment.options import COMMON, resources, scale, searcher
+from api.errors import DeployError, ListenError
+from api.settings import ServeSettings, url_of
+from embedder.protocol import Embedder
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from index.search.searcher import no_index
+from index.versions.current import live_manifest
+
+Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
+
+
+def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
+    """The Serve application of `settings`: replicas that answer HTTP and hold the index and the model. With `embedders`
+    the model has replicas of its own, and with `shards` the index has.
+
+    `models` makes, in the replica, the loader of models from the settings and the record of the live index's model; it
+    must pickle. Raises CollectionError.
+    """
+    live = live_manifest(Collection.open(settings.collection))
+    first = None if live is None else live.model
+    deployment = serve.deployment(
+        name=DEPLOYMENT,
+        ray_actor_options=resources(settings, model=settings.embedders is None),
+        # The app itself refuses requests beyond its limit, with a problem document: so as many again may reach it.
+        max_ongoing_requests=2 * settings.ongoing_requests(),
+        max_queued_requests=settings.max_queued_requests,
+        backpressure_config={"status_code": 429, "retry_after_s": 1},
+        graceful_shutdown_timeout_s=settings.request_timeout_s,
+        **scale(settings.replicas, settings.target_ongoing_requests),
+        **COMMON,
+    )
+    load_model = partial(_load_here, settings, models, first)
+    embedder = None
+    if settings.embedders is not None:
+        embedding = serve.deployment(
+            name="Embedder",
+            ray_actor_options=resources(settings, model=True),
+            # Waiting items are embedded together: enough for one batch in progress and one that gathers.
+            max_ongoing_requests=64,
+            graceful_shutdown_timeout_s=settings.request_timeout_s,
+            **scale(settings.embedders, settings.target_ongoing_embeddings),
+            **COMMON,
+        )
+        embedder = embedding(EmbedderReplica).bind(settings, load_model)
+    searchers = [searcher(settings, number, memory) for number, memory in enumerate(shard_memory(settings, live))]
+    return deployment(serve.ingress()(IngressReplica)).bind(settings, load_model, embedder, searchers)
+
+
+def application(args: dict[str, Any]) -> serve.Application:
+    """What `import_path` names in a Serve config file, such as KubeRay's serveConfigV2.
+
+    `args` are fields of ServeSettings; missing ones come from the environment of the container. Where Serve listens is
+    not known here, so it is assumed to be beyond this machine: without a file of keys `allow_remote` has to be true.
+    The application's name in the file must be "likeness". If the cluster lacks resources, a warning says so: it may
+    still be starting. Raises ValidationError, ListenError, KeysError, CollectionError.
+    """
+    settings = ServeSettings(**{"host": "0.0.0.0", **args})
+    settings.listen_address()
+    settings = _absolute(settings)
+    settings.access()  # raises errors of the keys here, before a replica starts
+    require_room(settings, joined=True)
+    return serve_app(settings)
+
+
+def run(
+    settings: ServeSettings,
+    *,
+    blocking: bool = True,
+    models: Models = model_loader,
+    on_listening: Callable[[str], None] | None = None,
+) -> str:
+    """Deploy on the Ray cluster of RAY_ADDRESS, or on a new one on this machine; returns the server's URL.
+
+    With `blocking`, serves until interrupted and takes the application down again; `on_listening` gets the URL
+    once queries can be answered. A Serve that already runs on the cluster has to listen there already.
+    Raises ListenError, KeysError, CollectionError, DeployError.
+    """
+    host, port = settings.listen_address()
+    if port == 0:
+        raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
+    settings = _absolute(settings)
+    settings.access()  # raises errors of the keys at once too
+    joined = connect(host, port)
+    require_room(settings, joined=joined)
+    try:
+        # The app's own time limit comes first.
+        timeout_s = settings.request_timeout_s + 5
+        serve.start(http_options={"host": host, "port": port, "request_timeout_s": timeout_s})
+        require_address(host, port)
+        serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
+    except RuntimeError as error:
+        raise DeployError(
+            f"Ray Serve could not start the application: {failure() or str(error).splitlines()[-1]}"
+        ) from error
+    url = url_of(host, port)
+    if on_listening is not None:
+        on_listening(url)
+    if blocking:
+        try:
+            threading.Event().wait()
+        finally:
+            serve.delete(APP_NAME)
+    return url
+
+
+def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | None, record: ModelRecord) -> Embedder:
+    """Load a model into this replica."""
+    # Ray gives OpenMP as many threads as it reserves CPUs, by default one, so a single replica would leave cores idle.
+    threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
+    return models(settings.model_copy(update={"threads": threads}), first)(record)
+
+
+def _absolute(settings: ServeSettings) -> ServeSettings:
+    """The same settings with absolute paths: a replica's working directory may be another."""
+    # Opened here too, so that a mistyped collection is reported before a cluster is started.
+    collection = Collection.open(settings.collection)
+    if not collection.versions():
+        raise no_index(collection)
+    model = settings.model
+    if model is not None and Path(model).is_dir():
+        model = str(Path(model).resolve())
+    keys_file = settings.keys_file and str(Path(settings.keys_file).resolve())
+    # Its address, not its location: that leaves out the credentials, which replicas need too.
+    address = collection.storage.address
+    return settings.model_copy(update={"collection": address, "model": model, "keys_file": keys_file})

@@ -1,0 +1,127 @@
+"""The Ray cluster of the application: which one to join, whether it has room, and why a deployment failed."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import ray
+from ray import serve
+from ray.serve.context import _get_global_client
+
+from api.deployment.capacity import empty_shards, places, shard_memory, shortage
+from api.deployment.ingress import APP_NAME
+from api.deployment.options import nodes
+from api.errors import DeployError, ListenError, RayStartError
+from api.local import listening
+from api.settings import ServeSettings
+from index.collection import Collection
+from index.versions.current import live_manifest
+
+_FAILED: Final = ("DEPLOY_FAILED", "UNHEALTHY")
+_HERE: Final = "local"
+
+# Only for a cluster on this machine; they apply to everything that it starts.
+_RAY_DEFAULTS: Final = {
+    # Ray's workers yield to every other process (nice 15) by default, but callers wait for these.
+    "RAY_worker_niceness": "0",
+    # The parts of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED that suit an app that never blocks its event loop: each request
+    # costs Serve less. Routers keep a loop of their own, since threads here wait for `embedders`.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def connect(host: str, port: int) -> bool:
+    """Join the cluster of RAY_ADDRESS, or start one on this machine. Returns whether the cluster existed before.
+
+    Restores the handler of SIGTERM: Ray's own one exits with 15. Raises ListenError, DeployError.
+    """
+    if ray.is_initialized():
+        return True
+    # Without an address Ray joins the cluster that /tmp/ray names, for example another user's on this machine.
+    address = os.environ.get("RAY_ADDRESS") or _HERE
+    if address == _HERE:
+        # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
+        with listening(host, port):
+            pass
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    for name, value in _RAY_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        with _sigterm_kept():
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
+        ray.shutdown()
+        if address == _HERE:
+            raise RayStartError(
+                f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or "
+                "serve without Ray with --local"
+            ) from error
+        raise DeployError(
+            f"Ray could not be had at {address!r} ({error}): check RAY_ADDRESS, or serve without Ray with --local"
+        ) from error
+    return address != _HERE
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler):  # without one, Ray's own at least ends what it started
+            signal.signal(signal.SIGTERM, handler)
+
+
+def require_address(host: str, port: int) -> None:
+    """Raises ListenError where Serve ran already and listens elsewhere: it keeps the address that it was started on."""
+    client = _get_global_client()
+    assert client is not None  # Serve runs by now
+    options = client.http_config
+    if (options.host, options.port) != (host, port):
+        raise ListenError(
+            f"expected to listen on {host}:{port}, but a Ray Serve runs on this cluster already, on "
+            f"{options.host}:{options.port}: serve with --host {options.host} --port {options.port}, or end what it "
+            "serves with `serve shutdown` first"
+        )
+
+
+def require_room(settings: ServeSettings, *, joined: bool) -> None:
+    """Raises DeployError for replicas for which Serve would wait for ever; a cluster that was `joined` may grow."""
+    live = live_manifest(Collection.open(settings.collection))
+    if live is not None and (warning := empty_shards(settings, live)):
+        logger.warning("%s", warning)
+    memory = shard_memory(settings, live)
+    there = nodes()
+    if joined and memory and 1 < settings.searchers.most > places(settings, there, max(memory)):
+        logger.warning(
+            "not every searcher of a shard can have a node of its own: one that is lost may take all of them along. "
+            "Deploy again once more nodes are there"
+        )
+    missing = shortage(settings, there, memory)
+    if missing is None:
+        return
+    if not joined:
+        ray.shutdown()
+        raise DeployError(missing)
+    logger.warning("%s. Waiting for the cluster to grow", missing)
+
+
+def failure() -> str | None:
+    """The exception of a replica's constructor: the last line of the traceback that Serve keeps."""
+    application = serve.status().applications.get(APP_NAME)
+    deployments = list(application.deployments.values()) if application else []
+    # Deployments that wait for the failed one have messages too.
+    deployments.sort(key=lambda deployment: deployment.status not in _FAILED)
+    messages = [deployment.message.strip() for deployment in deployments]
+    return next((message.splitlines()[-1] for message in messages if message), None)

@@ -1,0 +1,153 @@
+"""The model in replicas of its own, and the Embedder that calls them. Uses Ray."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from api.compose import LoadModel
+from api.deployment.resident import Held
+from api.deployment.shard_calls import answer, cancel
+from api.errors import ApiError, Problem
+from api.observe.logs import configure_logs
+from api.search.batcher import QueryBatcher
+from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.engine import require_same_model
+from api.search.giving_way import giving_way
+from api.settings import ServeSettings
+from embedder.errors import EmbedderError
+from embedder.images import CropSpec
+from embedder.protocol import Embedder, ModelIdentity
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from index.errors import CollectionError
+from index.versions.current import live_manifest
+
+logger = logging.getLogger(__name__)
+
+Items = NDArray[np.uint8] | Sequence[str]
+"""Crops, `(n, side, side, 3)`, or texts."""
+
+# Small enough to spread concurrent queries over the replicas, and large enough not to pay a hop for each query.
+_ITEMS_A_CALL: Final = 8
+# A model may have to come from a hub first.
+_LOAD_TIMEOUT_S: Final = 900.0
+
+
+class EmbedderReplica:
+    """Embeds with the model that each call names, and loads that model first if it does not hold it.
+
+    So a replica that is new, or that has missed a change of models, answers like the others. The live index's model is
+    loaded at the start, so that a replica is not ready before it can embed. If that fails, an older version may still
+    be served: its model is loaded by the first call that names it.
+    """
+
+    def __init__(self, settings: ServeSettings, load_model: LoadModel) -> None:
+        configure_logs(settings.log_format)
+        self._load_model = load_model
+        self._cache = EmbeddingCache(settings.embedding_cache_bytes)
+        self._models = Held[tuple[Embedder, QueryBatcher]]()  # by fingerprint
+        try:
+            live = live_manifest(Collection.open(settings.collection))
+            if live is not None:
+                self._models.put(live.model.fingerprint, self._loaded(live.model))
+        except (CollectionError, EmbedderError, ApiError, OSError) as error:
+            logger.warning("the model of the live index version cannot be loaded: %s", error)
+
+    async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
+        """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
+        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded_beside, record))
+        return embedder.identity, embedder.crop
+
+    async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
+        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded_beside, record))
+        contents = [item if isinstance(item, str) else item.tobytes() for item in items]
+        begun = [
+            batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
+            for content, item in zip(contents, items, strict=True)
+        ]
+        return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
+
+    def _loaded_beside(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
+        with giving_way():
+            return self._loaded(record)
+
+    def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
+        embedder = self._load_model(record)
+        require_same_model(embedder.identity, record)
+        return embedder, QueryBatcher(embedder, self._cache)
+
+
+class RemoteEmbedder:
+    """A model that EmbedderReplicas hold, as an Embedder. Thread-safe; not for an event loop's thread.
+
+    If a replica dies, its calls are made again at another one. Raises the problem `embedder-unavailable` when a batch
+    is not answered within `timeout_s`, no matter in how many calls.
+    """
+
+    def __init__(
+        self,
+        handle: DeploymentHandle[Any],
+        record: ModelRecord,
+        identity: ModelIdentity,
+        crop: CropSpec,
+        timeout_s: float,
+    ) -> None:
+        self.identity = identity
+        self.crop = crop
+        self._handle = handle
+        self._record = record
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
+        """Returns once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
+        with _failures_told():
+            # The first answer waits for a replica, where none is up yet.
+            identity, crop = handle.describe.remote(record).result(timeout_s=_LOAD_TIMEOUT_S)
+            handle.broadcast("describe", record).results(timeout_s=_LOAD_TIMEOUT_S)
+        return cls(handle, record, identity, crop, timeout_s)
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError, Problem."""
+        return self._embed(pixels)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm. Raises ModelError, Problem."""
+        return self._embed(list(texts))
+
+    def _embed(self, items: Items) -> NDArray[np.float32]:
+        deadline = monotonic() + self._timeout_s
+        parts = [items[start : start + _ITEMS_A_CALL] for start in range(0, len(items), _ITEMS_A_CALL)]
+        with _failures_told(), ExitStack() as unanswered:
+            calls = [partial(self._ask, part, unanswered) for part in parts]
+            begun = [(call, call()) for call in calls]
+            vectors = [answer(call, response, deadline) for call, response in begun]
+            unanswered.pop_all()
+        return np.concatenate(vectors) if vectors else np.empty((0, self.identity.dim), np.float32)
+
+    def _ask(self, part: Items, unanswered: ExitStack) -> Any:
+        response = self._handle.embed.remote(self._record, part)
+        unanswered.callback(cancel, response)
+        return response
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    """Raises a replica's own exceptions, and a Problem if no replica answers."""
+    try:
+        yield
+    except RayTaskError as error:
+        raise error.cause from None
+    except (RayError, RayServeException, TimeoutError) as error:
+        raise Problem("embedder-unavailable", "the model does not answer: try again soon", retry_after_s=2) from error

@@ -1,0 +1,84 @@
+"""The replica that answers HTTP on Ray Serve: it holds the app."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from fastapi import FastAPI
+from prometheus_client import Metric
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.compose import LoadModel, build_service, collecting_later
+from api.deployment.embedder import RemoteEmbedder
+from api.deployment.searcher import Searchers
+from api.http.app import create_app
+from api.http.middleware.telemetry import REQUEST_ID
+from api.observe.logs import configure_logs
+from api.observe.metrics import Metrics
+from api.observe.replica_metrics import merged
+from api.settings import ServeSettings
+from index.search import Searcher
+
+APP_NAME: Final = "likeness"
+DEPLOYMENT: Final = "Likeness"
+_METRICS_TIMEOUT_S: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class IngressReplica:
+    """Builds the app in the replica: a loaded model cannot be sent there."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        settings: ServeSettings,
+        load_model: LoadModel,
+        embedder: DeploymentHandle[Any] | None,
+        searchers: Sequence[DeploymentHandle[Any]],
+    ) -> None:
+        configure_logs(settings.log_format)
+        self._metrics = Metrics(self._gather)
+        if embedder is not None:
+            load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
+        open_version = Searchers(searchers, settings.searcher_timeout_s).open if searchers else Searcher.open
+        # In a thread: handles wait for answers, which the event loop's own thread must not do.
+        with collecting_later():
+            service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
+        self._app = create_app(service, limits=settings.limits(), access=settings.access(), metrics=self._metrics)
+        self._app.add_middleware(_ProxyTellsRequestIds)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return self._app
+
+    async def metrics(self) -> tuple[str, list[Metric]]:
+        """This replica's name and its metrics."""
+        return serve.get_replica_context().replica_id.unique_id, self._metrics.collect()
+
+    async def _gather(self) -> list[Metric]:
+        try:
+            replicas = serve.get_deployment_handle(DEPLOYMENT, APP_NAME).broadcast("metrics")
+            answers = await replicas.results_async(timeout_s=_METRICS_TIMEOUT_S, return_exceptions=True)
+        except Exception:
+            logger.warning("the metrics of the other replicas cannot be had", exc_info=True)
+            answers = [await self.metrics()]
+        return merged(dict(answer for answer in answers if not isinstance(answer, BaseException)))
+
+
+class _ProxyTellsRequestIds:
+    """Leaves the header to Serve's proxy, which gives each request an id if it has none, and adds it to the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)[REQUEST_ID]
+            await send(message)
+
+        await self._app(scope, receive, sending)

@@ -1,0 +1,187 @@
+"""Shards of the index in replicas of their own, and the Searcher that calls them. Uses Ray."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any, Final
+
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from api.deployment.resident import Held
+from api.deployment.shard_calls import answer
+from api.errors import Problem
+from api.observe.logs import configure_logs
+from api.observe.request_record import notes
+from api.settings import ServeSettings
+from index.collection import Collection
+from index.errors import CollectionError, QueryError
+from index.search.searcher import Searcher, searched_version
+from index.search.shard import Shard, slices, version_schema
+from index.search.sharded_index import Call, Shards
+
+logger = logging.getLogger(__name__)
+
+# A version's files may have to come from a bucket first.
+_OPEN_TIMEOUT_S: Final = 900.0
+# No search waits longer than this for a lost shard, which is tried again beside the searches after `_TRY_AGAIN_S`.
+_LOST_TIMEOUT_S: Final = 0.25
+_TRY_AGAIN_S: Final = 1.0
+_FAILURES: Final = (RayError, RayServeException, TimeoutError, CollectionError, OSError)
+
+
+class SearcherReplica:
+    """Searches the shard `number` of the version whose edition each call names, and opens that first if it does not
+    hold it.
+
+    So a replica that is new, or that has missed a change of versions, answers like the others. The live version is
+    opened at the start, so that a replica is not ready before it can search. If that fails, an older version may still
+    be served: it is opened by the first call that names it.
+    """
+
+    def __init__(self, settings: ServeSettings, number: int) -> None:
+        configure_logs(settings.log_format)
+        assert settings.shards is not None
+        self._number, self._count = number, settings.shards
+        self._collection = Collection.open(settings.collection)
+        self._shards = Held[Shard]()  # by edition
+        try:
+            live = self._collection.current()
+            if live is not None:
+                edition = self._collection.read_version(live).edition
+                self._shards.put(edition, self._opened(edition))
+        except (CollectionError, OSError) as error:
+            logger.warning("shard %d of the live index version cannot be opened: %s", number, error)
+
+    async def open(self, edition: str) -> None:
+        """Hold the version. Raises CollectionError, OSError."""
+        await self._shards.make(edition, partial(self._opened, edition))
+
+    async def call(self, edition: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        """The result of Shard's method. Raises CollectionError, OSError when the version cannot be opened."""
+        shard = await self._shards.call(edition, partial(self._opened, edition))
+        return await asyncio.to_thread(getattr(shard, method), *arguments)
+
+    def _opened(self, edition: str) -> Shard:
+        manifest = self._collection.read_version(edition.partition(" ")[0])
+        if manifest.edition != edition:
+            raise CollectionError(
+                f"expected index version {edition}, got {manifest.edition}: another collection is at "
+                f"{self._collection.location} now; start the server anew"
+            )
+        return Shard.open(self._collection, manifest, slices(manifest.segments, self._count)[self._number])
+
+
+class Searchers:
+    """The caller's side of the SearcherReplicas of all shards. Thread-safe; not for an event loop's thread."""
+
+    def __init__(self, handles: Sequence[DeploymentHandle[Any]], timeout_s: float) -> None:
+        self._handles = list(handles)
+        self._timeout_s = timeout_s
+
+    def open(self, collection: Collection, version: str | None = None) -> Searcher:
+        """A searcher of the version (None: the live one), once every replica of every shard holds it.
+
+        Raises CollectionError, and the Problem `shard-unavailable` when replicas do not answer.
+        """
+        manifest = searched_version(collection, version)
+        schema = version_schema(collection, manifest)
+        held = dict(enumerate(slices(manifest.segments, len(self._handles))))
+        handles = [self._handles[number] for number, part in held.items() if part.segments]
+        deadline = monotonic() + _OPEN_TIMEOUT_S
+        try:
+            # The first answer waits for a replica, where none is up yet.
+            calls = [partial(handle.open.remote, manifest.edition) for handle in handles]
+            for call, begun in [(call, call()) for call in calls]:
+                answer(call, begun, deadline)
+            for responses in [handle.broadcast("open", manifest.edition) for handle in handles]:
+                left = max(0.0, deadline - monotonic())
+                _require_opened(responses.results(timeout_s=left, return_exceptions=True))
+        except RayTaskError as error:
+            raise error.cause from None
+        except (RayError, RayServeException, TimeoutError) as error:
+            raise Problem("shard-unavailable", "searchers do not answer: try again soon", retry_after_s=2) from error
+        ask = Asked(self._handles, manifest.edition, self._timeout_s)
+        return Searcher(manifest, Shards(held, schema, manifest.dim, ask))
+
+
+class Asked:
+    """Calls the shards of one version. Thread-safe.
+
+    If a replica dies, its calls are made again at another one. A shard that has not answered within `timeout_s` is
+    lost. Until it answers again, searches give it a quarter of a second; once a second one of their calls is repeated
+    with the whole time, in a thread beside them.
+    """
+
+    def __init__(self, handles: Sequence[DeploymentHandle[Any]], edition: str, timeout_s: float) -> None:
+        self._handles = handles
+        self._edition = edition
+        self._timeout_s = timeout_s
+        self._lost: dict[int, float] = {}  # when the shard may get the whole time again
+        self._answered: dict[int, float] = {}  # when it last answered
+        self._lock = threading.Lock()
+
+    def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
+        """The answers of the shards that answer in time. Raises QueryError."""
+        started = monotonic()
+        begin = {number: self._begin(number, call) for number, call in calls.items()}
+        waits = {number: self._patience(number, begin[number], started) for number in calls}
+        begun = {number: call() for number, call in begin.items()}
+        answers: dict[int, Any] = {}
+        # Lost shards come first: their time ends first.
+        for number in sorted(calls, key=waits.__getitem__):
+            try:
+                answers[number] = answer(begin[number], begun[number], started + waits[number])
+            except QueryError:
+                raise
+            except _FAILURES as error:
+                logger.log(logging.DEBUG if number in self._lost else logging.WARNING, "shard %d: %r", number, error)
+                notes().lost_shards.append(number)
+        self._remember(waits, answers, started)
+        return answers
+
+    def _begin(self, number: int, call: Call) -> Callable[[], Any]:
+        return partial(self._handles[number].call.remote, self._edition, *call)
+
+    def _patience(self, number: int, begin: Callable[[], Any], now: float) -> float:
+        with self._lock:
+            if number not in self._lost:
+                return self._timeout_s
+            if now >= self._lost[number]:
+                self._lost[number] = inf  # one at a time
+                threading.Thread(target=self._try_again, args=(number, begin), daemon=True).start()
+        return min(_LOST_TIMEOUT_S, self._timeout_s)
+
+    def _try_again(self, number: int, begin: Callable[[], Any]) -> None:
+        started = monotonic()
+        answers: dict[int, Any] = {}
+        try:
+            with suppress(*_FAILURES):
+                answers[number] = answer(begin, begin(), started + self._timeout_s)
+        finally:
+            self._remember({number: self._timeout_s}, answers, started)
+
+    def _remember(self, waits: Mapping[int, float], answers: Mapping[int, Any], started: float) -> None:
+        now = monotonic()
+        with self._lock:
+            for number, waited in waits.items():
+                if number in answers:
+                    self._answered[number] = now
+                    if self._lost.pop(number, None) is not None:
+                        logger.warning("shard %d answers again", number)
+                # A shard that has answered another thread since is not lost.
+                elif waited == self._timeout_s and self._answered.get(number, started) <= started:
+                    self._lost[number] = now + _TRY_AGAIN_S
+
+
+def _require_opened(outcomes: Sequence[Any]) -> None:
+    """Raises the error of a replica that could not open the version. A dead one's successor opens the live version."""
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
+            raise outcome

@@ -1,0 +1,1 @@
+from api.explore.likeness import Likeness as Likeness

@@ -1,0 +1,106 @@
+"""The state of an exploration of a collection: the query, the page, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from api.client.query import Example, Search
+from api.errors import Problem
+from api.explore.neighbours import Neighbours
+from index.queries import MAX_K
+
+Find: TypeAlias = Callable[[Search], Neighbours]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One search: `query`, or a mix in which `other` has `share`, from 0 to 1."""
+
+    query: Example
+    other: Example | None = None
+    share: float = 0.0
+    page: int = 0
+
+
+class Exploration:
+    """Searches, one after another. If a method's search raises, the state stays as it was.
+
+    `options` go with each search, and `k` is the number of matches on a page. `found` is the current page.
+    """
+
+    def __init__(self, find: Find, query: Example, other: Example | None, options: Search) -> None:
+        self._find = find
+        self._options = options
+        self._k = options.get("k", 18)
+        self._steps: list[_Step] = []
+        self._go(_Step(query=query, other=other, share=0.5 if other else 0.0))
+
+    @property
+    def page(self) -> int:
+        """Number of the current page, from 0."""
+        return self._steps[-1].page
+
+    @property
+    def share(self) -> float:
+        """Share of the second query in the mix."""
+        return self._steps[-1].share
+
+    @property
+    def ends(self) -> list[str]:
+        """Names of the two queries of the slider; empty if there is only one."""
+        step = self._steps[-1]
+        return [] if step.other is None else [_name(step.query), _name(step.other)]
+
+    @property
+    def can_go_back(self) -> bool:
+        return len(self._steps) > 1
+
+    def like(self, image_id: str) -> None:
+        """Make an image the query."""
+        self._go(_Step(query={"id": image_id}))
+
+    def toward(self, image_id: str) -> None:
+        """Make an image the other end, and go half way there."""
+        self._go(replace(self._steps[-1], other={"id": image_id}, share=0.5, page=0))
+
+    def slide(self, share: float) -> None:
+        """Mix the two queries: 0 is the first alone, 1 the other."""
+        self._go(replace(self._steps[-1], share=min(1.0, max(0.0, share)), page=0))
+
+    def turn_to(self, page: int) -> None:
+        """Show a page, from 0."""
+        self._go(replace(self._steps[-1], page=max(0, page)))
+
+    def back(self) -> None:
+        """Undo the last step; at the first nothing happens."""
+        if self.can_go_back:
+            self._steps.pop()
+            self._see(self._steps[-1])
+
+    def _go(self, step: _Step) -> None:
+        self._see(step)
+        self._steps.append(step)
+
+    def _see(self, step: _Step) -> None:
+        """Search for one match more than a page has, which shows whether there is a next page."""
+        parts: list[Example] = [{**step.query, "weight": round(1 - step.share, 2)}]
+        if step.other is not None:
+            parts.append({**step.other, "weight": round(step.share, 2)})
+        mixed = [part for part in parts if part["weight"] > 0]
+        only: Search = {"queries": [{**mixed[0], "weight": 1.0}] if len(mixed) == 1 else mixed}
+        first = step.page * self._k
+        if first + self._k > MAX_K:
+            raise Problem("invalid-request", f"only the first {MAX_K:,} matches can be turned to")
+        found = self._find({**self._options, **only, "k": min(self._k + 1, MAX_K - first), "offset": first})
+        self.has_more = len(found) > self._k
+        self.found = replace(found, matches=found.matches[: self._k])
+
+
+def _name(example: Example) -> str:
+    """A query in a word or two."""
+    for name in ("text", "id", "url"):
+        if name in example:
+            return str(example[name])
+    return "a picture" if "image" in example else "a vector"

@@ -1,0 +1,184 @@
+"""The result of a search in a notebook: a sequence of matches that is displayed as pictures."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, overload
+
+import pyarrow as pa
+
+from api.errors import Problem
+from api.explore.grid import Card, grid_html
+from api.search.query import Part
+from embedder.errors import ImageError
+from embedder.images.decode import thumbnail
+from index.match import Match
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 60  # pictures of one grid: more would weigh megabytes in a notebook's file
+_SIDE = 160  # pixels of a thumbnail
+_AT_ONCE = 8  # pictures that are read in parallel: their hosts may be slow
+
+# There are always nearest neighbours, no matter how far away, unless one of these options excludes them.
+_WHY_NONE = "passes filter, min_score and offset"
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "rank": pa.int64(),
+    "score": pa.float64(),
+    "percentile": pa.float64(),
+    "image_id": pa.string(),
+    "uri": pa.string(),
+    "duplicates": pa.list_(pa.string()),
+}
+
+Thumbnail = Callable[[str, int], bytes]
+"""From the id of an image of the index and a side in pixels to a JPEG. Raises Problem."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Asked:
+    """One part of a query, and its caption."""
+
+    part: Part
+    caption: str
+
+    @property
+    def title(self) -> str:
+        """The caption, with the weight if that is not 1."""
+        return self.caption if self.part.weight == 1 else f"{self.part.weight:+g} × {self.caption}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Neighbours(Sequence[Match]):
+    """Matches, best first, with their query. A notebook shows them as a grid of pictures.
+
+    `first` is the rank of the first; `metadata` has the columns that the source carried, `version` names the index
+    version and `ntotal` says how many images it has. A picture that cannot be read is a placeholder with the reason.
+    """
+
+    matches: tuple[Match, ...]
+    asked: tuple[Asked, ...]
+    metadata: pa.Schema
+    version: str
+    ntotal: int
+    thumbnail: Thumbnail
+    first: int = 1
+
+    @overload
+    def __getitem__(self, at: int) -> Match: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Match, ...]: ...
+    def __getitem__(self, at: int | slice) -> Match | tuple[Match, ...]:
+        return self.matches[at]
+
+    def __len__(self) -> int:
+        return len(self.matches)
+
+    def __iter__(self) -> Iterator[Match]:
+        return iter(self.matches)
+
+    def __repr__(self) -> str:
+        lines = [f"{match.score:7.3f}  {match.image_id}" for match in self.matches]
+        return "\n".join([self.caption, *lines])
+
+    def _repr_html_(self) -> str:
+        matches = self.match_cards()
+        return grid_html(self.query_cards(), matches, caption=self.caption, note=_note(matches, len(self)))
+
+    @property
+    def caption(self) -> str:
+        """The query and the number of matches, in a line."""
+        like = f"like {', '.join(asked.title for asked in self.asked)}"
+        return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_WHY_NONE}"
+
+    def query_cards(self) -> list[Card]:
+        """A card for each part of the query."""
+        return [self._query_card(asked) for asked in self.asked]
+
+    def match_cards(self) -> list[Card]:
+        """A card for each match, of the first 60."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(self._match_card, self.matches[:_SHOWN]))
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each match: rank, score, percentile, image_id, uri, duplicates, then the metadata.
+
+        A metadata column that has one of these names is called "metadata.<name>".
+        """
+        named = {name: f"metadata.{name}" if name in _COLUMNS else name for name in self.metadata.names}
+        schema = pa.schema([*_COLUMNS.items(), *((named[field.name], field.type) for field in self.metadata)])
+        rows = [
+            {
+                "rank": rank,
+                "score": match.score,
+                "percentile": match.percentile,
+                "image_id": match.image_id,
+                "uri": match.uri,
+                "duplicates": list(match.duplicates),
+                **{named[name]: value for name, value in match.metadata.items()},
+            }
+            for rank, match in enumerate(self.matches, start=self.first)
+        ]
+        return pa.Table.from_pylist(rows, schema=schema)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The same as a data frame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def _match_card(self, match: Match) -> Card:
+        label = match.metadata.get("label")
+        alike = f", and {len(match.duplicates)} alike" if match.duplicates else ""
+        card = Card(
+            heading=f"{match.score:.3f}",
+            detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + alike,
+            tooltip="\n".join([match.image_id, *_facts(match)]),
+        )
+        return with_picture(card, lambda: self.thumbnail(match.image_id, _SIDE))
+
+    def _query_card(self, asked: Asked) -> Card:
+        part = asked.part
+        heading = "query" if part.weight == 1 else f"{part.weight:+g} ×"
+        card = Card(heading=heading, detail=asked.caption, tooltip=asked.title)
+        if part.data is not None:
+            data = part.data
+            return with_picture(card, lambda: thumbnail(data, _SIDE))
+        if part.image_id is not None:
+            image_id = part.image_id
+            return with_picture(card, lambda: self.thumbnail(image_id, _SIDE))
+        return replace(card, words=part.text, detail="words") if part.text else replace(card, words="a vector")
+
+
+def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:
+    """The card with its picture, or with the reason why there is none."""
+    try:
+        return replace(card, jpeg=jpeg())
+    except Problem as error:
+        return replace(card, problem=f"{error.kind.title.lower()} ({error.extensions['reason']})")
+    except ImageError as error:
+        return replace(card, problem=f"cannot be shown ({error.reason})")
+
+
+def _facts(match: Match) -> list[str]:
+    facts = [f"{name}: {value}" for name, value in match.metadata.items() if value is not None]
+    if match.percentile is not None:
+        facts.insert(0, f"more alike than {match.percentile:g} % of random pairs")
+    return [*facts, match.uri]
+
+
+def _note(cards: Sequence[Card], count: int) -> str:
+    notes = []
+    if count > len(cards):
+        notes.append(f"The first {len(cards)} of {count} are shown.")
+    problems = Counter(card.problem for card in cards if card.problem)
+    if problems:
+        what = ", ".join(f"{count}: {problem}" for problem, count in problems.most_common())
+        pictures = "1 picture" if problems.total() == 1 else f"{problems.total()} pictures"
+        notes.append(
+            f"{pictures} cannot be shown ({what}). The scores hold all the same; hover to see where each was when it "
+            "was embedded."
+        )
+    return " ".join(notes)

@@ -1,0 +1,40 @@
+"""A row of selected pictures, in the given order."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from api.explore.grid import Card, grid_html
+from api.explore.neighbours import Thumbnail, with_picture
+
+_SIDE = 160  # pixels of a thumbnail
+_AT_ONCE = 8
+
+
+class PictureRow:
+    """A grid without a query. A picture that cannot be read is a placeholder with the reason.
+
+    ValueError when `details`, a line for each, are not one for each of `ids`.
+    """
+
+    def __init__(
+        self, ids: Sequence[str], details: Sequence[str] | None, *, caption: str, thumbnail: Thumbnail
+    ) -> None:
+        if details is not None and len(details) != len(ids):
+            raise ValueError(f"got {len(details)} details for {len(ids)} ids: expected one for each")
+        self.ids = list(ids)
+        self.details = [""] * len(ids) if details is None else list(details)
+        self.caption = caption
+        self._thumbnail = thumbnail
+
+    def __repr__(self) -> str:
+        lines = [f"{image_id}  {detail}".rstrip() for image_id, detail in zip(self.ids, self.details, strict=True)]
+        return "\n".join([self.caption, *lines] if self.caption else lines)
+
+    def _repr_html_(self) -> str:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            cards = list(pool.map(self._card, self.ids, self.details))
+        return grid_html([], cards, caption=self.caption)
+
+    def _card(self, image_id: str, detail: str) -> Card:
+        card = Card(heading=image_id.rpartition("/")[2], detail=detail, tooltip=f"{image_id}\n{detail}".rstrip())
+        return with_picture(card, lambda: self._thumbnail(image_id, _SIDE))

@@ -1,0 +1,82 @@
+"""Finds out the kind of a query that is given without a keyword, as in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from api.client.query import Example, ImageLike
+from embedder.fetch.uris import scheme_of
+from index.match import Match
+from index.search import Searcher
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BareQuery: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.generic] | Sequence[float] | Match"
+"""A URL, an id, a path or words; the bytes of a picture's file; a PIL image; pixels; a vector; a match."""
+
+_SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+
+def example_of(query: BareQuery, searcher: Searcher) -> Example:
+    """The example that a bare query stands for.
+
+    A string is a URL if it has a scheme, an id if the index has it, a path if the file exists, else words.
+    FileNotFoundError for a string that is none of the first three and ends like a picture's name; TypeError for
+    anything that cannot be a query.
+    """
+    match query:
+        case Match():
+            return {"id": query.image_id}
+        case str():
+            return _of_text(query, searcher)
+        case np.ndarray() if query.ndim == 3 or (query.ndim == 2 and query.dtype == np.uint8):
+            return {"image": _picture(query)}
+        case np.ndarray() | list() | tuple():
+            return {"embedding": np.asarray(query, np.float32)}
+        case bytes() | PathLike():
+            return {"image": query}
+        case _ if hasattr(query, "getexif"):
+            return {"image": cast(ImageLike, query)}
+    raise TypeError(
+        f"got a query of type {type(query).__name__}: expected a string (URL, id, path or words), a path, a picture "
+        "(its file's bytes, PIL, or pixels of shape (height, width, 3)), a vector or a match"
+    )
+
+
+def _of_text(query: str, searcher: Searcher) -> Example:
+    if scheme_of(query) != "file" or query.startswith("file:"):
+        return {"url": query}
+    if searcher.row(query) is not None:
+        return {"id": query}
+    if _is_file(query):
+        return {"image": query}
+    if Path(query).suffix.lower() in _SUFFIXES:
+        raise FileNotFoundError(
+            f"{query!r} is neither a file nor an image of index version {searcher.version}: expected a path, an id, a "
+            "URL or words; for words that end so: text=…"
+        )
+    return {"text": query}
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # too long for a name, or a null byte in it
+        return False
+
+
+def _picture(pixels: npt.NDArray[np.generic]) -> Image:
+    from PIL import Image
+
+    if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,), (4,)):
+        raise TypeError(
+            f"got pixels as {pixels.dtype} {pixels.shape}: expected uint8 (height, width) or (height, width, 3 or 4)"
+        )
+    return Image.fromarray(pixels)

@@ -1,0 +1,176 @@
+"""Who may send requests, how often, and how many at once.
+
+Plain ASGI middleware, so that it is the same under uvicorn and on Ray Serve. A request passes, from the outside in:
+CORS, key and rate, then the limit on concurrent work, with the time limit.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.access.caller_addresses import caller_at, is_loopback, named_host
+from api.access.keys import KeyRing, KeyScope
+from api.errors import Problem, shortened
+from api.http.middleware.admission import PROBES, Bound, Places, route_path
+from api.http.middleware.rate_limit import RateLimit
+from api.http.problems import problem_docs, problem_response
+from api.observe.request_record import notes
+from api.settings import Access
+
+_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
+_OPEN_FOLDER: Final = "/web/"
+
+_READING: Final = frozenset({"GET", "HEAD"})
+# A page of results is one search and dozens of thumbnails.
+_COST_OF_READING: Final = 0.1
+
+_CHARGE: Final = "likeness.charge"
+
+
+def install_access(app: FastAPI, access: Access, searching: Places) -> None:
+    """Limit `app` to the callers and the rates that `access` allows, and to searches for which `searching` has places.
+
+    The metrics middleware goes outside this one.
+    """
+    app.add_middleware(Bound, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching)
+    app.add_middleware(_Gate, access=access)
+    if access.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(access.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
+            expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
+        )
+    _describe(app, keyed=access.keys is not None)
+
+
+def charge(request: Request, searches: int) -> None:
+    """Count `searches` more against the caller's rate, for a request that holds many. That request is not refused any
+    more: the next ones wait longer.
+    """
+    if (more := request.scope.get(_CHARGE)) is not None:
+        more(searches)
+
+
+class _Gate:
+    """Requires a key if keys are set, and limits each caller's rate."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._keys = access.keys
+        self._loopback_names_only = access.loopback_names_only
+        self._rate = RateLimit(access.rate_limit_per_minute) if access.rate_limit_per_minute else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_open(scope):
+            try:
+                self._check(scope)
+            except Problem as problem:
+                await problem_response(problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        if self._loopback_names_only and not is_loopback(_named_host(scope)):
+            raise Problem(
+                "forbidden",
+                f"expected a Host that names this machine, such as localhost, got {shortened(_named_host(scope))}: "
+                "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
+            )
+        caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
+        if self._rate is None or route_path(scope) in PROBES:
+            return
+        if wait_s := self._rate.wait_s(caller, _COST_OF_READING if scope["method"] in _READING else 1.0):
+            wait_s = math.ceil(wait_s)
+            raise Problem("rate-limited", f"too many requests: come back in {wait_s} s", retry_after_s=wait_s)
+        scope[_CHARGE] = partial(self._rate.charge, caller)
+
+
+def _stranger(scope: Scope) -> str:
+    """The caller to whose rate a request without a key counts. Raises Problem for anything but searching."""
+    if _is_admin(scope) and not _is_local(scope):
+        raise Problem(
+            "forbidden",
+            "without keys, index versions are changed from this machine only, and not by other sites' pages; "
+            "to allow it from elsewhere, start the server with a file of keys",
+        )
+    return caller_at(_host(scope))
+
+
+def _holder(scope: Scope, keys: KeyRing) -> str:
+    """The caller to whose rate a request with a key counts. Raises Problem for a missing, wrong or too narrow key."""
+    given = _given_key(Headers(scope=scope))
+    if given is None:
+        raise Problem("unauthorized", "expected a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`, got none")
+    # Header values are bytes, which Starlette reads as latin-1.
+    key = keys.find(given.encode("latin-1"))
+    if key is None:
+        raise Problem("unauthorized", "the key is not valid: mistyped, removed, or another server's")
+    notes().key = key.name
+    if _is_admin(scope) and key.scope is not KeyScope.admin:
+        raise Problem("forbidden", f"expected a key of scope admin, got {key.name!r} of scope {key.scope}")
+    return f"key {key.name}"
+
+
+def _is_open(scope: Scope) -> bool:
+    path = route_path(scope)
+    return path in _OPEN or path.startswith(_OPEN_FOLDER)
+
+
+def _is_admin(scope: Scope) -> bool:
+    return scope["method"] not in _READING and f"{route_path(scope)}/".startswith("/index/")
+
+
+def _given_key(headers: Headers) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+
+
+def _is_local(scope: Scope) -> bool:
+    """Whether a request is from this machine itself: not through a proxy on it, and not from another site's page in a
+    browser on it, even under a name that resolves to this machine.
+    """
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    own = headers.get("origin") in (None, f"http://{host}", f"https://{host}")
+    proxied = "forwarded" in headers or "x-forwarded-for" in headers
+    return is_loopback(_host(scope)) and is_loopback(_named_host(scope)) and own and not proxied
+
+
+def _named_host(scope: Scope) -> str:
+    """The name by which the caller addresses this server; empty when there is none."""
+    return named_host(Headers(scope=scope).get("host", ""))
+
+
+def _host(scope: Scope) -> str:
+    return str((scope.get("client") or ("unknown",))[0])
+
+
+def _describe(app: FastAPI, *, keyed: bool) -> None:
+    """Describe in the OpenAPI document how to give a key, and how a request may be refused."""
+    generate: Callable[[], dict[str, Any]] = app.openapi
+    slugs = ["rate-limited", "overloaded", "timeout", *(["unauthorized", "forbidden"] if keyed else [])]
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        guarded = (operations for path, operations in document["paths"].items() if path not in _OPEN)
+        for operation in (operation for operations in guarded for operation in operations.values()):
+            for status, response in problem_docs(*slugs).items():
+                operation["responses"].setdefault(str(status), response)
+            if keyed:
+                operation["security"] = [{"bearer": []}, {"header": []}]
+        if keyed:
+            document.setdefault("components", {})["securitySchemes"] = {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            }
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,187 @@
+"""Parts of the OpenAPI document that FastAPI cannot know: bodies that routes read themselves, with examples."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from api.http.requests import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
+from api.http.responses import ProblemOut
+from api.settings import RequestLimits
+
+_PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+# Except for the URL and the id, the examples work as they are on every server.
+_SEARCHES: Final[dict[str, dict[str, Any]]] = {
+    "by URL": {"url": "https://example.com/cat.jpg", "k": 5},
+    "by a picture's bytes": {"image": _PICTURE},
+    "by text": {"text": "a striped red star"},
+    "more like an image of the index": {"id": "shapes/star-0001.png", "distinct": True},
+    "with a filter, the second page": {
+        "text": "a red star",
+        "filter": {"format": {"$in": ["jpeg", "png"]}, "width": {"$gte": 64}},
+        "min_score": -0.2,
+        "k": 20,
+        "offset": 20,
+        "fields": [],
+    },
+    "a mix": {
+        "queries": [
+            {"image": _PICTURE},
+            {"text": "at night", "weight": 0.5},
+            {"text": "indoors", "weight": -0.3},
+        ]
+    },
+}
+
+_MODEL: Final = {"id": "openai/clip-vit-base-patch32", "revision": "3d74acf", "fingerprint": "9f2c…", "dim": 512}
+_FOUND: Final[dict[str, Any]] = {
+    "matches": [
+        {
+            "image_id": "cats/0001.jpg",
+            "score": 0.91342,
+            "uri": "s3://pictures/cats/0001.jpg",
+            "metadata": {"label": "cat"},
+            "picture": "/picture?id=cats/0001.jpg",
+            "duplicates": ["cats/0001-copy.jpg"],
+            "percentile": 99.98,
+        }
+    ],
+    "index": {"version": "000012", "ntotal": 100_000},
+    "searched": {"rows": 100_000, "of": 100_000},
+    "model": _MODEL,
+    "timing_ms": {"fetch": 84.2, "decode": 3.1, "embed": 41.5, "search": 0.6, "total": 129.7},
+}
+_FAILED: Final[dict[str, Any]] = {
+    "problem": {
+        "type": "urn:likeness:problem:unusable-image",
+        "title": "Not an image that can be used",
+        "status": 422,
+        "detail": "expected a picture, but this looks like plain text",
+        "field": "image",
+        "reason": "not_an_image",
+        "stage": "decode",
+        "retryable": False,
+    }
+}
+SEARCH_ANSWER: Final = _FOUND
+BATCH_ANSWER: Final[dict[str, Any]] = {"results": [{"ok": _FOUND}, _FAILED]}
+EMBED_ANSWER: Final[dict[str, Any]] = {
+    "index": {"version": "000012", "ntotal": 100_000},
+    "model": _MODEL,
+    "results": [{"ok": [0.6, -0.8], "timing_ms": {"decode": 3.1, "embed": 41.5, "total": 44.9}}, _FAILED],
+}
+VERSIONS_ANSWER: Final[dict[str, Any]] = {
+    "versions": [
+        {
+            "version": "000012",
+            "live": True,
+            "serving": True,
+            "ntotal": 100_000,
+            "model": _MODEL,
+            "recall": {"1": 0.997, "10": 0.993, "100": 0.991},
+            "created_at": "2026-11-21T08:00:00Z",
+            "damage": None,
+        }
+    ]
+}
+SWITCHED_ANSWER: Final[dict[str, Any]] = {
+    "live": "000011",
+    "before": "000012",
+    "serving": "000011",
+    "failure": None,
+    "skipped": {},
+}
+
+
+def answers_like(example: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route with this example of an answer."""
+    return {200: {"content": {"application/json": {"example": example}}}}
+
+
+def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The request body with this model as JSON."""
+    shown = {name: {"value": value} for name, value in examples.items()}
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"required": True, "content": {"application/json": {"schema": schema, "examples": shown}}}
+
+
+BATCH_BODY: Final = json_body(
+    BatchRequest,
+    {"two searches": {"searches": [{"text": "a red star"}, {"url": "https://example.com/cat.jpg", "k": 5}]}},
+)
+EMBED_BODY: Final = json_body(
+    EmbedRequest,
+    {"texts": {"texts": ["a red star", "a blue ring"]}, "URLs": {"urls": ["https://example.com/cat.jpg"]}},
+)
+PROMOTE_BODY: Final = json_body(PromoteRequest, {"a version": {"version": "000012"}})
+
+
+def search_body(limits: RequestLimits) -> dict[str, Any]:
+    """The body of a search, which may be of two types."""
+    body = json_body(SearchRequest, _SEARCHES)
+    fields = UploadFields.model_json_schema()["properties"]
+    fields["k"] |= {"maximum": limits.max_k}
+    # A form has no null: an unused field is left out, or empty.
+    fields["min_score"] |= fields["min_score"].pop("anyOf")[0]
+    del fields["min_score"]["default"]
+    for name in ("filter", "fields", "distinct"):
+        fields[name] = {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": f"JSON text: {fields[name]['description']}",
+        }
+    body["content"]["multipart/form-data"] = {
+        "schema": {
+            "type": "object",
+            "required": ["image"],
+            "additionalProperties": False,
+            "properties": {"image": {"type": "string", "format": "binary"}, **fields},
+        }
+    }
+    return body
+
+
+def add_schemas(app: FastAPI, limits: RequestLimits) -> None:
+    """Add to the OpenAPI document the models that no route has in its signature, and this server's limits."""
+    generate: Callable[[], dict[str, Any]] = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        schemas = document["components"]["schemas"]
+        for model in (SearchRequest, BatchRequest, EmbedRequest, PromoteRequest, ProblemOut):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas[model.__name__] = schema
+        schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
+        for owner, names in ONE_OF.items():
+            schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
+        for owner, name, bound in _bounds(limits):
+            _without_null(schemas[owner]["properties"][name]).update(bound)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a document has if its one field out of several is this: null counts as left out."""
+    kind = _without_null(schema["properties"][name])["type"]
+    return {"title": name, "required": [name], "properties": {name: {"type": kind}}}
+
+
+def _bounds(limits: RequestLimits) -> Iterator[tuple[str, str, dict[str, int]]]:
+    """Model, field, and this server's maximum there."""
+    for model in ("SearchRequest", "Example"):
+        yield model, "url", {"maxLength": limits.max_url_length}
+        yield model, "text", {"maxLength": limits.max_text_length}
+        yield model, "id", {"maxLength": limits.max_id_length}
+    yield "SearchRequest", "k", {"maximum": limits.max_k}
+    yield "SearchRequest", "queries", {"maxItems": limits.max_examples}
+    yield "BatchRequest", "searches", {"maxItems": limits.max_batch}
+    for name in ("images", "texts", "urls"):
+        yield "EmbedRequest", name, {"maxItems": limits.max_batch}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field's values other than null."""
+    return next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), schema)

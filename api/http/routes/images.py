@@ -1,0 +1,78 @@
+"""Routes of single images: their rows and pictures."""
+
+from typing import Annotated, Any, Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from api.errors import Problem, shortened
+from api.http.problems import problem_docs
+from api.http.responses import ImageOut
+from api.search.nearest import row_of_image
+from api.search.service import SearchService
+from api.settings import RequestLimits
+from index.search import Searcher
+
+Id = Annotated[str, Query(alias="id", description="an image of the index")]
+Size = Annotated[int | None, Query(ge=16, le=1024, description="a thumbnail of at most this many pixels a side")]
+
+# The content of a picture's file is untrusted: a browser must never take it for a page of ours.
+_PICTURE_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, max-age=300",
+}
+_PICTURE_DOCS: Final[dict[str, Any]] = {
+    "summary": "The picture of an image: its file, or a thumbnail",
+    "response_class": Response,
+    "responses": {
+        200: {"content": {"image/*": {}}, "description": "The picture"},
+        304: {"description": "The caller has it already, says If-None-Match"},
+        **problem_docs(
+            *("image-not-found", "picture-not-found", "invalid-request", "picture-unavailable", "internal"),
+            "shard-unavailable",
+        ),
+    },
+}
+_ROW_DOCS: Final[dict[str, Any]] = {
+    "summary": "What the index knows of an image",
+    "response_model": ImageOut,
+    "responses": problem_docs("image-not-found", "invalid-request", "internal", "shard-unavailable"),
+}
+
+
+def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
+    """`GET /image?id=` and `/picture?id=`, which every id can be asked by: a path would lose dots and line breaks.
+
+    `GET /images/{id}` and its `/picture` are the same for people, who type the ids that a path can hold.
+    """
+    router = APIRouter(tags=["images"])
+
+    @router.get("/picture", **_PICTURE_DOCS)
+    async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
+        row = await _row(service.engine.searcher, image_id)
+        found = await to_thread.run_sync(service.picture, row, size)
+        return found.response(request, _PICTURE_HEADERS)
+
+    @router.get("/image", **_ROW_DOCS)
+    async def image(image_id: Id) -> Response:
+        row = await _row(service.engine.searcher, image_id)
+        return Response(ImageOut.of(row, limits.show_locations).model_dump_json(), media_type="application/json")
+
+    # Before the row's route, whose path would match too.
+    @router.get("/images/{image_id:path}/picture", **_PICTURE_DOCS)
+    async def picture_at(request: Request, image_id: str, size: Size = None) -> Response:
+        return await picture(request, image_id, size)
+
+    @router.get("/images/{image_id:path}", **_ROW_DOCS)
+    async def image_at(image_id: str) -> Response:
+        return await image(image_id)
+
+    return router
+
+
+async def _row(searcher: Searcher, image_id: str) -> dict[str, Any]:
+    row = await to_thread.run_sync(row_of_image, searcher, image_id)
+    if row is None:
+        raise Problem("image-not-found", f"index version {searcher.version} has no image {shortened(image_id)}")
+    return row

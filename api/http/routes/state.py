@@ -1,0 +1,31 @@
+"""Routes that describe this server and its state."""
+
+from fastapi import APIRouter
+
+from api.errors import Problem
+from api.http.problems import problem_docs
+from api.http.responses import IndexDetailsOut
+from api.search.service import SearchService
+from api.settings import RequestLimits
+
+
+def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
+    """`/index`, `/healthz` and `/readyz`."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
+    async def index() -> IndexDetailsOut:
+        searcher = service.engine.searcher
+        return IndexDetailsOut.of(searcher.manifest, searcher.filterable, limits.show_locations)
+
+    @router.get("/healthz", summary="The process is up")
+    async def healthz() -> dict[str, str]:
+        return {"status": "up"}
+
+    @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
+    async def readyz() -> dict[str, str]:
+        if not service.ready:
+            raise Problem("not-ready", "no query can be answered now; the server's log says why")
+        return {"status": "ready", "index": service.version}
+
+    return router

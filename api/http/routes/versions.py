@@ -1,0 +1,99 @@
+"""Routes of index versions: list them, and choose the live one, which requires the admin scope."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+
+from api.access.locations import redact
+from api.errors import Problem, invalid
+from api.http.body import BodyReader, valid
+from api.http.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
+from api.http.problems import problem_docs
+from api.http.requests import PromoteRequest
+from api.http.responses import SwitchedOut, VersionOut, VersionsOut
+from api.search.live_engine import LiveEngine
+from api.settings import RequestLimits
+from index.collection import Collection
+from index.errors import CollectionError
+from index.versions.promotion import list_versions, promote, rollback
+
+_Redacted = Callable[[str], str]
+_PROBLEMS: Final = ("forbidden", "version-not-usable", "internal")
+
+
+def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:
+    """`GET /index/versions`, `POST /index/promote` and `/index/rollback`."""
+    router = APIRouter(prefix="/index", tags=["index versions"])
+    bodies = BodyReader(limits)
+    redacted = partial(redact, show=limits.show_locations, places=(collection.location,))
+
+    @router.get(
+        "/versions",
+        summary="Every complete index version",
+        responses={**answers_like(VERSIONS_ANSWER), **problem_docs("internal")},
+    )
+    async def versions() -> VersionsOut:
+        found = await to_thread.run_sync(list_versions, collection)
+        return VersionsOut(
+            versions=[VersionOut.of(version, live.engine.version, limits.show_locations) for version in found]
+        )
+
+    @router.post(
+        "/promote",
+        summary="Let a version answer, once every byte of it has been verified",
+        responses={
+            **answers_like(SWITCHED_ANSWER),
+            **problem_docs(
+                *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request"),
+                *_PROBLEMS,
+            ),
+        },
+        openapi_extra={"requestBody": PROMOTE_BODY},
+    )
+    async def promote_version(request: Request) -> SwitchedOut:
+        asked = await bodies.json(request, lambda document: valid(document, PromoteRequest))
+        return await to_thread.run_sync(_promote, live, collection, asked.version, redacted)
+
+    @router.post(
+        "/rollback",
+        summary="Let the newest good version before the live one answer",
+        responses={**answers_like(SWITCHED_ANSWER), **problem_docs(*_PROBLEMS)},
+    )
+    async def roll_back() -> SwitchedOut:
+        return await to_thread.run_sync(_roll_back, live, collection, redacted)
+
+    return router
+
+
+def _promote(live: LiveEngine, collection: Collection, version: str, redacted: _Redacted) -> SwitchedOut:
+    known = collection.versions()
+    if version not in known:
+        raise invalid("version", f"one of {', '.join(known)}", version)
+    try:
+        promote(collection, version)
+    except CollectionError as error:
+        raise Problem("version-not-usable", redacted(str(error))) from error
+    return _switched(live, version, {}, redacted)
+
+
+def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redacted) -> SwitchedOut:
+    try:
+        done = rollback(collection)
+    except CollectionError as error:
+        raise Problem("version-not-usable", redacted(str(error))) from error
+    return _switched(live, done.manifest.version, done.skipped, redacted)
+
+
+def _switched(live: LiveEngine, version: str, skipped: dict[str, str], redacted: _Redacted) -> SwitchedOut:
+    before = live.engine.version
+    live.look()
+    return SwitchedOut(
+        live=version,
+        before=before,
+        serving=live.engine.version,
+        failure=live.failure and redacted(live.failure),
+        skipped={name: redacted(reason) for name, reason in skipped.items()},
+    )

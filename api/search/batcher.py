@@ -1,0 +1,208 @@
+"""Embeds the pictures and texts of concurrent queries together."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.errors import Problem
+from api.search.embedding_cache import ContentKey, EmbeddingCache
+from embedder.protocol import Embedder
+
+Vector = NDArray[np.float32]
+Item = NDArray[np.uint8] | str
+"""A crop, `(side, side, 3)`, or a text."""
+OnBatch = Sequence[Callable[[int], None]]
+
+
+class QueryBatcher:
+    """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
+
+    Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
+    for every thread that calls it. While one pass runs, the next batch gathers. A lone query never waits.
+
+    Callers answered together tend to ask again together, so the first waits for as many queries as the last batch had,
+    while each arrives within `linger` times that batch's duration of the one before. After that it takes only queries
+    that follow within a tenth of this time; without them one caller would be left out of every batch.
+
+    The thread ends with `close`, with the last reference to the batcher, or at the latest with the program, which waits
+    for it: torch ends the process with SIGABRT if Python shuts down under a thread that computes or frees tensors.
+    The functions in `on_batch` get the size of each pass.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        cache: EmbeddingCache,
+        *,
+        max_batch: int = 32,
+        linger: float = 0.1,
+        on_batch: OnBatch = (),
+    ) -> None:
+        self.cache = cache
+        self.on_batch = on_batch
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        self._running = _Running(cache)
+        self._work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
+        self._thread = ThreadPoolExecutor(1, "likeness-embed")
+
+    @property
+    def waiting(self) -> int:
+        """How many items have not been taken yet."""
+        return self._queue.qsize()
+
+    def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
+        """The vector of what `item` returns, `(dim,)` float32, unit norm; or what the embedder raises.
+
+        `item` is not called, and nothing embedded, when the vector of `key` is in the cache or is being made for
+        another caller.
+        """
+        known = self._running.find(key)
+        if known is not None:
+            return known
+        made = item()
+        future, is_new = self._running.start(key)
+        if is_new:
+            self._queue.put(_Job(key, made, future))
+            try:
+                self._thread.submit(self._work.embed_next)
+            except RuntimeError:  # closed, or the program ends
+                self._work.refuse_waiting()
+        return future
+
+    def close(self) -> None:
+        """End the thread when its pass is over; what waits then, or comes later, gets `embedder-unavailable`."""
+        self._thread.shutdown(cancel_futures=True)
+        self._work.refuse_waiting()
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    key: ContentKey
+    item: Item
+    future: "Future[Vector]"
+
+
+class _Running:
+    """The vectors that are being made: all callers that want the same one wait for the same future."""
+
+    def __init__(self, cache: EmbeddingCache) -> None:
+        self._cache = cache
+        self._futures: dict[ContentKey, Future[Vector]] = {}
+        self._lock = threading.Lock()
+
+    def find(self, key: ContentKey) -> "Future[Vector] | None":
+        with self._lock:
+            running = self._futures.get(key)
+        if running is not None:
+            return running
+        vector = self._cache.get(key)
+        if vector is None:
+            return None
+        done: Future[Vector] = Future()
+        done.set_result(vector)
+        return done
+
+    def start(self, key: ContentKey) -> "tuple[Future[Vector], bool]":
+        """The future of `key`, and whether it is new."""
+        with self._lock:
+            known = self._futures.get(key)
+            if known is not None:
+                return known, False
+            future = self._futures[key] = Future()
+            # A caller that leaves must not cancel what others wait for.
+            future.set_running_or_notify_cancel()
+            return future, True
+
+    def finish(self, job: _Job, vector: Vector) -> None:
+        self._cache.keep(job.key, vector)  # first, so that the vector is always found in one of the two
+        self._forget(job)
+        job.future.set_result(vector)
+
+    def fail(self, job: _Job, error: Exception) -> None:
+        self._forget(job)
+        job.future.set_exception(error)
+
+    def _forget(self, job: _Job) -> None:
+        with self._lock:
+            del self._futures[job.key]
+
+
+@dataclass
+class _Work:
+    """What the thread does. It does not hold the batcher, which would then never be dropped."""
+
+    embedder: Embedder
+    queue: "SimpleQueue[_Job]"
+    running: _Running
+    on_batch: OnBatch
+    max_batch: int
+    linger: float
+    last_batch: int = 1
+    patience: float = 0.0
+    idle_since: float = 0.0
+
+    def embed_next(self) -> None:
+        """Embed a batch of what waits. It is called once for each job: nothing waits if an earlier batch had it."""
+        try:
+            first = self.queue.get_nowait()
+        except Empty:
+            return
+        if time.perf_counter() - self.idle_since > self.patience:
+            self.last_batch = 1  # the callers of the last pass have not come back
+        batch = self._gather(first)
+        started = time.perf_counter()
+        self._embed_all(batch)
+        self.idle_since = time.perf_counter()
+        self.last_batch, self.patience = len(batch), self.linger * (self.idle_since - started)
+
+    def refuse_waiting(self) -> None:
+        while True:
+            try:
+                job = self.queue.get_nowait()
+            except Empty:
+                return
+            self.running.fail(job, Problem("embedder-unavailable", "the model is closed: open it again, or try later"))
+
+    def _gather(self, first: _Job) -> list[_Job]:
+        """All queries that wait and, up to the size of the last batch, those that come within `patience` seconds."""
+        batch = [first]
+        close_behind = self.patience / 10 if self.last_batch > 1 else 0
+        while len(batch) < self.max_batch:
+            try:
+                patience = self.patience if len(batch) < self.last_batch else close_behind
+                batch.append(self.queue.get(timeout=patience))
+            except Empty:
+                break
+        return batch
+
+    def _embed_all(self, jobs: Sequence[_Job]) -> None:
+        pictures = [job for job in jobs if not isinstance(job.item, str)]
+        texts = [job for job in jobs if isinstance(job.item, str)]
+        self._embed(pictures, lambda items: self.embedder.embed_images(np.stack(items)))
+        self._embed(texts, self.embedder.embed_texts)
+
+    def _embed(self, jobs: Sequence[_Job], embed: Callable[[list[Any]], NDArray[np.float32]]) -> None:
+        if not jobs:
+            return
+        try:
+            done = list(zip(jobs, embed([job.item for job in jobs]), strict=True))
+        except Exception as error:
+            if len(jobs) == 1 or isinstance(error, Problem):  # a Problem is the embedder's fault, not the items'
+                for job in jobs:
+                    self.running.fail(job, error)
+                return
+            # One of them is at fault: embedded one by one, only that one fails.
+            for job in jobs:
+                self._embed([job], embed)
+            return
+        for hear in self.on_batch:
+            hear(len(jobs))
+        for job, vector in done:
+            self.running.finish(job, vector)

@@ -1,0 +1,141 @@
+"""Follows the collection's live index version: opened, warmed, and swapped in while queries go on."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from api.errors import ApiError
+from api.search.engine import Engine
+from api.search.giving_way import giving_way
+from embedder.errors import EmbedderError
+from embedder.protocol import Embedder
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from index.errors import CollectionError
+from index.search import Searcher
+from index.search.searcher import OpenVersion
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 60.0
+_EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSource:
+    """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`.
+
+    `open_version` opens the version that CURRENT names.
+    """
+
+    collection: Collection
+    load_model: Callable[[ModelRecord], Embedder]
+    open_version: OpenVersion = Searcher.open
+    interval_s: float = 2.0
+
+
+class LiveEngine:
+    """Holds the current `engine`. Read it once for a request, and keep it to the request's end.
+
+    With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
+    it is tried again after a minute, and at once if CURRENT names another version. A replaced engine is freed with the
+    last request that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has
+    answered a query, and has not been `lost` since. If it has not, it is sent a query whenever CURRENT is read.
+    """
+
+    def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
+        self.engine = engine
+        self.source = source
+        self.failure: str | None = None
+        self.has_answered = False
+        self.swaps = self.failed_swaps = 0
+        self._failed_version: str | None = None
+        self._failed_at = 0.0
+        self._looking = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Follow CURRENT from a thread, if there is a source."""
+        if self.source is not None and self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap")
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following CURRENT."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+
+    def warm_up(self) -> None:
+        """Send the engine one query. Raises what that raises."""
+        self.engine.warm_up()
+        self.has_answered = True
+
+    def lost(self, engine: Engine) -> None:
+        """Record that the model of `engine` does not answer any more."""
+        if self.has_answered and engine.batcher is self.engine.batcher:
+            self.has_answered = False
+            logger.warning("the model of index version %s does not answer: not ready until it does", engine.version)
+
+    def look(self, *, now: bool = True) -> None:
+        """Serve the version that CURRENT names. Without `now`, skip one that failed within the last minute."""
+        if self.source is None:
+            return
+        with self._looking:
+            version = None
+            try:
+                version = self.source.collection.current()
+                if version is None or version == self.engine.version:
+                    self.failure = self._failed_version = None
+                elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _AGAIN_S:
+                    self._swap(self.source, version)
+            except Exception as error:
+                self._failed(version, error)
+            if not self.has_answered:
+                self._warm_up_again()
+
+    def _follow(self, source: IndexSource) -> None:
+        while not self._stop.wait(source.interval_s):
+            if not threading.main_thread().is_alive():
+                return  # nobody called `stop`, and the program waits for this thread
+            self.look(now=False)
+
+    def _swap(self, source: IndexSource, version: str) -> None:
+        before, started = self.engine, time.monotonic()
+        with giving_way():
+            engine = before.successor(source.open_version(source.collection, version), source.load_model)
+        engine.warm_up()
+        self.engine, self.has_answered = engine, True
+        self.swaps += 1
+        self.failure = self._failed_version = None
+        model = "" if engine.model == before.model else f", model {engine.model.model_id}"
+        took = time.monotonic() - started
+        logger.info("index version %s answers after %s%s; opened in %.1f s", version, before.version, model, took)
+
+    def _warm_up_again(self) -> None:
+        try:
+            self.warm_up()
+        except Exception:
+            logger.debug("index version %s still answers nothing", self.engine.version, exc_info=True)
+        else:
+            logger.info("index version %s answers now", self.engine.version)
+
+    def _failed(self, version: str | None, error: Exception) -> None:
+        known = self.failure is not None and version == self._failed_version
+        self.failure, self._failed_version, self._failed_at = str(error), version, time.monotonic()
+        if not known:
+            self.failed_swaps += 1
+            unexpected = None if isinstance(error, _EXPECTED) else error
+            logger.error(
+                "index version %s cannot be served, %s stays: %s",
+                version or "of CURRENT",
+                self.engine.version,
+                error,
+                exc_info=unexpected,
+            )
