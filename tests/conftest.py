@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.s3_server import Bucket
+    from tests.support.collections.s3_server import Bucket
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -29,7 +29,7 @@ def cluster() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """host:port of an S3 server on loopback."""
-    from tests.s3_server import s3_server
+    from tests.support.collections.s3_server import s3_server
 
     with s3_server() as server:
         yield server
@@ -40,7 +40,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Bucket"
     """An empty bucket of this test's own, and a cache for its files. The environment has credentials for it, and not
     the server's address.
     """
-    from tests.s3_server import CREDENTIALS, new_bucket
+    from tests.support.collections.s3_server import CREDENTIALS, new_bucket
 
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)

@@ -1,0 +1,601 @@
+"""The Python client, against a server that plays given answers: what it sends, what it makes of what comes back."""
+
+import base64
+import email.parser
+import email.policy
+import io
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from api.client.client import (
+    ClientError,
+    LikenessClient,
+    Match,
+    RequestRefused,
+    Search,
+    SearchResult,
+    ServerUnreachable,
+    Timeout,
+    TooBusy,
+)
+from embedder.identity import ModelIdentity
+from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
+
+MODEL = {"id": "fake", "revision": None, "fingerprint": "f1", "dim": 2}
+MATCH = {
+    "image_id": "a/b.png",
+    "score": 0.5,
+    "uri": "memory:a/b.png",
+    "metadata": {"label": "red"},
+    "picture": "/picture?id=a/b.png",
+    "duplicates": ["c.png"],
+    "percentile": 99.5,
+}
+ANSWER: dict[str, Any] = {
+    "matches": [MATCH],
+    "index": {"version": "000003", "ntotal": 7},
+    "searched": {"rows": 5, "of": 7},
+    "model": MODEL,
+    "timing_ms": {"fetch": 0.0, "decode": 1.0, "embed": 2.0, "search": 0.5, "total": 3.5},
+}
+RESULT = SearchResult(
+    matches=[
+        Match(
+            image_id="a/b.png",
+            score=0.5,
+            uri="memory:a/b.png",
+            metadata={"label": "red"},
+            duplicates=("c.png",),
+            percentile=99.5,
+        )
+    ],
+    version="000003",
+    ntotal=7,
+    searched=5,
+    model=ModelIdentity(model_id="fake", revision=None, fingerprint="f1", dim=2),
+    timing_ms=ANSWER["timing_ms"],
+)
+FOUND = Reply(document=ANSWER)
+
+
+def problem(slug: str, status: int, headers: dict[str, str] | None = None, **members: Any) -> Reply:
+    document = {"type": f"urn:likeness:problem:{slug}", "title": slug, "status": status, "detail": "why", **members}
+    return Reply(status=status, document=document, headers=headers or {})
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted(FOUND) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ScriptedServer) -> Iterator[LikenessClient]:
+    with LikenessClient(server.url) as client:
+        yield client
+
+
+def test_importing_it_imports_none_of_the_servers_packages() -> None:
+    heavy = {"fastapi", "starlette", "torch", "transformers", "faiss", "ray", "pyarrow", "PIL"}
+    code = f"import sys, api.client.client; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+# What is sent
+
+
+def test_a_search_gives_the_librarys_objects(client: LikenessClient, server: ScriptedServer) -> None:
+    assert client.search(text="a star") == RESULT
+    (asked,) = server.asked
+    assert (asked.method, asked.path, asked.document) == ("POST", "/search", {"text": "a star"})
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["api-version"] == "1"
+    assert "authorization" not in asked.headers
+
+
+def test_every_option_travels(client: LikenessClient, server: ScriptedServer) -> None:
+    client.search(
+        id="a.png",
+        k=3,
+        offset=2,
+        min_score=0.25,
+        filter={"day": {"$gte": datetime(2026, 1, 2, tzinfo=UTC)}, "size": {"$in": np.arange(2)}},
+        distinct=True,
+        fields=("label",),
+    )
+    client.search(embedding=np.array([0.5, -1.0]), text=None, min_score=None)
+    first, second = server.asked
+    assert first.document == {
+        "id": "a.png",
+        "k": 3,
+        "offset": 2,
+        "min_score": 0.25,
+        "filter": {"day": {"$gte": "2026-01-02T00:00:00+00:00"}, "size": {"$in": [0, 1]}},
+        "distinct": True,
+        "fields": ["label"],
+    }
+    assert second.document == {"embedding": [0.5, -1.0]}
+
+
+def test_a_mix_has_weights_and_its_pictures_in_base64(client: LikenessClient, server: ScriptedServer) -> None:
+    client.search(queries=[{"image": b"GIF"}, {"text": "night", "weight": -0.5}, {"embedding": [1, 0]}], k=2)
+    assert server.asked[0].document == {
+        "queries": [{"image": "R0lG"}, {"text": "night", "weight": -0.5}, {"embedding": [1.0, 0.0]}],
+        "k": 2,
+    }
+
+
+def form(server: ScriptedServer) -> dict[str, bytes]:
+    """The parts of the multipart form that came last, by name."""
+    asked = server.asked[-1]
+    head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
+    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + asked.body)
+    parts: dict[str, bytes] = {}
+    for part in message.iter_parts():
+        payload = part.get_payload(decode=True)
+        assert isinstance(payload, bytes)
+        parts[str(part.get_param("name", header="content-disposition"))] = payload
+    return parts
+
+
+def test_a_picture_travels_as_a_file(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
+    path = tmp_path / "ü.jpg"
+    path.write_bytes(b"\xff\xd8 picture")
+    assert client.search(image=path, k=3, filter={"label": "ü"}, fields=["label"], distinct=0.9) == RESULT
+    assert form(server) == {
+        "k": b"3",
+        "filter": b'{"label": "\\u00fc"}',
+        "fields": b'["label"]',
+        "distinct": b"0.9",
+        "image": b"\xff\xd8 picture",
+    }
+    client.search(image=str(path))
+    assert form(server) == {"image": b"\xff\xd8 picture"}
+    client.search(image=b"bytes")
+    assert form(server) == {"image": b"bytes"}
+
+
+def test_a_pil_image_travels_upright_as_png(client: LikenessClient, server: ScriptedServer) -> None:
+    """Sent as the server would see the file that it comes from."""
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    image = Image.fromarray(pixels)
+    client.search(image=image)
+    sent = Image.open(io.BytesIO(form(server)["image"]))
+    assert sent.format == "PNG"
+    assert np.array_equal(np.asarray(sent), pixels)
+
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn clockwise makes it upright
+    image.save(file, "PNG", exif=exif)
+    client.search(image=Image.open(file))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(form(server)["image"]))), np.rot90(pixels, -1))
+
+    client.search(image=Image.new("CMYK", (2, 2), (0, 255, 255, 0)))
+    assert Image.open(io.BytesIO(form(server)["image"])).convert("RGB").getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_what_cannot_be_sent_is_said_before(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.png"):
+        client.search(image=tmp_path / "none.png")
+    with pytest.raises(TypeError, match="got a picture as ndarray: expected a path, the bytes of a file or"):
+        client.search(image=np.zeros((2, 2, 3)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        client.search(embedding=[float("nan"), 1.0])
+    with pytest.raises(TypeError, match="expected what JSON can hold"):
+        client.search(text="a", filter={"label": object()})
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("image_id", "path"),
+    [
+        ("a/b c/ü 100%.png", "id=a/b%20c/%C3%BC%20100%25.png"),
+        ("50%25.png", "id=50%2525.png"),
+        ("q?x=1#top", "id=q%3Fx%3D1%23top"),
+        ("/abs.png", "id=/abs.png"),
+        ("a&b+c", "id=a%26b%2Bc"),
+        ("../.", "id=../."),
+        ("two\nlines", "id=two%0Alines"),
+        ("x/picture", "id=x/picture"),
+    ],
+)
+def test_mend_21_the_addresses_of_odd_ids(
+    client: LikenessClient, server: ScriptedServer, image_id: str, path: str
+) -> None:
+    client.image(image_id)
+    client.picture(image_id, size=64)
+    client.picture(image_id)
+    assert [asked.path for asked in server.asked] == [f"/image?{path}", f"/picture?{path}&size=64", f"/picture?{path}"]
+
+
+def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server: ScriptedServer) -> None:
+    document = {"image_id": "a", "width": 3, "metadata": {"label": "x", "picture": 7}, "picture": "/picture?id=a"}
+    server.replies = [Reply(document=document), Reply(data=b"\x89PNG")]
+    assert client.image("a") == {"image_id": "a", "width": 3, "label": "x", "picture": 7}
+    assert client.picture("a") == b"\x89PNG"
+
+
+def test_index_versions_promote_and_rollback(client: LikenessClient, server: ScriptedServer) -> None:
+    switched: dict[str, Any] = {
+        "live": "000002",
+        "before": "000003",
+        "serving": "000002",
+        "failure": None,
+        "skipped": {},
+    }
+    versions = [{"version": "000002", "live": False}, {"version": "000003", "live": True}]
+    server.replies = [Reply(document=document) for document in ({"version": "000003"}, {"versions": versions})]
+    server.replies += [Reply(document=switched)]
+    assert client.index()["version"] == "000003"
+    assert client.versions() == versions
+    assert client.promote("000002") == switched
+    assert client.rollback() == switched
+    asked = [(each.method, each.path, each.body) for each in server.asked]
+    assert asked == [
+        ("GET", "/index", b""),
+        ("GET", "/index/versions", b""),
+        ("POST", "/index/promote", b'{"version": "000002"}'),
+        ("POST", "/index/rollback", b""),
+    ]
+
+
+# Batches
+
+
+def test_a_batch_has_results_and_refusals_in_its_order(client: LikenessClient, server: ScriptedServer) -> None:
+    invalid = {"type": "urn:likeness:problem:invalid-request", "status": 422, "detail": "k", "errors": [{"field": "k"}]}
+    busy = {"type": "urn:likeness:problem:rate-limited", "status": 429, "detail": "later", "retry_after_s": 1.5}
+    results = [{"ok": ANSWER, "problem": None}, {"problem": invalid}, {"problem": busy}]
+    server.replies = [Reply(document={"results": results})]
+    searches: list[Search] = [{"text": "a"}, {"image": b"GIF", "k": 0}, {"id": "x", "filter": {"label": "y"}}]
+    first, second, third = client.search_batch(searches)
+    assert server.asked[0].path == "/search/batch"
+    assert server.asked[0].document == {
+        "searches": [{"text": "a"}, {"image": "R0lG", "k": 0}, {"id": "x", "filter": {"label": "y"}}]
+    }
+    assert first == RESULT
+    assert isinstance(second, RequestRefused)
+    assert (second.status, second.errors) == (422, [{"field": "k"}])
+    assert isinstance(third, TooBusy)
+    assert third.retry_after == 1.5
+
+
+def test_many_searches_go_64_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [Reply(document={"results": [{"ok": ANSWER}] * n}) for n in (64, 64, 2)]
+    assert client.search_batch({"text": str(n)} for n in range(130)) == [RESULT] * 130
+    sent = [[search["text"] for search in asked.document["searches"]] for asked in server.asked]
+    assert sent == [[str(n) for n in some] for some in (range(64), range(64, 128), range(128, 130))]
+
+
+def embedded(*vectors: list[float], fingerprint: str = "f1") -> Reply:
+    return Reply(document={"model": MODEL | {"fingerprint": fingerprint}, "results": [{"ok": v} for v in vectors]})
+
+
+def test_embeddings_are_float32_rows(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [embedded([1.0, 0.0], [0.6, 0.8])]
+    vectors = client.embed_texts(["a", "b"])
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, np.array([[1.0, 0.0], [0.6, 0.8]], np.float32))
+    assert np.array_equal(client.embed_images([b"GIF", b"PNG"]), vectors)
+    assert [asked.path for asked in server.asked] == ["/embed", "/embed"]
+    assert [asked.document for asked in server.asked] == [{"texts": ["a", "b"]}, {"images": ["R0lG", "UE5H"]}]
+
+
+def test_large_pictures_go_few_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
+    """No more than 16 MiB of text in a request, as long as it holds more than one; and nothing is read too early."""
+    read = []
+
+    def pictures() -> Iterator[bytes]:
+        for size in (5, 5, 13, 5, 5):  # MiB; base64 makes them a third larger
+            read.append(len(server.asked))
+            yield bytes(size * 2**20)
+
+    server.replies = [embedded([1.0, 0.0], [1.0, 0.0]), embedded([0.0, 1.0]), embedded([1.0, 0.0], [1.0, 0.0])]
+    assert client.embed_images(pictures())[:, 1].tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+    assert [len(asked.document["images"]) for asked in server.asked] == [2, 1, 2]
+    assert read == [0, 0, 0, 1, 2]
+
+
+def test_a_picture_that_cannot_be_embedded_is_named(client: LikenessClient, server: ScriptedServer) -> None:
+    reply = embedded([1.0, 0.0])
+    reply.document["results"].append({"problem": {"type": "urn:x", "status": 422, "detail": "not a picture"}})
+    server.replies = [reply]
+    with pytest.raises(RequestRefused, match=r"images\[1\]: not a picture \(urn:x, HTTP status 422\)"):
+        client.embed_images([b"a", b"b"])
+
+
+def test_vectors_of_two_models_are_not_mixed(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [embedded(*[[1.0, 0.0]] * 64), embedded([1.0, 0.0], fingerprint="f2")]
+    with pytest.raises(ClientError, match="changed its model"):
+        client.embed_texts(["a"] * 65)
+
+
+def test_nothing_to_embed_still_has_a_dimension(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [Reply(document={"model": MODEL})]
+    assert client.embed_texts([]).shape == (0, 2)
+    assert client.search_batch([]) == []
+
+
+def test_a_batch_that_loses_an_answer_is_noticed(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [embedded([1.0, 0.0])]
+    with pytest.raises(ClientError, match="expected 2 results from /embed, got 1"):
+        client.embed_texts(["a", "b"])
+
+
+# Refusals
+
+
+def test_a_refusal_carries_the_problem_document(client: LikenessClient, server: ScriptedServer) -> None:
+    errors = [{"field": "k", "expected": "a whole number from 1 to 1000", "got": "0"}]
+    server.replies = [problem("invalid-request", 422, errors=errors)]
+    with pytest.raises(RequestRefused) as caught:
+        client.search(text="a", k=0)
+    error = caught.value
+    assert (error.type, error.status, error.detail) == ("urn:likeness:problem:invalid-request", 422, "why")
+    assert (error.errors, error.retry_after) == (errors, None)
+    assert error.problem["title"] == "invalid-request"
+    assert str(error) == "why (urn:likeness:problem:invalid-request, HTTP status 422)"
+    assert len(server.asked) == 1
+
+
+def test_a_proxys_page_is_a_refusal_too(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [Reply(status=403, data=b"<html>", headers={"Content-Type": "text/html"})]
+    with pytest.raises(RequestRefused, match="answers 403 Forbidden without a problem document") as caught:
+        client.index()
+    assert (caught.value.type, caught.value.status) == ("about:blank", 403)
+
+
+def test_an_answer_of_something_else_is_refused(client: LikenessClient, server: ScriptedServer) -> None:
+    server.replies = [Reply(data=b"<html>hello"), Reply(data=b"[1]"), Reply(document={"matches": []})]
+    for _ in range(2):
+        with pytest.raises(ClientError, match=r"expected a JSON object from .*/search, got .* a Likeness server"):
+            client.search(text="a")
+    with pytest.raises(ClientError, match=r"not as expected \(KeyError\('model'\)\)"):
+        client.search(text="a")
+
+
+def test_errors_survive_pickling() -> None:
+    document = {"type": "urn:x", "status": 429, "detail": "later"}
+    error = pickle.loads(pickle.dumps(TooBusy(document, 2.5)))
+    assert (type(error), error.retry_after, str(error)) == (TooBusy, 2.5, "later (urn:x, HTTP status 429)")
+    assert str(pickle.loads(pickle.dumps(ServerUnreachable("gone")))) == "gone"
+
+
+# Asked again
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        problem("not-ready", 503),
+        problem("picture-unavailable", 502, retryable=True),
+        Reply(status=504, data=b"<html>"),
+        Reply(hang_up=True),
+        Reply(document=ANSWER, missing=9),
+        problem("overloaded", 429),
+    ],
+)
+def test_what_passes_is_asked_again(client: LikenessClient, server: ScriptedServer, failure: Reply) -> None:
+    server.replies = [failure, failure, FOUND]
+    assert client.search(image=b"GIF") == RESULT
+    assert len({asked.body for asked in server.asked}) == 1
+    _, second, third = [asked.at for asked in server.asked]
+    assert third - second > 0.2  # the waits grow: 0, 0.2, 0.4 and up to 0.1 s more
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (problem("internal", 500), 500),
+        (problem("url-unreachable", 502, retryable=False), 502),
+        (problem("unauthorized", 401), 401),
+    ],
+)
+def test_what_stays_is_not_asked_again(
+    client: LikenessClient, server: ScriptedServer, failure: Reply, status: int
+) -> None:
+    server.replies = [failure]
+    with pytest.raises(RequestRefused) as caught:
+        client.search(text="a")
+    assert caught.value.status == status
+    assert len(server.asked) == 1
+
+
+def test_it_gives_up_after_the_retries(server: ScriptedServer) -> None:
+    server.replies = [problem("not-ready", 503)]
+    with LikenessClient(server.url, retries=1) as client, pytest.raises(RequestRefused) as caught:
+        client.search(text="a")
+    assert (caught.value.status, len(server.asked)) == (503, 2)
+    with LikenessClient(server.url, retries=0) as client, pytest.raises(RequestRefused):
+        client.search(text="a")
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("failure", [problem("not-ready", 503), problem("overloaded", 429), Reply(hang_up=True)])
+def test_a_change_of_the_index_is_asked_for_once(
+    client: LikenessClient, server: ScriptedServer, failure: Reply
+) -> None:
+    server.replies = [failure]
+    with pytest.raises(ClientError):
+        client.promote("000001")
+    with pytest.raises(ClientError):
+        client.rollback()
+    assert len(server.asked) == 2
+
+
+def test_it_waits_as_long_as_the_server_asks(client: LikenessClient, server: ScriptedServer) -> None:
+    at = format_datetime(datetime.fromtimestamp(time.time() + 2, UTC), usegmt=True)  # whole seconds
+    server.replies = [problem("overloaded", 429, {"Retry-After": "1"}), problem("x", 503, {"Retry-After": at}), FOUND]
+    assert client.search(text="a") == RESULT
+    first, second, third = [asked.at for asked in server.asked]
+    assert 1.0 <= second - first < 5.0
+    assert third - first > 1.0
+
+
+def test_who_would_wait_for_too_long_is_told_at_once(server: ScriptedServer) -> None:
+    server.replies = [problem("rate-limited", 429, {"Retry-After": "120"})]
+    started = time.monotonic()
+    with LikenessClient(server.url) as client, pytest.raises(TooBusy) as caught:
+        client.search(text="a")
+    assert time.monotonic() - started < 10.0
+    assert (caught.value.status, caught.value.retry_after, len(server.asked)) == (429, 120.0, 1)
+
+
+def test_a_retry_after_that_is_none(server: ScriptedServer) -> None:
+    server.replies = [problem("rate-limited", 429, {"Retry-After": "soon"})]
+    with LikenessClient(server.url, retries=1) as client, pytest.raises(TooBusy) as caught:
+        client.search(text="a")
+    assert (caught.value.retry_after, len(server.asked)) == (None, 2)
+
+
+# Time
+
+
+def test_no_server(server: ScriptedServer) -> None:
+    url = server.url
+    server.server_close()
+    with (
+        LikenessClient(url, retries=1) as client,
+        pytest.raises(ServerUnreachable, match=r"/index: .*refused"),
+    ):
+        client.index()
+    with (
+        LikenessClient("http://likeness.invalid", retries=0) as client,
+        pytest.raises(ServerUnreachable, match=r"likeness\.invalid"),
+    ):
+        client.index()
+
+
+def test_a_silent_server_is_not_given_more_to_do(server: ScriptedServer) -> None:
+    server.replies = [Reply(silent_s=1.0)]
+    with (
+        LikenessClient(server.url, timeout=Timeout(read=0.2)) as client,
+        pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s"),
+    ):
+        client.search(text="a")
+    assert len(server.asked) == 1
+
+
+def test_a_body_that_stops_half_way(server: ScriptedServer) -> None:
+    server.replies = [Reply(data=b"12", headers={"Content-Length": "3"}, silent_s=0.0)]
+    with (
+        LikenessClient(server.url, timeout=Timeout(read=0.2)) as client,
+        pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s"),
+    ):
+        client.picture("a")
+    assert len(server.asked) == 1
+
+
+def test_a_call_ends_in_time_however_the_body_drips(server: ScriptedServer) -> None:
+    server.replies = [Reply(data=bytes(500), drip_s=0.02)]  # 10 s
+    started = time.monotonic()
+    with (
+        LikenessClient(server.url, timeout=0.5) as client,
+        pytest.raises(ServerUnreachable, match=r"took longer than 0\.5 s"),
+    ):
+        client.picture("a")
+    assert 0.5 <= time.monotonic() - started < 5.0
+    assert len(server.asked) == 1
+
+
+def test_waits_and_repetitions_count_towards_the_total(server: ScriptedServer) -> None:
+    server.replies = [problem("not-ready", 503)]
+    started = time.monotonic()
+    with LikenessClient(server.url, timeout=1.0, retries=100) as client, pytest.raises(RequestRefused):
+        client.search(text="a")
+    assert time.monotonic() - started < 2.0
+    assert len(server.asked) in (3, 4)  # after waits of 0, 0.2 and 0.4 s; the next of 0.8 s would be too long
+
+
+# Connections
+
+
+def test_connections_are_kept_and_closed(server: ScriptedServer) -> None:
+    with LikenessClient(server.url) as client:
+        for _ in range(5):
+            client.search(text="a")
+            client.picture("a")
+        assert (server.connections, server.open_connections) == (1, 1)
+    for _ in range(100):
+        if server.open_connections == 0:
+            break
+        time.sleep(0.02)
+    assert server.open_connections == 0
+
+
+def test_threads_share_a_client(server: ScriptedServer, client: LikenessClient) -> None:
+    server.replies = [Reply(document=ANSWER, headers={"Set-Cookie": "a=b"})]
+
+    def ask(number: int) -> bool:
+        return client.search(text=str(number)) == RESULT
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(ask, range(320)))
+    assert {asked.document["text"] for asked in server.asked} == {str(number) for number in range(320)}
+    assert not any("cookie" in asked.headers for asked in server.asked)
+    assert server.connections <= 16
+
+
+# Keys
+
+
+def test_the_key_travels_and_nothing_replaces_it(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with LikenessClient(server.url, api_key="lk_secret") as client:
+        client.search(text="a")
+        assert "lk_secret" not in repr(client)
+    assert server.asked[0].headers["authorization"] == "Bearer lk_secret"
+
+
+def test_a_key_stays_with_its_server(server: ScriptedServer) -> None:
+    with scripted(FOUND) as other:
+        server.replies = [Reply(status=307, headers={"Location": f"{other.url}/search"})]
+        with (
+            LikenessClient(server.url, api_key="lk_secret") as client,
+            pytest.raises(RequestRefused, match=f"sends to {other.url}/search: make that the base_url"),
+        ):
+            client.search(text="a")
+        assert other.asked == []
+
+
+@pytest.mark.parametrize("key", ["", "lk_secret\n", "lk secret", "lk_sécret"])
+def test_a_key_that_no_header_can_hold(key: str) -> None:
+    with pytest.raises(ValueError, match="api_key: expected printable ASCII") as caught:
+        LikenessClient("http://127.0.0.1:8000", api_key=key)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://a.example", "http://", "http://a.example/?q=1"])
+def test_a_base_url_that_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match="expected one such as http://127"):
+        LikenessClient(url)
+
+
+def test_a_server_below_a_path(server: ScriptedServer) -> None:
+    with LikenessClient(f"{server.url}/likeness/") as client:
+        client.search(text="a")
+    assert server.asked[0].path == "/likeness/search"
+
+
+def test_base64_of_a_picture_is_standard(client: LikenessClient, server: ScriptedServer) -> None:
+    data = bytes(range(256))
+    client.search(queries=[{"image": data}])
+    assert base64.b64decode(server.asked[0].document["queries"][0]["image"], validate=True) == data

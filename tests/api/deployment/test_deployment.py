@@ -1,0 +1,480 @@
+"""How the server is set up and started: settings, uvicorn, Ray Serve."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from pydantic import ValidationError
+from ray import serve
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from api.compose import LoadModel, build_service
+from api.deployment.application import Models, application, run, serve_app
+from api.deployment.cluster import connect
+from api.deployment.ingress import APP_NAME
+from api.errors import DeployError, ListenError, OtherModelError, Problem
+from api.http.app import create_app
+from api.local import run_local, running
+from api.search.service import SearchService
+from api.settings import ServeSettings
+from embedder.fake import FakeEmbedder
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.models.clip import ClipEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from index.errors import EmptyCollectionError, NotACollectionError
+from index.search import Searcher
+from index.versions.promotion import promote
+from jobs.cli.serve import serve as serve_command
+from jobs.demo.captions import build_tokenizer
+from jobs.demo.train import build_model
+from tests.support.collections.s3_server import Bucket
+from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
+from tests.support.servers.served import free_port
+
+Compose = Callable[[ServeSettings], SearchService]
+
+
+def composed(side: int = 32) -> Compose:
+    """Composes as `build_service` does, around a fake model. Nested, so that it pickles by value."""
+
+    def compose(settings: ServeSettings) -> SearchService:
+        return SearchService(
+            embedder=FakeEmbedder(side=side),
+            searcher=Searcher.open(Collection.open(settings.collection)),
+            query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(settings.allowed_hosts)),
+            picture_fetcher=Fetcher(),
+        )
+
+    return compose
+
+
+def fakes(side: int = 32) -> Models:
+    """Loads a fake model, whichever is asked for. Nested, so that it pickles by value."""
+
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+        return lambda record: FakeEmbedder(side=side)
+
+    return models
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
+    location = tmp_path_factory.mktemp("served") / "collection"
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    make_collection(location, {**pictures, "50%25.png": png((9, 9, 9))}, FakeEmbedder())
+    return str(location)
+
+
+def get(url: str) -> tuple[int, Any]:
+    return answered(urllib.request.Request(url))
+
+
+def post(url: str, body: object) -> tuple[int, Any]:
+    data = json.dumps(body).encode()
+    return answered(urllib.request.Request(url, data, {"Content-Type": "application/json"}))
+
+
+def answered(request: urllib.request.Request) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+# Settings
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_COLLECTION", "s3://bucket/cats")
+    monkeypatch.setenv("LIKENESS_ALLOWED_HOSTS", "intranet.example, 10.0.0.7:8080")
+    monkeypatch.setenv("LIKENESS_MAX_K", "50")
+    settings = ServeSettings()
+    assert settings.collection == "s3://bucket/cats"
+    assert settings.allowed_hosts == {"intranet.example", "10.0.0.7:8080"}
+    assert (settings.limits().max_k, settings.limits().max_upload_bytes) == (50, 16 * 2**20)
+    assert settings.model is None
+
+
+def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_PORT", "9000")
+    assert ServeSettings(collection="c").port == 9000
+    assert ServeSettings(collection="c", port=9001).port == 9001
+
+
+@pytest.mark.parametrize("wrong", [{"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        ServeSettings(collection="c", **wrong)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_loopback_may_listen(host: str) -> None:
+    assert ServeSettings(collection="c", host=host).listen_address() == (host, 8000)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
+@pytest.mark.parametrize("start", [run, run_local])
+def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any], host: str) -> None:
+    with pytest.raises(ListenError, match=r"expected a loopback host .*LIKENESS_ALLOW_REMOTE=true"):
+        start(ServeSettings(collection="no such folder", host=host))
+    assert ServeSettings(collection="c", host=host, allow_remote=True).listen_address() == (host, 8000)
+
+
+# Under uvicorn
+
+
+def test_the_local_server_answers_over_http(collection: str) -> None:
+    settings = ServeSettings(collection=collection)
+    with running(create_app(composed()(settings), limits=settings.limits())) as url:
+        assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
+        status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
+    assert (status, len(answer["matches"])) == (200, 2)
+    with pytest.raises(urllib.error.URLError):
+        get(f"{url}/healthz")
+
+
+def test_a_head_without_end_is_refused(collection: str) -> None:
+    """It would fill the memory before anybody is asked for a key."""
+    settings = ServeSettings(collection=collection)
+    with running(create_app(composed()(settings), limits=settings.limits())) as url:
+        address = urllib.parse.urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 50_000)
+            with pytest.raises(ConnectionError):
+                connection.sendall(b"a" * 50_000_000)
+        assert get(f"{url}/images/{'x' * 12_000}")[0] == 404
+
+
+def test_the_local_server_says_where_it_listens(collection: str) -> None:
+    heard: list[str] = []
+
+    class Enough(Exception):  # noqa: N818
+        """Ends the server before it serves for ever."""
+
+    def listening(url: str) -> None:
+        heard.append(url)
+        raise Enough
+
+    with pytest.raises(Enough):
+        run_local(ServeSettings(collection=collection, port=0), compose=composed(), on_listening=listening)
+    assert heard[0].startswith("http://127.0.0.1:")
+    assert not heard[0].endswith(":0")
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(collection: str) -> None:
+    def never(settings: ServeSettings) -> SearchService:
+        raise AssertionError("loaded a model for a port that is taken")
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
+            run_local(ServeSettings(collection=collection, port=port), compose=never)
+
+
+def test_a_server_with_another_model_does_not_start(collection: str) -> None:
+    with pytest.raises(OtherModelError, match="serve with the model of the index"):
+        run_local(ServeSettings(collection=collection, port=0), compose=composed(side=64))
+
+
+# With a real model
+
+
+def save_model(folder: Path, seed: int) -> str:
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    return str(folder)
+
+
+def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path) -> None:
+    ours, other = save_model(tmp_path / "ours", 1), save_model(tmp_path / "other", 2)
+    embedder = ClipEmbedder.load(ours, device="cpu")
+    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, embedder)
+
+    service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
+    assert service.engine.model == embedder.identity
+    best = service.search_by_bytes(png(COLOURS["blue.png"]), 1).matches[0]
+    assert best.image_id == "blue.png"
+    assert best.score == pytest.approx(1.0, abs=1e-5)
+    assert len(service.search_by_text("a red star", 3).matches) == 3
+    with pytest.raises(Problem, match="not on the public internet"):
+        service.search_by_url("http://127.0.0.1/x.png", 1)
+
+    with pytest.raises(OtherModelError) as caught:
+        build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=other))
+    assert embedder.identity.fingerprint in str(caught.value)
+    assert repr(other) in str(caught.value)
+
+
+def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None:
+    first, second = save_model(tmp_path / "first", 1), save_model(tmp_path / "second", 2)
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    make_collection(tmp_path / "c", pictures, ClipEmbedder.load(first, device="cpu"))
+    moved = tmp_path / "moved"
+    (tmp_path / "first").rename(moved)
+    service = build_service(
+        ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
+    )
+    before, collection = service.engine.model, Collection.open(str(tmp_path / "c"))
+
+    embedder = ClipEmbedder.load(second, device="cpu")
+    add_pictures(collection, pictures, embedder)
+    build_index(collection)
+    service.live.look()
+    answer = service.search_by_bytes(pictures["blue.png"], 1)
+    assert (answer.version, answer.model) == ("000002", embedder.identity)
+    assert answer.matches[0].image_id == "blue.png"
+    assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
+
+    # The settings say where the first one is now.
+    promote(collection, "000001")
+    service.live.look()
+    assert (service.version, service.engine.model) == ("000001", before)
+
+
+# On Ray Serve
+
+
+def test_the_application_builds_its_app_in_the_replica(collection: str) -> None:
+    """In Serve's local testing mode: no cluster, but the same wrapper and the same start-up."""
+    settings = ServeSettings(collection=collection, num_cpus=0.5)
+    application = serve_app(settings, models=fakes())
+    serve.run(application, _local_testing_mode=True)
+    deployment: Any = application._bound_deployment
+    assert deployment.max_ongoing_requests == 2 * settings.access().max_ongoing_requests
+    assert deployment.ray_actor_options["num_cpus"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, os.cpu_count()), ({"threads": 1}, 1), ({"replicas": 2}, 1), ({"replicas": "1:3", "num_cpus": 4}, 4)],
+)
+def test_the_model_has_every_core_of_a_lone_replica_unless_told_otherwise(
+    collection: str, given: dict[str, Any], expected: int
+) -> None:
+    seen: list[int | None] = []
+
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+        seen.append(settings.threads)
+        return fakes()(settings, first)
+
+    bound: Any = serve_app(ServeSettings(collection=collection, **given), models=models)._bound_deployment
+    load_model = bound.init_args[1]
+    load_model(Searcher.open(Collection.open(collection)).model)
+    assert seen == [expected]
+
+
+def test_a_replica_that_cannot_start_says_why(collection: str) -> None:
+    application = serve_app(ServeSettings(collection=collection), models=fakes(side=64))
+    with pytest.raises(Exception, match="serve with the model of the index"):
+        serve.run(application, _local_testing_mode=True)
+
+
+def test_ray_serve_shares_no_port_with_anyone(collection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
+            run(ServeSettings(collection=collection, port=port))
+    assert not ray.is_initialized()
+
+
+def test_ray_serve_needs_to_be_told_a_port(collection: str) -> None:
+    with pytest.raises(ListenError, match="expected a port from 1 to 65535"):
+        run(ServeSettings(collection=collection, port=0), models=fakes())
+    assert not ray.is_initialized()
+
+
+def test_a_collection_that_is_not_there_is_said_before_a_cluster_is_started(tmp_path: Path) -> None:
+    with pytest.raises(NotACollectionError, match="none does not exist"):
+        run(ServeSettings(collection=str(tmp_path / "none")), models=fakes())
+    Collection.create_or_open(str(tmp_path / "empty"))
+    with pytest.raises(EmptyCollectionError, match="embed images first with `likeness embed`"):
+        run(ServeSettings(collection=str(tmp_path / "empty")), models=fakes())
+    assert not ray.is_initialized()
+
+
+def without_a_cluster(monkeypatch: pytest.MonkeyPatch, **environment: str) -> dict[str, str]:
+    """No Ray is started, and it has two CPUs. Returns what takes the place of the process's environment."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | environment
+    monkeypatch.setattr(os, "environ", environ)
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    monkeypatch.setattr("api.deployment.cluster.nodes", lambda: [{"CPU": 2.0}])
+    return environ
+
+
+def test_more_replicas_than_the_machine_has_room_for_are_refused(
+    collection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve would wait for room for ever, and say nothing."""
+    environ = without_a_cluster(monkeypatch)
+    with pytest.raises(DeployError, match="expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer"):
+        run(ServeSettings(collection=collection, port=free_port(), replicas=3), models=fakes())
+    assert environ["RAY_worker_niceness"] == "0"  # replicas yield to nobody: people wait for them
+
+
+@pytest.mark.parametrize(
+    ("environment", "address", "joined"),
+    [({}, "local", False), ({"RAY_ADDRESS": ""}, "local", False), ({"RAY_ADDRESS": "head:6379"}, "head:6379", True)],
+)
+def test_ray_joins_the_cluster_that_is_named_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], address: str, joined: bool
+) -> None:
+    """By default it joins whatever runs on this machine, a job of somebody else say."""
+    without_a_cluster(monkeypatch, **environment)
+    given: list[Any] = []
+    monkeypatch.setattr(ray, "init", lambda **options: given.append(options["address"]))
+    assert connect("127.0.0.1", free_port()) is joined
+    assert given == [address]
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_cluster(monkeypatch)
+
+    def late(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(DeployError, match=r"timed out during startup.*run the same command again.*--local"):
+        connect("127.0.0.1", free_port())
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "joined"),
+    [
+        ("head:6379", {"RAY_ADDRESS": "other:6379"}, ["head:6379"]),
+        (None, {"RAY_ADDRESS": "other:6379"}, ["other:6379"]),
+        (None, {"RAY_ADDRESS": "local"}, []),
+        (None, {"RAY_ADDRESS": ""}, []),
+        (None, {}, []),
+    ],
+)
+def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
+    collection: str,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str | None,
+    environment: dict[str, str],
+    joined: list[str],
+) -> None:
+    without_a_cluster(monkeypatch, **environment)
+    addresses: list[str] = []
+
+    def join(address: str, *, verbose: bool) -> AbstractContextManager[None]:
+        addresses.append(address)
+        return nullcontext()
+
+    monkeypatch.setattr("jobs.cluster.session.ray_cluster", join)
+    monkeypatch.setattr("api.deployment.application.run", lambda settings, *, on_listening: None)
+    serve_command(collection, address=option)
+    assert addresses == joined
+
+
+def test_a_server_may_open_more_files_than_many_systems_allow_unless_asked(
+    collection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection is one: as many idle ones would keep everybody else out."""
+    monkeypatch.setattr("api.local.run_local", lambda settings, *, on_listening: None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1024), hard))
+    try:
+        serve_command(collection, local=True)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_replicas_get_the_collections_address_with_its_credentials(bucket: Bucket) -> None:
+    address = bucket.address("c", credentials="key:secret@")
+    collection = Collection.create_or_open(address)
+    add_pictures(collection, {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
+    build_index(collection)
+    bound: Any = application({"collection": address, "allow_remote": True})._bound_deployment
+    assert bound.init_args[0].collection == address
+    assert "secret" not in collection.location
+
+
+def test_connecting_to_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_cluster(monkeypatch)
+    monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        connect("127.0.0.1", free_port())
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def told_by_serve(monkeypatch: pytest.MonkeyPatch, **deployments: tuple[str, str]) -> None:
+    """Serve does not bring the application up; a status and a message of each deployment."""
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Deploying application likeness failed: see the logs")
+
+    told = {name: SimpleNamespace(status=status, message=text) for name, (status, text) in deployments.items()}
+    status = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments=told)})
+    monkeypatch.setattr(serve, "start", lambda **options: None)
+    monkeypatch.setattr("api.deployment.application.require_address", lambda host, port: None)
+    monkeypatch.setattr(serve, "run", fails)
+    monkeypatch.setattr(serve, "status", lambda: status)
+
+
+def test_the_deployment_that_failed_says_why(
+    collection: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_a_cluster(monkeypatch, RAY_ADDRESS="auto")
+    waiting = ("UPDATING", "Deployment 'Likeness' has 1 replicas that have taken more than 30s to initialize.")
+    told_by_serve(monkeypatch, Likeness=waiting, Embedder=("DEPLOY_FAILED", "Traceback\nModelError: no such model\n"))
+    with pytest.raises(DeployError, match="could not start the application: ModelError: no such model"):
+        run(ServeSettings(collection=collection, port=free_port(), replicas=3), models=fakes())
+    # A cluster of several machines may grow.
+    assert "expected 3 CPUs, 1 for each of 3 replicas, got 2" in caplog.text
+    assert "Waiting for the cluster to grow" in caplog.text
+
+
+@pytest.mark.ray
+def test_ray_serve_answers_like_the_local_server(collection: str, cluster: None) -> None:
+    settings = ServeSettings(collection=collection, port=free_port(), max_upload_bytes=100_000)
+    url = run(settings, blocking=False, models=fakes())
+    assert url == f"http://127.0.0.1:{settings.port}"
+    assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"X-Request-ID": "mine"}), timeout=20) as response:
+        assert response.headers.get_all("X-Request-ID") == ["mine"]
+    status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
+    assert (status, len(answer["matches"])) == (200, 2)
+    with running(create_app(composed()(settings), limits=settings.limits())) as local:
+        assert post(f"{local}/search", {"text": "a red star", "k": 2})[1]["matches"] == answer["matches"]
+    status, problem = post(f"{url}/search", {"url": "http://169.254.169.254/latest"})
+    assert (status, problem["reason"]) == (400, "forbidden_address")
+    assert get(f"{url}/images/50%2525.png")[1]["image_id"] == "50%25.png"
+    status, problem = post(f"{url}/search", {"text": "x" * 200_000})
+    assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
+
+    with pytest.raises(DeployError, match=r"api\.errors\.OtherModelError: expected model 'fake'"):
+        run(settings, blocking=False, models=fakes(side=64))
+    elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
+    advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
+    with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
+        run(elsewhere, blocking=False, models=fakes())

@@ -1,0 +1,259 @@
+"""The model in replicas of its own and the Embedder that asks them, without a cluster."""
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RaySystemError, RayTaskError
+from ray.serve.exceptions import RequestCancelledError
+
+from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
+from api.errors import OtherModelError, Problem
+from api.settings import ServeSettings
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
+
+PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
+SIDES = (32, 64, 96)
+
+
+def record_of(embedder: FakeEmbedder) -> ModelRecord:
+    identity = embedder.identity
+    return ModelRecord(
+        id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
+    )
+
+
+RECORDS = {side: record_of(FakeEmbedder(side=side)) for side in SIDES}
+SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    """Its live index version is of the model with side 32."""
+    make_collection(tmp_path / "collection", PICTURES, FakeEmbedder())
+    return Collection.open(str(tmp_path / "collection"))
+
+
+def change_model(collection: Collection) -> None:
+    """Its live index version is of the model with side 64."""
+    add_pictures(collection, PICTURES, FakeEmbedder(side=64))
+    build_index(collection)
+
+
+class Loader:
+    """Loads fakes, unless `broken`. `loaded` has their sides, `traces` the trace functions meanwhile."""
+
+    def __init__(self, make: Callable[[int], FakeEmbedder] | None = None) -> None:
+        self.loaded: list[int] = []
+        self.traces: list[object] = []
+        self.broken = False
+        self._make = make or (lambda side: FakeEmbedder(side=side))
+
+    def __call__(self, record: ModelRecord) -> FakeEmbedder:
+        if self.broken:
+            raise ModelError("its files are gone")
+        side = SIDE_OF[record.fingerprint]
+        self.loaded.append(side)
+        self.traces.append(sys.gettrace())
+        return self._make(side)
+
+
+def replica(collection: Collection, load: Callable[[ModelRecord], FakeEmbedder]) -> EmbedderReplica:
+    return EmbedderReplica(ServeSettings(collection=collection.location), load)
+
+
+# EmbedderReplica
+
+
+def test_a_replica_begins_with_the_model_that_is_live_when_it_starts(collection: Collection) -> None:
+    change_model(collection)
+    load = Loader()
+    asyncio.run(replica(collection, load).describe(RECORDS[64]))
+    assert load.loaded == [64]
+
+
+def test_a_second_model_is_loaded_giving_way_to_embedding(collection: Collection) -> None:
+    load = Loader()
+    asyncio.run(replica(collection, load).describe(RECORDS[64]))
+    first, second = load.traces
+    assert first is sys.gettrace()
+    assert second is not None
+    assert second is not first
+
+
+def test_a_replica_without_the_live_model_embeds_with_the_one_that_is_still_served(collection: Collection) -> None:
+    load = Loader()
+    load.broken = True
+    begun = replica(collection, load)
+    load.broken = False
+    vectors = asyncio.run(begun.embed(RECORDS[32], ["star"]))
+    np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(["star"]))
+
+
+def test_a_replica_embeds_after_a_caller_has_left(collection: Collection) -> None:
+    go = threading.Event()
+
+    class Slow(FakeEmbedder):
+        def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            assert go.wait(10)
+            return super().embed_texts(texts)
+
+    begun = replica(collection, Loader(lambda side: Slow(side=side)))
+
+    async def ask() -> NDArray[np.float32]:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(begun.embed(RECORDS[32], ["slow"]), 0.1)
+        go.set()
+        return await asyncio.wait_for(begun.embed(RECORDS[32], ["star"]), 10)
+
+    np.testing.assert_array_equal(asyncio.run(ask()), FakeEmbedder().embed_texts(["star"]))
+
+
+def test_a_replica_never_holds_three_models(collection: Collection) -> None:
+    made: list[weakref.ref[FakeEmbedder]] = []
+    others: list[int] = []
+
+    def make(side: int) -> FakeEmbedder:
+        # One that was dropped goes with its thread, which takes a moment.
+        deadline = time.monotonic() + 5
+        while (alive := sum(each() is not None for each in made)) > 1 and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.01)
+        others.append(alive)
+        embedder = FakeEmbedder(side=side)
+        made.append(weakref.ref(embedder))
+        return embedder
+
+    async def ask_all() -> None:
+        for side in SIDES:
+            identity, _ = await begun.describe(RECORDS[side])
+            assert identity.fingerprint == RECORDS[side].fingerprint
+
+    begun = replica(collection, Loader(make))
+    asyncio.run(ask_all())
+    assert others == [0, 1, 1]
+
+
+def test_a_replica_refuses_another_model_than_the_one_that_is_named(collection: Collection) -> None:
+    begun = replica(collection, Loader(lambda side: FakeEmbedder(side=64)))
+    with pytest.raises(OtherModelError, match="serve with the model of the index"):
+        asyncio.run(begun.describe(RECORDS[32]))
+
+
+# RemoteEmbedder
+
+
+class Replicas:
+    """Stands for a Serve handle: each call takes the next of `calls`, its seconds and what is raised then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *calls: tuple[float, Exception | None]) -> None:
+        self.now = 100.0
+        self.asked: list[Asked] = []
+        self._calls = iter(calls)
+        self.embed = SimpleNamespace(remote=self._remote)
+        for module in ("api.deployment.embedder", "api.deployment.shard_calls"):
+            monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
+        monkeypatch.setattr("api.deployment.shard_calls.sleep", lambda seconds: None)
+
+    def _remote(self, record: ModelRecord, items: Sequence[str]) -> "Asked":
+        self.asked.append(Asked(self, items, *next(self._calls)))
+        return self.asked[-1]
+
+    def embedder(self, timeout_s: float = 10.0) -> RemoteEmbedder:
+        fake = FakeEmbedder()
+        return RemoteEmbedder(self, RECORDS[32], fake.identity, fake.crop, timeout_s)  # type: ignore[arg-type]
+
+
+class Asked:
+    def __init__(self, replicas: Replicas, items: Sequence[str], seconds: float, error: Exception | None) -> None:
+        self.items = items
+        self.cancelled = False
+        self.timeout_s = -1.0
+        self._replicas, self._done, self._error = replicas, replicas.now + seconds, error
+
+    def result(self, *, timeout_s: float) -> NDArray[np.float32]:
+        self.timeout_s = timeout_s
+        late = self._done > self._replicas.now + timeout_s
+        self._replicas.now = max(self._replicas.now, min(self._done, self._replicas.now + timeout_s))
+        if late:
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return FakeEmbedder().embed_texts(self.items)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        raise RequestCancelledError("1")  # as Serve does where the call had not reached a replica
+
+
+TEXTS = [f"star {number}" for number in range(20)]
+
+
+def test_a_batch_goes_in_calls_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = Replicas(monkeypatch, (1, None), (1, None), (1, None))
+    vectors = replicas.embedder().embed_texts(TEXTS)
+    np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(TEXTS))
+    assert [len(each.items) for each in replicas.asked] == [8, 8, 4]
+    assert not any(each.cancelled for each in replicas.asked)
+
+
+def test_all_calls_of_a_batch_have_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = Replicas(monkeypatch, (6, None), (99, None), (99, None))
+    with pytest.raises(Problem, match="the model does not answer") as caught:
+        replicas.embedder(timeout_s=10).embed_texts(TEXTS)
+    assert caught.value.kind.slug == "embedder-unavailable"
+    assert replicas.now == 110.0
+    assert [each.timeout_s for each in replicas.asked] == [10.0, 4.0, -1.0]
+    assert [each.cancelled for each in replicas.asked] == [True, True, True]
+
+
+def test_what_a_dead_replica_left_undone_is_asked_for_again_in_what_is_left_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replicas = Replicas(monkeypatch, (7, ActorDiedError()), (1, None))
+    np.testing.assert_array_equal(replicas.embedder().embed_texts(["star"]), FakeEmbedder().embed_texts(["star"]))
+    assert [each.timeout_s for each in replicas.asked] == [10.0, 3.0]
+
+    replicas = Replicas(monkeypatch, (7, ActorDiedError()), (99, None))
+    with pytest.raises(Problem, match="the model does not answer"):
+        replicas.embedder().embed_texts(["star"])
+    assert replicas.now == 110.0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NodeDiedError("the node is gone"),  # type: ignore[no-untyped-call]
+        ObjectLostError("00" * 28, None, ""),
+        RaySystemError(OSError("no raylet")),  # type: ignore[no-untyped-call]
+        RequestCancelledError("1"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_befalls_the_cluster_is_a_problem_to_come_again_with(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Problem) as caught:
+        Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])
+    assert (caught.value.kind.slug, caught.value.extensions) == ("embedder-unavailable", {"retry_after_s": 2})
+
+
+def test_what_the_model_raises_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    cause = ModelError("no vector of this")
+    error = RayTaskError("embed", "Traceback", cause, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
+    with pytest.raises(ModelError, match="no vector of this"):
+        Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])

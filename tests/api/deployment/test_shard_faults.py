@@ -1,0 +1,225 @@
+"""Searchers are killed, or replaced by those of something else, while searches come: answers stay right."""
+
+import json
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from api.compose import build_service
+from api.deployment.application import run
+from api.http.parse import query_of
+from api.http.requests import SearchRequest
+from api.settings import RequestLimits, ServeSettings
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from index.search import Searcher
+from index.search.shard import Shard, slices
+from tests.api.deployment.test_sharded_serving import DIM, make_collection
+from tests.api.deployment.test_split_serving import fakes
+from tests.support.collections.hand_made import unit_vectors
+from tests.support.servers.load import eventually
+from tests.support.servers.served import free_port, replicas_of
+
+pytestmark = [pytest.mark.fault, pytest.mark.ray, pytest.mark.timeout(300)]
+
+_RATE = 10.0
+_WHOLE_S = 20.0
+_K = 20
+_QUERIES = unit_vectors(40, seed=21, dim=DIM)
+
+Match = tuple[str, float, str]
+"""Its id, score and address: the last come from the shards in another round than the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What came of a search that was sent `at`. `rows` were searched; `problem`: the type of a 503."""
+
+    at: float
+    seconds: float
+    query: int
+    partial: bool
+    status: int
+    rows: int = 0
+    problem: str | None = None
+    matches: tuple[Match, ...] = ()
+
+
+class Load:
+    """Searches `_RATE` times a second, every other one content with a part of the index, until it is stopped."""
+
+    def __init__(self, url: str) -> None:
+        self.told: list[Told] = []
+        self._client = httpx.Client(base_url=url, timeout=30, limits=httpx.Limits(max_connections=None))
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._going = threading.Thread(target=self._go_on)
+
+    def __enter__(self) -> "Load":
+        self._going.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in (self._going, *self._threads):
+            thread.join()
+        self._client.close()
+
+    def _go_on(self) -> None:
+        while not self._stop.wait(1 / _RATE):
+            self._threads.append(threading.Thread(target=self._ask, args=(len(self._threads),)))
+            self._threads[-1].start()
+
+    def _ask(self, number: int) -> None:
+        query, partial, at = number % len(_QUERIES), number % 2 == 1, time.monotonic()
+        body = {"embedding": _QUERIES[query].tolist(), "k": _K, "allow_partial": partial}
+        response = self._client.post("/search", json=body)
+        seen: dict[str, Any] = {}
+        if response.status_code == 200:
+            said = response.json()
+            seen = {
+                "rows": said["searched"]["rows"],
+                "matches": tuple((match["image_id"], match["score"], match["uri"]) for match in said["matches"]),
+            }
+        elif response.status_code == 503:
+            seen = {"problem": json.loads(response.text)["type"]}
+        seconds = time.monotonic() - at
+        self.told.append(
+            Told(at=at, seconds=seconds, query=query, partial=partial, status=response.status_code, **seen)
+        )
+
+
+def ids_of(collection: Collection, number: int, shards: int = 4) -> set[str]:
+    """The ids of the live rows of a shard."""
+    manifest = collection.read_version("000002")
+    shard = Shard.open(collection, manifest, slices(manifest.segments, shards)[number])
+    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
+
+
+def answers_of_one_process(collection: Collection) -> list[list[Match]]:
+    """All matches of each of the very queries."""
+    service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
+    whole = Searcher.open(collection).ntotal
+    asked = [SearchRequest(embedding=query.tolist(), k=whole) for query in _QUERIES]
+    answers = [service.search(query_of(each, RequestLimits())).matches for each in asked]
+    return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
+
+
+def searchers(number: int) -> list[psutil.Process]:
+    return [each for each in replicas_of(psutil.Process()) if f"Searcher-{number}" in " ".join(each.cmdline())]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    (tmp_path / "notes").mkdir()
+    return make_collection(tmp_path / "collection")
+
+
+def serving(collection: Collection, tmp_path: Path, replicas: int) -> str:
+    settings = ServeSettings(
+        collection=collection.location,
+        port=free_port(),
+        shards=4,
+        searchers=replicas,
+        num_cpus=0.25,
+        searcher_timeout_s=2,  # a busy machine makes other shards late within one
+    )
+    return run(settings, blocking=False, models=fakes(tmp_path / "notes"))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_killed_searcher_makes_no_answer_wrong(
+    collection: Collection, tmp_path: Path, cluster: None, replicas: int
+) -> None:
+    url = serving(collection, tmp_path, replicas)
+    whole = Searcher.open(collection)
+    gone = ids_of(collection, 2)
+    every = answers_of_one_process(collection)
+    with Load(url) as load:
+        time.sleep(3)
+        before = searchers(2)
+        assert len(before) == replicas
+        killed = time.monotonic()
+        before[0].send_signal(signal.SIGKILL)
+        eventually(lambda: is_whole(before), f"{replicas} searchers of shard 2 again", 60)
+        replaced = time.monotonic()
+        time.sleep(4)
+    for told in load.told:
+        if told.status == 200:
+            missing = set() if told.rows == whole.ntotal else gone
+            expected = [match for match in every[told.query] if match[0] not in missing][:_K]
+            assert told.rows == whole.ntotal - len(missing)
+            assert told.matches == tuple(expected), told
+            assert told.partial or not missing
+        else:
+            assert (told.status, told.problem) == (503, "urn:likeness:problem:shard-unavailable"), told
+    refused = [told for told in load.told if told.status != 200]
+    parts = [told for told in load.told if told.status == 200 and told.rows < whole.ntotal]
+    last = max((told.at + told.seconds for told in (*refused, *parts)), default=killed)
+    slowest = max(told.seconds for told in load.told if told.at > killed)
+    counts = f"{len(load.told)} searches, {len(refused)} refused, {len(parts)} in part, none wrong"
+    print(f"{replicas} of each shard: {counts}; whole answers {last - killed:.1f} s after the kill,")
+    print(f"all searchers {replaced - killed:.1f} s; the slowest answer took {slowest:.2f} s")
+    assert last - killed <= _WHOLE_S
+    assert replaced - killed <= _WHOLE_S
+    assert any(told.at > last for told in load.told)
+    if replicas == 1:
+        assert refused
+        assert parts
+    else:
+        assert (refused, parts) == ([], [])
+
+
+def is_whole(before: list[psutil.Process]) -> bool:
+    """As many searchers run as there were `before` one was killed, and one of them is new."""
+    now = searchers(2)
+    return len(now) == len(before) and set(now) != set(before)
+
+
+@pytest.mark.parametrize("changed", ["shards", "collection"])
+def test_no_answer_is_wrong_while_the_deployment_is_changed(
+    collection: Collection, tmp_path: Path, cluster: None, changed: str
+) -> None:
+    """Serve replaces the replicas that answer and the searchers at the same time, each one by one."""
+    other = make_collection(tmp_path / "other", seed=1)
+    first = ServeSettings(
+        collection=collection.location, port=free_port(), replicas=2, shards=2, num_cpus=0.25, searcher_timeout_s=1
+    )
+    changes = {"shards": 4} if changed == "shards" else {"collection": other.location}
+    second = first.model_copy(update=changes)
+    right = [*right_answers(collection, 2), *right_answers(Collection.open(second.collection), second.shards or 0)]
+    models = fakes(tmp_path / "notes")
+    url = run(first, blocking=False, models=models)
+    with Load(url) as load:
+        time.sleep(2)
+        run(second, blocking=False, models=models)
+        again = time.monotonic()
+        time.sleep(3)
+    answered = [told for told in load.told if told.status == 200]
+    for told in answered:
+        assert any(told.matches == matches[told.query] for rows, matches in right if rows == told.rows), told
+    refused = [told for told in load.told if told.status != 200]
+    print(f"{changed}: {len(answered)} answered, {len(refused)} refused: {sorted({told.status for told in refused})}")
+    # Of those that were sent to the second, whose replicas may still be replaced one by one when it says that it runs.
+    last = [told for told in load.told if told.at > again + 2]
+    expected = right_answers(Collection.open(second.collection), second.shards or 0)[0][1]
+    assert [told.matches for told in last] == [expected[told.query] for told in last]
+
+
+def right_answers(collection: Collection, shards: int) -> list[tuple[int, list[tuple[Match, ...]]]]:
+    """How many rows are searched, and the matches of each query: of all shards, and of some where others are lost."""
+    every, held = answers_of_one_process(collection), [ids_of(collection, number, shards) for number in range(shards)]
+    right = []
+    for there in product([True, False], repeat=shards):
+        known = set().union(*(ids for ids, is_there in zip(held, there, strict=True) if is_there))
+        matches = [tuple([match for match in answer if match[0] in known][:_K]) for answer in every]
+        right.append((len(known), matches))
+    return right

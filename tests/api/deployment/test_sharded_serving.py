@@ -1,0 +1,494 @@
+"""The index in shards: what callers get when one is lost, and the whole of it on Ray Serve."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from api.client.client import LikenessClient, RequestRefused
+from api.compose import build_service
+from api.deployment.application import run, serve_app
+from api.deployment.capacity import empty_shards, shard_memory, shortage
+from api.deployment.options import searcher
+from api.deployment.searcher import Asked, SearcherReplica, Searchers
+from api.errors import Problem
+from api.http.app import create_app
+from api.local import running
+from api.replicas import Replicas
+from api.settings import ServeSettings
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.errors import CollectionError
+from index.search import Searcher
+from index.search.sharded_index import ShardsLostError
+from jobs.cli.serve import serve as serve_command
+from jobs.errors import UsageError
+from tests.api.deployment.test_embedder_replicas import record_of
+from tests.api.deployment.test_split_serving import fakes
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.servers.guarded_app import told
+from tests.support.servers.load import eventually
+from tests.support.servers.served import free_port
+
+COUNT = 800
+GIB = 2**30
+DIM = FakeEmbedder().identity.dim
+LIMITS = IndexSettings(segment_rows=200)
+
+
+def make_collection(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0) -> Collection:
+    """800 rows of the fake model in four segments, and 40 newer ones in a fifth."""
+    collection = Collection.create_or_open(str(folder))
+    model = record_of(FakeEmbedder())
+    ids = [f"{number:03d}" for number in range(COUNT)]
+    label = ["cat" if number % 3 else "dog" for number in range(COUNT)]
+    older = unit_vectors(COUNT, seed=seed, dim=DIM)
+    add_run(collection, rows(ids, older, metadata={"label": label}), model=model)
+    build_index(collection, limits)
+    newer = unit_vectors(40, seed=9, dim=DIM)
+    add_run(collection, rows(ids[:40], newer, metadata={"label": label[:40]}), model=model, deletes=["100", "500"])
+    build_index(collection, limits)
+    return collection
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    return make_collection(tmp_path_factory.mktemp("sharded") / "collection")
+
+
+def vector(seed: int = 4) -> list[float]:
+    return unit_vectors(1, seed=seed, dim=DIM)[0].tolist()  # type: ignore[no-any-return]
+
+
+# Without Ray
+
+
+class Handle:
+    """Stands for the Serve handle of a shard: a replica in this process, and what befalls calls to it."""
+
+    def __init__(self, replica: SearcherReplica, clock: "Clock") -> None:
+        self.replica, self.clock = replica, clock
+        self.opened: list[str] = []
+        self.waits: list[float] = []
+        self.befalls: list[Exception | float] = []  # to the next calls: what is raised, or the seconds that it takes
+        self.open = SimpleNamespace(remote=lambda *args: Response(self, self.replica.open, args))
+        self.call = SimpleNamespace(remote=lambda *args: Response(self, self.replica.call, args))
+
+    def broadcast(self, method: str, *args: Any) -> Any:
+        self.opened.append(args[0].partition(" ")[0])
+        begun = Response(self, getattr(self.replica, method), args)
+        return SimpleNamespace(results=lambda *, timeout_s, return_exceptions: [outcome(begun, timeout_s)])
+
+
+def outcome(begun: "Response", timeout_s: float) -> Any:
+    try:
+        return begun.result(timeout_s=timeout_s)
+    except (RayError, CollectionError) as error:
+        return error
+
+
+class Response:
+    def __init__(self, handle: Handle, method: Any, args: tuple[Any, ...]) -> None:
+        self.handle, self.method, self.args = handle, method, args
+        self.befallen: Exception | float | None = handle.befalls.pop(0) if handle.befalls else None
+        self.begun = handle.clock.now
+
+    def result(self, *, timeout_s: float) -> Any:
+        clock, takes = self.handle.clock, self.befallen
+        self.handle.waits.append(timeout_s)
+        if isinstance(takes, Exception):
+            raise takes
+        if isinstance(takes, float):
+            done = max(clock.now, self.begun + takes)
+            if done > clock.now + timeout_s:
+                clock.now += timeout_s
+                raise TimeoutError
+            clock.now = done
+        try:
+            return asyncio.run(self.method(*self.args))
+        except CollectionError as error:
+            raise RayTaskError("call", "Traceback", error, proctitle="ray", ip="127.0.0.1") from None  # type: ignore[no-untyped-call]
+
+    def cancel(self) -> None:
+        pass
+
+
+class Clock:
+    now = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in ("api.deployment.searcher", "api.deployment.shard_calls"):
+        monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
+    monkeypatch.setattr("api.deployment.shard_calls.sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture
+def handles(collection: Collection, clock: Clock) -> list[Handle]:
+    settings = ServeSettings(collection=collection.location, shards=4)
+    return [Handle(SearcherReplica(settings, number), clock) for number in range(4)]
+
+
+@pytest.fixture
+def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
+    """A server of these shards, each of which has 5 s."""
+    settings = ServeSettings(collection=collection.location)
+    searchers: Any = Searchers(handles, 5.0)  # type: ignore[arg-type]
+    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=searchers.open)
+    service.warm_up()
+    with running(create_app(service)) as url:
+        yield url
+
+
+def lost(handle: Handle, times: int = 50) -> None:
+    handle.befalls[:] = [99.0] * times
+
+
+def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: str, handles: list[Handle]) -> None:
+    query = {"embedding": vector(), "k": 30}
+    whole = httpx.post(f"{url}/search", json=query).json()
+    assert whole["searched"] == {"rows": 798, "of": 798}
+    gone = ids_held(handles[2])
+    lost(handles[2])
+    refused = httpx.post(f"{url}/search", json=query)
+    assert told(refused) == (503, "shard-unavailable")
+    assert refused.headers["retry-after"] == "2"
+    assert f"shard 2 does not answer: {len(gone)} of 798 images" in refused.json()["detail"]
+    part = httpx.post(f"{url}/search", json={**query, "allow_partial": True}).json()
+    assert part["searched"] == {"rows": 798 - len(gone), "of": 798}
+    left = [match for match in whole["matches"] if match["image_id"] not in gone]
+    assert part["matches"][: len(left)] == left
+    assert not gone.intersection(match["image_id"] for match in part["matches"])
+    assert len(part["matches"]) == 30
+
+    both = {"searches": [query, {**query, "allow_partial": True}]}
+    no, yes = httpx.post(f"{url}/search/batch", json=both).json()["results"]
+    assert no["problem"]["type"] == "urn:likeness:problem:shard-unavailable"
+    assert yes["ok"]["searched"] == part["searched"]
+
+    with LikenessClient(url, retries=0) as client:
+        found = client.search(embedding=vector(), allow_partial=True)
+        assert (found.searched, found.ntotal) == (798 - len(gone), 798)
+        with pytest.raises(RequestRefused, match="shard 2 does not answer"):
+            client.search(embedding=vector())
+    counted = re.search(r'likeness_lost_shards_total\{shard="2"\} (\d+)', httpx.get(f"{url}/metrics").text)
+    assert counted is not None
+    assert int(counted[1]) >= 5
+
+
+def ids_held(handle: Handle) -> set[str]:
+    (shard,) = handle.replica._shards._held.values()
+    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
+
+
+def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: list[Handle]) -> None:
+    away, here = min(ids_held(handles[1])), min(ids_held(handles[3]))
+    lost(handles[1])
+    assert httpx.get(f"{url}/images/{here}").json()["image_id"] == here
+    for image_id in (away, "nobody"):
+        assert told(httpx.get(f"{url}/images/{image_id}")) == (503, "shard-unavailable")
+        by_id = {"id": image_id, "allow_partial": True}
+        assert told(httpx.post(f"{url}/search", json=by_id)) == (503, "shard-unavailable")
+    handles[1].befalls.clear()
+    assert httpx.get(f"{url}/images/{away}").status_code == 200
+    assert told(httpx.get(f"{url}/images/nobody")) == (404, "image-not-found")
+
+
+def test_nothing_is_left_to_answer_without_any_shard(url: str, handles: list[Handle]) -> None:
+    for handle in handles:
+        lost(handle)
+    refused = httpx.post(f"{url}/search", json={"embedding": vector(), "allow_partial": True})
+    assert told(refused) == (503, "shard-unavailable")
+
+
+def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
+    url: str, handles: list[Handle]
+) -> None:
+    lost(handles[0])
+    query = {"embedding": vector(), "allow_partial": True}
+    for _ in range(3):
+        assert httpx.post(f"{url}/search", json=query).json()["searched"]["rows"] < 798
+    assert handles[0].waits[-3:] == [5.0, 0.25, 0.25]
+    handles[0].befalls.clear()
+    assert httpx.post(f"{url}/search", json=query).json()["searched"]["rows"] == 798
+    handles[0].waits.clear()
+    httpx.post(f"{url}/search", json=query)
+    assert handles[0].waits[0] == 5.0
+
+
+def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers, but not within a quarter of a second, is found again by what is asked beside them."""
+    monkeypatch.setattr("api.deployment.searcher._TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr("api.deployment.searcher._LOST_TIMEOUT_S", 0.01)
+    waits: list[tuple[bool, float]] = []
+    answers = threading.Event()
+
+    def result(*, timeout_s: float) -> int:
+        is_search = threading.current_thread() is threading.main_thread()
+        waits.append((is_search, timeout_s))
+        if is_search and (timeout_s < 1 or not answers.is_set()):
+            raise TimeoutError
+        if not answers.wait(timeout_s):
+            raise TimeoutError
+        return 7
+
+    call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=result, cancel=lambda: None))
+    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    for _ in range(4):
+        assert asked({0: ("count", ("{}",))}) == {}
+    assert [timeout_s > 1 for is_search, timeout_s in waits if is_search] == [True, False, False, False]
+    answers.set()
+    eventually(lambda: asked({0: ("count", ("{}",))}) == {0: 7}, "the shard is found again")
+
+
+def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, handles: list[Handle]) -> None:
+    expected = httpx.post(f"{url}/search", json={"embedding": vector()}).json()["matches"]
+    handles[1].befalls[:] = [ActorDiedError(), ActorDiedError()]
+    handles[2].befalls[:] = [ActorDiedError()]
+    again = httpx.post(f"{url}/search", json={"embedding": vector()}).json()
+    assert (again["matches"], again["searched"]["rows"]) == (expected, 798)
+
+
+def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: Clock) -> None:
+    settings = ServeSettings(collection=collection.location, shards=7)
+    handles = [Handle(SearcherReplica(settings, number), clock) for number in range(7)]
+    searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    queries = unit_vectors(3, seed=8, dim=DIM)
+    assert searcher.search(queries, 20) == Searcher.open(collection).search(queries, 20)
+    assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
+
+
+def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_search_may_take(
+    url: str, handles: list[Handle], clock: Clock
+) -> None:
+    handles[1].befalls[:] = [ActorDiedError() for _ in range(1000)]
+    refused = httpx.post(f"{url}/search", json={"embedding": vector()})
+    assert told(refused) == (503, "shard-unavailable")
+    assert clock.now == pytest.approx(105.0, abs=0.1)
+
+
+def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url: str, handles: list[Handle]) -> None:
+    full = CollectionError("no room in the cache for vectors.faiss")
+    handles[2].befalls[:] = [
+        RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
+    ]
+    refused = httpx.post(f"{url}/search", json={"embedding": vector()})
+    assert told(refused) == (503, "shard-unavailable")
+
+
+def test_a_failure_that_began_before_others_were_answered_makes_no_shard_lost(clock: Clock) -> None:
+    waits: list[float] = []
+
+    def slow(*, timeout_s: float) -> None:
+        clock.now += 1
+        assert asked({0: ("count", ("{}",))}) == {0: 7}
+        clock.now += timeout_s
+        raise TimeoutError
+
+    def quick(*, timeout_s: float) -> int:
+        waits.append(timeout_s)
+        return 7
+
+    results = iter([slow, quick, quick])
+    call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=next(results), cancel=lambda: None))
+    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    assert asked({0: ("count", ("{}",))}) == {}
+    assert asked({0: ("count", ("{}",))}) == {0: 7}
+    assert waits == [5.0, 5.0]
+
+
+def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
+    collection: Collection, handles: list[Handle]
+) -> None:
+    handles[2].befalls[:] = [ActorDiedError(), ActorDiedError()]
+    assert Searchers(handles, 5.0).open(collection).ntotal == 798  # type: ignore[arg-type]
+    assert [handle.opened for handle in handles] == [["000002"]] * 4
+
+
+def test_all_shards_together_have_a_quarter_of_an_hour_to_open(
+    collection: Collection, handles: list[Handle], clock: Clock
+) -> None:
+    for handle in handles:
+        handle.befalls[:] = [600.0, 600.0]  # the first answer, and that of every replica
+    with pytest.raises(Problem, match="searchers do not answer"):
+        Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    assert clock.now == 1000.0
+
+
+def test_a_replica_holds_two_versions_and_opens_others_when_they_are_asked_for(tmp_path: Path) -> None:
+    collection = make_collection(tmp_path)
+    build_index(collection, rebuild=True)
+    replica = SearcherReplica(ServeSettings(collection=collection.location, shards=2), 0)
+    one, two, three = (collection.read_version(version).edition for version in collection.versions())
+    assert list(replica._shards._held) == [three]
+    for edition, held in ((one, {three, one}), (two, {one, two})):
+        scores, *_ = asyncio.run(replica.call(edition, "search", (unit_vectors(1, dim=DIM), 3, None)))
+        assert scores.shape == (1, 3)
+        assert set(replica._shards._held) == held
+
+
+def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
+    """A searcher that is started anew finds another collection there."""
+    collection = make_collection(tmp_path / "collection")
+    settings = ServeSettings(collection=collection.location, shards=2)
+    handles = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
+    searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    (tmp_path / "collection").rename(tmp_path / "before")
+    make_collection(tmp_path / "collection", seed=1)
+    query = unit_vectors(1, dim=DIM)
+    assert len(searcher.search(query, 10)[0]) == 10
+    handles[1].replica = SearcherReplica(settings, 1)
+    with pytest.raises(ShardsLostError, match="shard 1 does not answer"):
+        searcher.search(query, 10)
+
+
+def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
+    collection = make_collection(tmp_path)
+    newest = collection.read_version("000002").segments[-1].name
+    path = tmp_path / "index/segments" / newest / "vectors.faiss"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    settings = ServeSettings(collection=collection.location, shards=2)
+    handles: Any = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
+    opened = Searchers(handles, 5.0).open
+    service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
+    service.warm_up()
+    assert service.version == "000001"
+    assert [handle.opened for handle in handles] == [["000001"], ["000001"]]
+
+
+# Settings
+
+
+def test_what_serve_is_told_of_shards(collection: Collection) -> None:
+    settings = ServeSettings(collection=collection.location, shards=3, searchers="2:4", num_cpus=0.5)
+    ingress: Any = serve_app(settings)._bound_deployment
+    (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
+    searchers: list[Any] = [each._bound_deployment for each in bound]
+    assert [each.name.rpartition("-")[0] for each in searchers] == [f"Searcher-{number}-of-3" for number in range(3)]
+    assert {each._deployment_config.autoscaling_config.max_replicas for each in searchers} == {4}
+    live = collection.read_version("000002")
+    memory = [each.ray_actor_options["memory"] for each in searchers]
+    assert memory == shard_memory(settings, live)
+    assert sum(memory) == 3 * 300 * 2**20 + live.memory
+
+
+def test_searchers_of_something_else_have_another_name(collection: Collection, tmp_path: Path) -> None:
+    """Serve would replace them one by one, and let those that are there still ask both."""
+    settings = ServeSettings(collection=collection.location, shards=3)
+    more = settings.model_copy(update={"shards": 4})
+    other = settings.model_copy(update={"collection": make_collection(tmp_path).location})
+    names = {searcher(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
+    assert len(names) == 3
+    another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
+    assert searcher(another_cpu, 0, 0)._bound_deployment.name in names
+
+
+def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
+    settings = ServeSettings(collection=collection.location, shards=4, searchers=2)
+    assert (shortage(settings, [{"CPU": 8.0}]) or "").startswith("expected 9 CPUs, 1 for each of 9 replicas, got 8")
+    there = [{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 5.0, "memory": 1.0 * GIB}]
+    assert shortage(settings, there, [GIB // 4] * 4) is None
+    short = shortage(settings, there, [GIB // 2] * 4)
+    assert (short or "").startswith("expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB")
+
+
+def test_each_shard_has_to_fit_on_a_node() -> None:
+    """Serve would wait for ever for a node that holds what four of them hold together."""
+    settings = ServeSettings(collection="c", shards=2)
+    there = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
+    assert shortage(settings, there, [8 * GIB, 4 * GIB]) is None
+    short = shortage(settings, there, [4 * GIB, 12 * GIB])
+    assert (short or "").startswith(
+        "expected a node with 12.0 GiB of memory for the largest shard, got 8.0 GiB at most: ask for more with --shards"
+    )
+    short = shortage(settings.model_copy(update={"num_cpus": 2.5}), there)
+    assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "apart"),
+    [
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}] * 2, 1),
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}], None),
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 4.0, "memory": 0.1 * GIB}], None),
+        ([{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 0.0, "memory": 1.0 * GIB}], None),
+    ],
+)
+def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
+) -> None:
+    monkeypatch.setattr("api.deployment.options.nodes", lambda: nodes)
+    ingress: Any = serve_app(ServeSettings(collection=collection.location, shards=2, searchers=2))._bound_deployment
+    (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
+    assert {each._bound_deployment._replica_config.max_replicas_per_node for each in bound} == {apart}
+
+
+def test_more_shards_than_segments_are_warned_of(collection: Collection) -> None:
+    live = collection.read_version("000002")
+    assert empty_shards(ServeSettings(collection="c", shards=5), live) is None
+    warning = empty_shards(ServeSettings(collection="c", shards=6), live)
+    assert warning is not None
+    assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local": True, "shards": 2}, "--local is one process"),
+        ({"searchers": "2"}, "say with --shards how many"),
+        ({"shards": 2, "searchers": "0"}, "--searchers is '0': expected a number of replicas"),
+    ],
+)
+def test_the_command_says_which_option_of_shards_is_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        serve_command("no such folder", **options)
+
+
+# On Ray Serve
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.slow), "IVF8,PQ8x4fs,Refine(SQ8)"])
+def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: None, factory: str) -> None:
+    collection = make_collection(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    settings = ServeSettings(
+        collection=collection.location, port=free_port(), shards=4, num_cpus=0.25, swap_interval_s=0.1
+    )
+    url = run(settings, blocking=False, models=fakes(notes))
+    whole = build_service(settings, load_model=lambda _: FakeEmbedder())
+    queries: list[dict[str, Any]] = [{"text": f"star {number}", "k": 1 + 7 * number} for number in range(12)]
+    queries += [{"id": "007"}, {"id": "777", "distinct": 0.5}, {"embedding": vector(), "offset": 30, "k": 50}]
+    queries += [{"embedding": vector(5), "filter": {"label": "dog"}, "min_score": 0.1}] * 2
+    with running(create_app(whole)) as local, httpx.Client(base_url=url, timeout=30) as client:
+        for query in queries:
+            expected = httpx.post(f"{local}/search", json=query).json()
+            found = client.post("/search", json=query).json()
+            for said in (expected, found):
+                del said["timing_ms"]
+            assert found == expected
+        assert client.get("/images/042").json() == httpx.get(f"{local}/images/042").json()
+        assert told(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
+        # A new version is opened by all searchers before it answers.
+        add_run(collection, rows(["new"], np.array([vector(6)], np.float32)), model=record_of(FakeEmbedder()))
+        build_index(collection, LIMITS.model_copy(update={"factory": factory}))
+        eventually(lambda: client.get("/index").json()["version"] == "000003", "the new version answers")
+        first = client.post("/search", json={"embedding": vector(6), "k": 1}).json()
+        assert (first["matches"][0]["image_id"], first["searched"]) == ("new", {"rows": 799, "of": 799})

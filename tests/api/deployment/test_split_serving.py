@@ -1,0 +1,295 @@
+"""The model and the index in deployments of their own, and several replicas of either."""
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
+from ray import serve
+
+from api.compose import LoadModel, build_service
+from api.deployment.application import Models, run, serve_app
+from api.deployment.capacity import shortage
+from api.http.app import create_app
+from api.local import running
+from api.replicas import Replicas
+from api.settings import ServeSettings
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from jobs.cli.serve import serve as serve_command
+from jobs.errors import UsageError
+from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
+from tests.support.servers.guarded_app import told
+from tests.support.servers.served import free_port
+
+PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
+OTHER_SIDE = 64
+
+
+def fakes(notes: Path) -> Models:
+    """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value.
+
+    The text "slow" takes until there is a file `go` beside `notes`.
+    """
+
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+        known = {fake.identity.fingerprint: fake for fake in map(_Fake, (32, 64))}
+
+        def load(record: ModelRecord) -> FakeEmbedder:
+            (notes / str(os.getpid())).touch()
+            return known[record.fingerprint]
+
+        return load
+
+    class _Fake(FakeEmbedder):
+        def __init__(self, side: int) -> None:
+            super().__init__(side=side)
+
+        def embed_texts(self, texts: Any) -> Any:
+            if "unspeakable" in texts:
+                raise ModelError("there are no words for it")
+            while "slow" in texts and not (notes.parent / "go").exists():
+                time.sleep(0.05)
+            return super().embed_texts(texts)
+
+    return models
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    make_collection(tmp_path / "collection", PICTURES, FakeEmbedder())
+    return Collection.open(str(tmp_path / "collection"))
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "loaded"
+    folder.mkdir()
+    return folder
+
+
+def answer(client: httpx.Client, query: dict[str, Any]) -> Any:
+    response = client.post("/search", json=query)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def scale(deployment: Any) -> tuple[float, float, float]:
+    """Replicas at least and at most, and the requests at once that each should have."""
+    wanted = deployment._deployment_config.autoscaling_config
+    return wanted.min_replicas, wanted.max_replicas, wanted.target_ongoing_requests
+
+
+def reserved(deployment: Any) -> tuple[float, float]:
+    """CPUs and GPUs of each replica."""
+    options = deployment.ray_actor_options
+    return options["num_cpus"], options["num_gpus"]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(("text", "expected"), [("2", (2, 2)), ("1:4", (1, 4)), ("3:3", (3, 3))])
+def test_replicas_are_a_number_or_two(text: str, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_EMBEDDERS", text)
+    settings = ServeSettings(collection="c", replicas=text)
+    assert settings.replicas == settings.embedders == Replicas(*expected)
+
+
+@pytest.mark.parametrize("text", ["0", "4:1", "0:2", "-1", "many", "1:", ":2", "1:2:3", ""])
+@pytest.mark.parametrize("name", ["replicas", "embedders"])
+def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
+    with pytest.raises(ValidationError, match="expected a number of replicas, such as 2, or LEAST:MOST, such as 1:4"):
+        ServeSettings.model_validate({"collection": "c", name: text})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicas": "4:1"}, "--replicas is '4:1': expected a number of replicas"),
+        ({"embedders": "0"}, "--embedders is '0': expected a number of replicas"),
+        ({"local": True, "replicas": "2"}, "--local is one process"),
+    ],
+)
+def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        serve_command("no such folder", **options)
+
+
+def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
+    settings = ServeSettings(
+        collection=collection.location,
+        replicas="2:6",
+        target_ongoing_requests=9,
+        embedders="1:3",
+        target_ongoing_embeddings=2.5,
+        num_cpus=0.5,
+        num_gpus=0.25,
+        max_ongoing_requests=40,
+        request_timeout_s=40,
+    )
+    app = serve_app(settings)
+    ingress: Any = app._bound_deployment
+    embedder: Any
+    (embedder,) = [arg._bound_deployment for arg in ingress.init_args if isinstance(arg, serve.Application)]
+    assert scale(ingress) == (2, 6, 9)
+    assert (ingress.max_ongoing_requests, reserved(ingress)) == (80, (0.5, 0))
+    assert scale(embedder) == (1, 3, 2.5)
+    assert reserved(embedder) == (0.5, 0.25)
+    # What has begun may end.
+    assert {each._deployment_config.graceful_shutdown_timeout_s for each in (ingress, embedder)} == {40}
+    # What the command line sets for this process holds where replicas do not inherit it.
+    passive = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}}
+    assert [each.ray_actor_options["runtime_env"] for each in (ingress, embedder)] == [passive, passive]
+
+    whole: Any = serve_app(ServeSettings(collection=collection.location, replicas=3, num_gpus=1))._bound_deployment
+    assert whole.num_replicas == 3
+    assert whole._deployment_config.autoscaling_config is None
+    assert reserved(whole) == (1, 1)
+
+
+def test_one_replica_keeps_as_many_embedders_busy_as_it_has_calls() -> None:
+    """A batch of 32 in calls of 8: with more calls wanted for each embedder a second one would never be started."""
+    assert ServeSettings(collection="c").target_ongoing_embeddings == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicas": 2}, None),
+        ({"replicas": "1:8"}, None),
+        ({"replicas": 3}, "expected 3 CPUs, 1 for each of 3 replicas, got 2: ask for fewer with --replicas"),
+        ({"replicas": 4, "num_cpus": 0.5}, None),
+        ({"replicas": 2, "embedders": 1}, "expected 3 CPUs, 1 for each of 3 replicas, got 2"),
+        ({"embedders": 1, "num_gpus": 0.5}, "expected 0.5 GPUs, 0.5 for each of 1 replicas, got 0:.*LIKENESS_NUM_GPUS"),
+    ],
+)
+def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
+    options: dict[str, Any], message: str | None
+) -> None:
+    missing = shortage(ServeSettings(collection="c", **options), [{"CPU": 2.0}])
+    assert (missing is None) if message is None else re.match(message, missing or "")
+
+
+# On Ray Serve
+
+
+@pytest.mark.ray
+def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: None, notes: Path) -> None:
+    settings = ServeSettings(
+        collection=collection.location,
+        port=free_port(),
+        replicas=2,
+        embedders=1,
+        num_cpus=0.5,
+        swap_interval_s=0.1,
+        max_searches=64,
+        embedder_timeout_s=4,
+    )
+    url = run(settings, blocking=False, models=fakes(notes))
+    whole = build_service(settings, load_model=fakes(notes)(settings, None))
+    queries: list[dict[str, Any]] = [{"text": f"star {n}"} for n in range(20)]
+    queries += [{"id": "red.png"}, {"embedding": [1.0] * 16}]
+    with running(create_app(whole)) as local, httpx.Client(base_url=url, timeout=30) as client:
+        expected = [httpx.post(f"{local}/search", json=query).json()["matches"] for query in queries]
+        assert [answer(client, query)["matches"] for query in queries] == expected
+        batch = client.post("/search/batch", json={"searches": queries}).json()["results"]
+        assert [each["ok"]["matches"] for each in batch] == expected
+        found = client.post("/search", files={"image": PICTURES["blue.png"]}).json()["matches"][0]
+        assert (found["image_id"], found["score"]) == ("blue.png", pytest.approx(1.0, abs=1e-5))
+        # What a model refuses is an answer of its own, and spoils nobody else's.
+        mixed = {"searches": [{"text": "unspeakable"}, {"text": "star 3"}]}
+        refused, fine = client.post("/search/batch", json=mixed).json()["results"]
+        assert refused["problem"]["type"] == "urn:likeness:problem:internal"
+        assert fine["ok"]["matches"] == expected[3]
+
+        _metrics_are_of_both(client, asked=len(queries) + 1)
+        _a_slow_embedder_is_not_waited_for(client, notes)
+        _models_change_together(client, collection)
+        _one_embedder_is_replaced(client, notes)
+
+
+def _metrics_are_of_both(client: httpx.Client, asked: int) -> None:
+    """Whichever replica is asked, what both have counted adds up."""
+    for _ in range(4):
+        counted: dict[str, float] = {}
+        for family in text_string_to_metric_families(client.get("/metrics").text):
+            for sample in family.samples:
+                if sample.name == "likeness_request_duration_seconds_count" and sample.labels["route"] == "/search":
+                    replica = sample.labels["replica"]
+                    counted[replica] = counted.get(replica, 0) + sample.value
+        assert len(counted) == 2
+        assert sum(counted.values()) == asked
+
+
+def _a_slow_embedder_is_not_waited_for(client: httpx.Client, notes: Path) -> None:
+    """And when it is done it answers again."""
+    before = set(notes.iterdir())
+    refused = client.post("/search", json={"text": "slow"})
+    assert told(refused) == (503, "embedder-unavailable")
+    assert refused.headers["retry-after"] == "2"
+    (notes.parent / "go").touch()
+    assert len(answer(client, {"text": "quick"})["matches"]) == 3
+    assert set(notes.iterdir()) == before  # the same replica
+
+
+def _models_change_together(client: httpx.Client, collection: Collection) -> None:
+    """Every answer is of the old model and index, or of the new ones, while queries go on."""
+    old, new = FakeEmbedder(), FakeEmbedder(side=OTHER_SIDE)
+    seen: set[tuple[str, str]] = set()
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            found = client.post("/search", files={"image": PICTURES["red.png"]}, data={"k": "1"})
+            said = found.json()
+            pair = (said["index"]["version"], said["model"]["fingerprint"])
+            seen.add(pair)
+            if found.status_code != 200 or abs(said["matches"][0]["score"] - 1) > 1e-5:
+                wrong.append(said)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    add_pictures(collection, PICTURES, new)
+    build_index(collection)
+    deadline = time.monotonic() + 30
+    while ("000002", new.identity.fingerprint) not in seen and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    done.set()
+    asking.join()
+    assert wrong == []
+    assert seen == {("000001", old.identity.fingerprint), ("000002", new.identity.fingerprint)}
+
+
+def _one_embedder_is_replaced(client: httpx.Client, notes: Path) -> None:
+    """Searches wait for the next one, or are told to come again, and then answers come."""
+    killed = [int(name.name) for name in notes.iterdir() if int(name.name) != os.getpid()]
+    assert len(killed) == 1
+    os.kill(killed[0], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    statuses: list[int] = []
+    while time.monotonic() < deadline:
+        response = client.post("/search", json={"text": f"after {len(statuses)}"})
+        statuses.append(response.status_code)
+        if response.status_code == 200:
+            break
+        assert told(response) == (503, "embedder-unavailable")
+        assert response.headers["retry-after"] == "2"
+    assert statuses[-1] == 200, statuses
+    vector = np.array(client.post("/embed", json={"texts": ["star"]}).json()["results"][0]["ok"])
+    assert vector == pytest.approx(FakeEmbedder(side=OTHER_SIDE).embed_texts(["star"])[0], abs=1e-5)

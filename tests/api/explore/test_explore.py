@@ -1,0 +1,324 @@
+"""Likeness: what a query is taken for, what it finds, and how the answer looks in a notebook."""
+
+import base64
+import io
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from api.client.query import Example
+from api.errors import OtherModelError, Problem
+from api.explore import Likeness
+from embedder.errors import FetchError, ModelError
+from embedder.fake import FakeEmbedder
+from embedder.protocol import Embedder
+from index.errors import NotACollectionError, QueryError
+from index.search import Searcher
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+
+MARKUP = "<img src=x onerror=alert(1)>.png"
+PICTURES = {name: png(colour) for name, colour in COLOURS.items()} | {MARKUP: png((240, 240, 20))}
+URL = "https://pictures.example/query.png"
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    return make_collection(tmp_path_factory.mktemp("collection"), PICTURES, FakeEmbedder())
+
+
+@pytest.fixture
+def fetcher() -> RecordingFetcher:
+    files = {f"memory:{name}": data for name, data in PICTURES.items()}
+    return RecordingFetcher({**files, URL: png((25, 45, 200))})
+
+
+@pytest.fixture
+def likeness(searcher: Searcher, fetcher: RecordingFetcher) -> Likeness:
+    return Likeness(searcher, FakeEmbedder, fetcher=fetcher)
+
+
+@pytest.fixture
+def without_model(searcher: Searcher, fetcher: RecordingFetcher) -> Likeness:
+    def load() -> Embedder:
+        raise ModelError("there is no model 'lost'")
+
+    return Likeness(searcher, load, fetcher=fetcher)
+
+
+class Tags(HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def sources(self) -> list[str]:
+        return [attributes["src"] or "" for tag, attributes in self.tags if tag == "img"]
+
+
+def html_of(found: Any) -> Tags:
+    return Tags(found._repr_html_())
+
+
+def as_pil(_: Path) -> Image.Image:
+    return Image.open(io.BytesIO(png((20, 40, 210))))
+
+
+def as_path(folder: Path) -> Path:
+    path = folder / "like blue.png"
+    path.write_bytes(png((20, 40, 210)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        as_path,
+        lambda folder: str(as_path(folder)),
+        lambda _: png((20, 40, 210)),
+        as_pil,
+        lambda folder: np.asarray(as_pil(folder)),
+        lambda _: URL,
+        lambda _: FakeEmbedder().embed_images(np.full((1, 32, 32, 3), (20, 40, 210), np.uint8))[0],
+    ],
+    ids=["path", "path as a string", "bytes", "PIL", "pixels", "URL", "vector"],
+)
+def test_a_query_may_be_anything_that_shows_a_picture(
+    likeness: Likeness, query: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    found = likeness.search(query(tmp_path), k=2)
+    assert found[0].image_id == "blue.png"
+    assert found[0].score > 0.99
+    assert [len(found), found.ntotal, found.version] == [2, 4, "000001"]
+    assert found[0].metadata["label"] == "blue"
+
+
+def test_pixels_may_be_grey(likeness: Likeness) -> None:
+    grey = np.linspace(0, 255, 64 * 48).reshape(64, 48).astype(np.uint8)
+    expected = {match.image_id: match.score for match in likeness.search(np.stack([grey] * 3, axis=2), k=4)}
+    assert {match.image_id: match.score for match in likeness.search(grey, k=4)} == pytest.approx(expected, abs=0.01)
+
+
+def test_an_id_or_a_match_is_searched_without_its_own_image(likeness: Likeness) -> None:
+    by_id = likeness.search("red.png", k=10)
+    assert {match.image_id for match in by_id} == {"green.png", "blue.png", MARKUP}
+    assert [match.image_id for match in likeness.search(likeness.search(id="blue.png", k=1)[0])] == [
+        match.image_id for match in likeness.search(id=likeness.search("blue.png", k=1)[0].image_id)
+    ]
+
+
+def test_a_string_that_is_nothing_else_is_words(likeness: Likeness) -> None:
+    [vector] = FakeEmbedder().embed_texts(["a red star"])
+    found = likeness.search("a red star", k=4)
+    assert [m.score for m in found] == pytest.approx([m.score for m in likeness.searcher.search([vector], 4)[0]])
+    assert found.caption == "4 of 4 images like “a red star”"
+
+
+def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
+    with pytest.raises(FileNotFoundError, match=r"'picturs/star.png' is neither a file nor an image of index version"):
+        likeness.search("picturs/star.png")
+    assert len(likeness.search(text="picturs/star.png")) == 4
+
+
+def test_a_mix_is_the_direction_of_the_weighted_sum(likeness: Likeness) -> None:
+    vectors = [likeness.searcher.vector("red.png"), likeness.searcher.vector("blue.png")]
+    expected = vectors[0] - 0.5 * vectors[1]
+    expected /= np.linalg.norm(expected)
+    mixed: list[Example] = [{"id": "red.png"}, {"id": "blue.png", "weight": -0.5}]
+    np.testing.assert_allclose(likeness.vector(queries=mixed), expected, atol=1e-6)
+    found = likeness.search(queries=mixed)
+    scores = {match.image_id: match.score for match in found}
+    assert scores["green.png"] == pytest.approx(float(expected @ likeness.searcher.vector("green.png")), abs=1e-5)
+    assert "red.png" not in scores
+    assert found.caption == "2 of 4 images like red.png, -0.5 × blue.png"
+
+
+def test_options_are_those_of_the_server(likeness: Likeness) -> None:
+    everything = [match.image_id for match in likeness.search("red.png", k=3)]
+    assert [m.image_id for m in likeness.search("red.png", k=2, offset=1)] == everything[1:]
+    assert likeness.search("red.png", k=2, offset=1).to_arrow()["rank"].to_pylist() == [2, 3]
+    assert [m.image_id for m in likeness.search("red.png", filter={"label": "green"})] == ["green.png"]
+    assert len(likeness.search("red.png", min_score=1.0)) == 0
+    assert likeness.search("red.png", fields=["label"])[0].metadata.keys() == {"label"}
+    with pytest.raises(Problem, match="fields: expected only label, weight"):
+        likeness.search("red.png", fields=["lable"])
+    with pytest.raises(Problem, match="k is 0"):
+        likeness.search("red.png", k=0)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({}, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
+        ({"id": "red.png", "text": "red"}, "got text, id"),
+        ({"queries": []}, "got no queries: expected a list of one part or more"),
+        ({"queries": [{"weight": 2.0}]}, "a part of a mix has nothing"),
+        ({"queries": [{"id": "red.png", "txt": "blue"}]}, "a part of a mix has id, txt"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(likeness: Likeness, search: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        likeness.search(**search)
+
+
+def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> None:
+    only: Any = {"where": {"label": "green"}, "limit": 3}
+    known = "url, image, text, id, embedding, queries"
+    with pytest.raises(TypeError, match=f"got limit, where: expected keywords among {known}, k, offset, .*filter"):
+        likeness.search("red.png", **only)
+    with pytest.raises(TypeError, match="got limit, offset, where: expected keywords among k, min_score, filter"):
+        likeness.explore("red.png", offset=20, **only)
+    with pytest.raises(TypeError, match=f"got filter: expected keywords among {known}$"):
+        likeness.vector("red.png", filter={"label": "green"})
+
+
+def test_objects_that_are_no_queries_are_refused(likeness: Likeness) -> None:
+    nonsense: Any = object()
+    with pytest.raises(TypeError, match="got a query of type object: expected a string"):
+        likeness.search(nonsense)
+    with pytest.raises(TypeError, match=r"pixels as float64 \(8, 8, 3\): expected uint8"):
+        likeness.search(np.zeros((8, 8, 3)))
+    with pytest.raises(TypeError, match=r"pixels as uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"):
+        likeness.search(np.zeros((8, 8, 2), np.uint8))
+    with pytest.raises(QueryError, match=r"a vector of shape \(3,\): the index takes \(16,\)"):
+        likeness.search([1.0, 0.0, 0.0])
+    with pytest.raises(Problem, match='id: expected an image of index version 000001, got "gone"'):
+        likeness.search(id="gone")
+
+
+def test_the_model_is_loaded_once_by_the_first_query_that_needs_it(
+    searcher: Searcher, fetcher: RecordingFetcher
+) -> None:
+    loaded: list[Embedder] = []
+
+    def load() -> Embedder:
+        loaded.append(FakeEmbedder())
+        return loaded[-1]
+
+    likeness = Likeness(searcher, load, fetcher=fetcher)
+    likeness.search("red.png")
+    likeness.search(searcher.vector("red.png"))
+    assert loaded == []
+    likeness.search("a red star")
+    likeness.search(png((1, 2, 3)))
+    assert len(loaded) == 1
+
+
+def test_a_model_that_cannot_be_loaded_says_what_still_works(without_model: Likeness) -> None:
+    assert len(without_model.search("red.png")) == 3
+    with pytest.raises(
+        ModelError, match=r"there is no model 'lost'\. Searches by id and by vector work without.*model="
+    ):
+        without_model.search("a red star")
+
+
+def test_another_model_than_the_index_has_is_refused(searcher: Searcher, fetcher: RecordingFetcher) -> None:
+    with pytest.raises(OtherModelError, match=r"expected model 'fake' .*work without a model"):
+        Likeness(searcher, lambda: FakeEmbedder(side=64), fetcher=fetcher).search("a red star")
+
+
+def test_a_dead_url_and_a_file_that_is_no_picture_say_so(likeness: Likeness) -> None:
+    with pytest.raises(FetchError, match=r"https://pictures\.example/gone\.png"):
+        likeness.search("https://pictures.example/gone.png")
+    with pytest.raises(Problem, match="expected a picture"):
+        likeness.search(b"hello")
+
+
+def test_the_grid_shows_pictures_scores_and_labels_beside_the_query(likeness: Likeness) -> None:
+    page = html_of(likeness.search(png((200, 40, 40)), k=3))
+    assert len(page.sources) == 4  # the query and three matches
+    for source in page.sources:
+        data = base64.b64decode(source.removeprefix("data:image/jpeg;base64,"))
+        assert Image.open(io.BytesIO(data)).size == (48, 40)
+    first = Image.open(io.BytesIO(base64.b64decode(page.sources[1].partition(",")[2]))).resize((1, 1)).getpixel((0, 0))
+    assert first == pytest.approx((220, 30, 30), abs=8)
+    text = " ".join(page.texts)
+    assert re.search(r"query a picture.* 0\.\d{3} red ", text)
+    assert [tag for tag, _ in page.tags if tag in ("script", "link", "iframe", "object")] == []
+
+
+def test_whatever_names_contain_is_text(likeness: Likeness) -> None:
+    found = likeness.search("yellow <script>alert(1)</script> & \"quotes'", k=4)
+    page = html_of(found)
+    assert {tag for tag, _ in page.tags} == {"div", "style", "span", "figure", "figcaption", "b", "img"}
+    assert all(name in ("class", "title", "src", "alt") for _, attributes in page.tags for name in attributes)
+    assert "yellow <script>alert(1)</script> & \"quotes'" in page.texts
+    assert any((attributes.get("title") or "").startswith(MARKUP) for _, attributes in page.tags)
+
+
+def test_a_picture_that_is_gone_leaves_a_placeholder_with_the_reason(
+    likeness: Likeness, fetcher: RecordingFetcher
+) -> None:
+    del fetcher.files["memory:green.png"]
+    fetcher.files["memory:blue.png"] = b"no longer a picture"
+    page = html_of(likeness.search("red.png", k=3))
+    assert len(page.sources) == 2  # the query's and that of one match
+    assert "the picture is gone (not_found)" in page.texts
+    assert "the picture cannot be read (not_an_image)" in page.texts
+    assert any("2 pictures cannot be shown" in text and "scores hold all the same" in text for text in page.texts)
+    assert not any("/secret/path" in text for text in page.texts)
+    one = html_of(likeness.search("red.png", k=1, filter={"image_id": "green.png"}))
+    assert any(text.startswith("1 picture cannot be shown") for text in one.texts)
+
+
+def test_a_collection_that_has_moved_is_opened_and_a_missing_one_refused(tmp_path: Path) -> None:
+    make_collection(tmp_path / "here", PICTURES, FakeEmbedder())
+    likeness = Likeness.open(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert len(likeness.search("red.png")) == 3  # what is open is mapped
+    with pytest.raises(NotACollectionError, match="does not exist: make a collection with `likeness embed`"):
+        Likeness.open(tmp_path / "here")
+    (tmp_path / "a file").touch()
+    with pytest.raises(NotACollectionError, match="a file is not a collection: expected runs/ in it"):
+        Likeness.open(tmp_path / "a file")
+    moved = Likeness.open(str(tmp_path / "there"))
+    assert "4 images, index version 000001, model fake" in repr(moved)
+    page = html_of(moved.search("red.png"))
+    assert page.sources == []
+    assert any("3 pictures cannot be shown" in text for text in page.texts)
+    with pytest.raises(ModelError, match=r"model 'fake' is neither a folder .*model has moved"):
+        moved.search("a red star")
+
+
+def test_nothing_found_is_shown_as_nothing(likeness: Likeness) -> None:
+    found = likeness.search("red.png", min_score=1.0)
+    assert "no image like red.png passes filter, min_score and offset" in html_of(found).texts
+    assert repr(found) == "no image like red.png passes filter, min_score and offset"
+    assert found.to_arrow().num_rows == 0
+
+
+def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
+    found = likeness.search("red.png", k=2)
+    table = found.to_arrow()
+    assert table.schema.names == ["rank", "score", "percentile", "image_id", "uri", "duplicates", "label", "weight"]
+    assert table.schema.field("label").type == pa.string()
+    assert table["score"].to_pylist() == [match.score for match in found]
+    frame = found.to_pandas()
+    assert frame["image_id"].tolist() == [match.image_id for match in found]
+    assert frame["rank"].tolist() == [1, 2]
+    assert list(frame.columns) == table.schema.names
+
+
+def test_a_long_answer_is_shown_in_part(tmp_path: Path) -> None:
+    many = {f"{n:03}.png": png((n, 255 - n, 128)) for n in range(70)}
+    searcher = make_collection(tmp_path, many, FakeEmbedder())
+    files = RecordingFetcher({f"memory:{name}": data for name, data in many.items()})
+    page = html_of(Likeness(searcher, FakeEmbedder, fetcher=files).search("000.png", k=69))
+    assert len(page.sources) == 61
+    assert any(text.startswith("The first 60 of 69 are shown.") for text in page.texts)

@@ -1,0 +1,188 @@
+"""The notebooks: executed from top to bottom, and what they found compared with what they should."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+from jobs.demo.collection import make_demo_collection
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.notebook
+
+FOLDER = ROOT / "notebooks"
+NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def large_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More pictures than are looked up at a time."""
+    folder = tmp_path_factory.mktemp("large-demo")
+    make_demo_collection(folder, count=1_200)
+    return folder / "collection"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    make_demo_collection(folder)
+    return folder / "collection"
+
+
+class Executed:
+    """A notebook that has run, and its kernel, to be asked what it holds."""
+
+    def __init__(self, name: str, client: NotebookClient, seconds: float) -> None:
+        self.name = name
+        self.seconds = seconds
+        self._client = client
+
+    def value(self, expression: str) -> Any:
+        """Of an expression in the notebook's own names, by JSON."""
+        cell = nbformat.v4.new_code_cell(f"import json; print(json.dumps({expression}, default=float))")
+        self._client.nb.cells.append(cell)
+        done = self._client.execute_cell(cell, len(self._client.nb.cells) - 1)
+        return json.loads(done.outputs[0]["text"])
+
+    def outputs(self, mime: str) -> list[str]:
+        """What cells have shown of one kind."""
+        data = [output.get("data", {}) for cell in self._client.nb.cells for output in cell.get("outputs", [])]
+        return [each[mime] for each in data if mime in each]
+
+
+@pytest.fixture
+def executed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executed]:
+    name = request.param
+    collection = request.getfixturevalue("large_demo" if "map" in name else "demo")
+    monkeypatch.setenv("LIKENESS_COLLECTION", str(collection))
+    monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning:__main__")
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    client = NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
+    with client.setup_kernel():
+        started = time.monotonic()
+        for number, cell in enumerate(list(notebook.cells)):
+            client.execute_cell(cell, number)
+        yield Executed(name, client, time.monotonic() - started)
+
+
+def runs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("executed", [name], indirect=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_are_kept_without_outputs(name: str) -> None:
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.keys() <= {"kernelspec", "language_info"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert (cell.outputs, cell.execution_count) == ([], None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_open_with_what_one_will_learn(name: str) -> None:
+    first = nbformat.read(FOLDER / name, as_version=4).cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    assert "You will learn" in first.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mend_11_notebooks_import_only_what_is_installed(name: str) -> None:
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert not re.search(r"^\s*(from|import) (benchmarks|tests)\b", code, re.MULTILINE)
+    assert "hundred" not in notebook.cells[0].source  # of a collection that the reader chooses
+
+
+@runs("01_explore_neighbours.ipynb")
+def test_exploring_neighbours(executed: Executed) -> None:
+    labels = "[match.metadata['label'] for match in {}]"
+    assert executed.value("best.image_id").endswith("striped-red-star.jpg")
+    assert executed.value(f"{labels.format('by_words')}.count('star')") >= 9
+    # A blue disc on white.
+    assert executed.value("'-blue-circle.' in by_picture[0].image_id")
+    assert executed.value("sum('blue' in m.image_id or 'circle' in m.image_id for m in by_picture)") >= 7
+    # The query itself is left out, and its copy in all but the background comes first.
+    assert executed.value("best.image_id in [match.image_id for match in by_id]") is False
+    assert executed.value("by_id[0].percentile") > 99
+    # This, but blue: still a striped star, and blue.
+    assert "striped-blue-star" in executed.value("but_blue[0].image_id")
+    assert executed.value("sum('-red-' in match.image_id for match in but_blue)") == 0
+    assert set(executed.value(labels.format("narrow_moons"))) == {"moon"}
+    # Three other tools name the same five, with the same scores.
+    expected = executed.value("[[m.image_id, m.score] for m in likeness.search(query, k=5)]")
+    for tool in ("in_pandas.values.tolist()", "in_polars.rows()", "in_duckdb.values.tolist()"):
+        found = executed.value(tool)
+        assert [image_id for image_id, _ in found] == [image_id for image_id, _ in expected]
+        assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
+    grids = [html for html in executed.outputs("text/html") if 'class="likeness"' in html]
+    assert len(grids) == 6  # five searches, and what stands for the widget where there is none
+    assert len(executed.outputs("application/vnd.jupyter.widget-view+json")) == 1
+    assert len(executed.outputs("image/png")) == 1
+
+
+@runs("02_map_the_collection.ipynb")
+def test_mend_01_mapping_the_collection(executed: Executed) -> None:
+    assert executed.value("len(found.ids)") == executed.value("len(likeness)") == 1_188
+    [drawn] = [html for html in executed.outputs("text/html") if "<svg" in html]
+    assert drawn.count("<circle") == 1_188
+    assert drawn.count("<image") > 60
+    assert executed.value("min(score for group in groups for score in group.scores)") >= 0.97
+    assert executed.value("crowding[alone].max()") <= executed.value("float(np.median(crowding))")
+    # What brute force says; by chance an eighth would agree.
+    vectors = executed.value("[likeness.searcher.vector(image_id).tolist() for image_id in found.ids]")
+    labels = np.array(executed.value("labels"))
+    cosines = np.array(vectors) @ np.array(vectors).T
+    np.fill_diagonal(cosines, -2)
+    nearest = np.argsort(-cosines, axis=1)[:, :10]
+    agreed = (labels[nearest] == labels[:, np.newaxis]).mean()
+    assert executed.value("votes['agreement'].to_numpy().mean()") == pytest.approx(agreed, abs=1e-3)
+    assert agreed > 0.75
+    assert executed.value("len(agreement)") == 8
+    assert executed.value("len(caught)") >= 17
+
+
+@runs("03_choose_an_index.ipynb")
+def test_mend_11_choosing_an_index(executed: Executed) -> None:
+    assert executed.value("considered[considered['chosen']]['name'].tolist()") == ["Flat"]
+    names = executed.value("by_size['index'].tolist()")
+    assert names[0] == "Flat"
+    assert all("IVF" in name and "Refine" in name for name in names[2:])
+    assert ["Refine" in name for name in executed.value("tight['index'].tolist()")] == [True, False]
+    assert executed.value("measured.loc['index'].tolist()")[0] == "Flat"
+    assert "IVF" in executed.value("measured.loc['index'].tolist()")[1]
+    assert executed.value("measured.loc['recall@10'].tolist()")[0] == 1.0
+    assert executed.value("measured.loc['recall@10'].tolist()")[1] >= 0.99
+    # Each setting was searched before it was timed, and all of them in every lap.
+    assert executed.value("np.shape(laps)") == [20, len(executed.value("settings"))]
+    recalls = executed.value("curve['recall@10'].tolist()")
+    assert recalls[0] < recalls[-1]
+    assert recalls == pytest.approx(sorted(recalls), abs=0.005)
+    assert executed.value("here['recall@10'].item()") > 0.985
+
+
+@runs("04_scheduled_reembedding.ipynb")
+def test_reading_what_a_scheduled_job_left(executed: Executed) -> None:
+    assert executed.value("runs['embedded'].tolist()") == [240, 28]
+    assert executed.value("runs['rejected'].tolist()") == [0, 3]
+    assert executed.value("runs['deleted'].tolist()") == [0, 12]
+    assert executed.value("sorted(rejects['image_id'])") == executed.value("sorted(nights.broken)")
+    counts = executed.value("[len(changed.added), len(changed.removed), len(changed.edited)]")
+    assert counts == [20, 12 + 3, 8]
+    assert executed.value("segments['live'].sum()") == 240 - 12 - 3 + 20
+    assert executed.value("max(moved)") < 0.9999
+    assert executed.value("gate['recall@10'].tolist()") == [1.0, 1.0]
+    assert executed.value("live") == "000002"
+    # The model with noise in its weights is another one, and worse.
+    assert executed.value("shared.mean()") < 0.8
+    better, worse = executed.value("by_label.loc['all'].tolist()")
+    assert better > worse + 0.1
+    assert executed.value("len(by_a) == len(by_b) == 6")

@@ -1,0 +1,619 @@
+"""The HTTP interface: answers, pictures, and every error as a problem document."""
+
+import base64
+import gzip
+import io
+import ipaddress
+import json
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from api.errors import PROBLEMS
+from api.http.app import create_app
+from api.local import running
+from api.search.service import SearchService
+from api.settings import RequestLimits
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from index.search import Searcher
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+
+# Ids that a careless URL scheme would lose, and one that looks like another's page.
+ODD_IDS = (
+    "a/b c/ü 100%.png",
+    "50%25.png",
+    "q?x=1#top.png",
+    "日本/犬.png",
+    "red.png/picture",
+    "/abs.png",
+    "a&b+c.png",
+)
+LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_000)
+
+
+def odd_picture(image_id: str) -> bytes:
+    return png((90, 20 * ODD_IDS.index(image_id), 200))
+
+
+class PictureHost(BaseHTTPRequestHandler):
+    """A web server of pictures, of which some misbehave."""
+
+    def do_GET(self) -> None:
+        status, headers, body = {
+            "/red.png": (200, {"Content-Type": "image/png"}, png(COLOURS["red.png"])),
+            "/page": (200, {"Content-Type": "text/html"}, b"<html>"),
+            "/fake.png": (200, {"Content-Type": "image/png"}, b"not a picture"),
+            "/large.png": (200, {"Content-Type": "image/png"}, bytes(LIMITS.max_upload_bytes + 1)),
+            "/to-metadata": (302, {"Location": "http://169.254.169.254/latest/meta-data"}, b""),
+            "/to-inside": (302, {"Location": "http://inside.example/x.png"}, b""),
+            "/to-file": (302, {"Location": "file:///etc/passwd"}, b""),
+            "/loop": (302, {"Location": "/loop"}, b""),
+            "/broken": (500, {}, b""),
+        }.get(self.path, (404, {}, b""))
+        if self.path == "/slow":
+            threading.Event().wait(1.5)
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """example names → addresses; numbers stand for themselves, as they do for getaddrinfo."""
+    names = {
+        "pictures.example": ["127.0.0.1"],
+        "inside.example": ["10.0.0.7"],
+        "metadata.example": ["169.254.169.254"],
+    }
+    host = host.strip("[]")
+    if host in names:
+        return names[host]
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
+    return [host]
+
+
+@pytest.fixture(scope="module")
+def pictures_at() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PictureHost)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://pictures.example:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    pictures |= {image_id: odd_picture(image_id) for image_id in ODD_IDS}
+    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
+
+
+@pytest.fixture(scope="module")
+def service(searcher: Searcher, pictures_at: str) -> SearchService:
+    files = {f"memory:{name}": png(colour, (400, 200)) for name, colour in COLOURS.items()}
+    files |= {f"memory:{image_id}": odd_picture(image_id) for image_id in ODD_IDS}
+    policy = replace(
+        FetchPolicy.for_untrusted_urls(allowed_hosts=[pictures_at.removeprefix("http://")]),
+        max_bytes=LIMITS.max_upload_bytes,
+        timeout_s=1.0,
+        retries=0,
+    )
+    return SearchService(
+        embedder=FakeEmbedder(),
+        searcher=searcher,
+        query_fetcher=Fetcher(policy, resolve=resolve),
+        picture_fetcher=RecordingFetcher(files),
+    )
+
+
+@pytest.fixture(scope="module")
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service, limits=LIMITS)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def caller(service: SearchService) -> Iterator[httpx.Client]:
+    """Over a real connection: the test client undoes per cent signs twice."""
+    with running(create_app(service, limits=LIMITS)) as url, httpx.Client(base_url=url) as caller:
+        yield caller
+
+
+def assert_problem(response: Any, slug: str, *, detail: str, **members: Any) -> dict[str, Any]:
+    """The response is the problem document of this type, its detail says this, and it has these members."""
+    assert response.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = response.json()
+    assert document["type"] == f"urn:likeness:problem:{slug}", document
+    assert document["status"] == response.status_code == PROBLEMS[slug].status
+    assert document["title"] == PROBLEMS[slug].title
+    assert detail in document["detail"]
+    assert {name: document.get(name) for name in members} == members
+    return document
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few hundred bytes whose header promises `width × height` pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(300))) + chunk(b"IEND", b"")
+    )
+
+
+# Answers
+
+
+def test_search_by_url(client: TestClient, pictures_at: str) -> None:
+    answer = client.post("/search", json={"url": f"{pictures_at}/red.png", "k": 2}).json()
+    first = answer["matches"][0]
+    assert len(answer["matches"]) == 2
+    assert first["image_id"] == "red.png"
+    assert first["score"] == pytest.approx(1.0, abs=1e-6)
+    assert first["uri"] == "memory:red.png"
+    assert first["picture"] == "/picture?id=red.png"
+    assert first["metadata"] == {"label": "red", "weight": None}
+    assert answer["index"] == {"version": "000001", "ntotal": len(COLOURS) + len(ODD_IDS)}
+    identity = FakeEmbedder().identity
+    assert answer["model"] == {"id": "fake", "revision": None, "fingerprint": identity.fingerprint, "dim": 16}
+    assert list(answer["timing_ms"]) == ["fetch", "decode", "embed", "search", "total"]
+    assert all(answer["timing_ms"].values())
+
+
+def test_search_by_upload_takes_k_from_the_form(client: TestClient) -> None:
+    upload = {"image": ("blue.png", png(COLOURS["blue.png"]), "image/png")}
+    answer = client.post("/search", files=upload, data={"k": "1"}).json()
+    assert [match["image_id"] for match in answer["matches"]] == ["blue.png"]
+    assert list(answer["timing_ms"]) == ["decode", "embed", "search", "total"]
+
+
+def test_search_by_text_gives_ten_unless_asked(client: TestClient) -> None:
+    answer = client.post("/search", json={"text": "a striped red star"}).json()
+    scores = [match["score"] for match in answer["matches"]]
+    assert len(scores) == 10
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_more_matches_than_images_gives_all(client: TestClient) -> None:
+    answer = client.post("/search", json={"text": "star", "k": 1_000}).json()
+    assert len(answer["matches"]) == answer["index"]["ntotal"]
+
+
+# Requests that are not valid
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "expected"),
+    [
+        ({"url": "http://a.example/x.png", "k": 0}, "k", "a whole number from 1 to 1000"),
+        ({"url": "http://a.example/x.png", "k": -3}, "k", "a whole number from 1 to 1000"),
+        ({"text": "star", "k": 1_000_000}, "k", "a whole number from 1 to 1000"),
+        ({"text": "star", "k": "5"}, "k", "a whole number"),
+        ({"text": "star", "k": True}, "k", "a whole number"),
+        ({"text": "star", "k": 1.5}, "k", "a whole number"),
+        ({"text": "star", "top": 3}, "top", "only allow_partial, distinct, embedding, fields"),
+        ({"text": "star", "url": "http://a.example/x.png"}, "body", "exactly one of url, image, text"),
+        ({}, "body", "exactly one of url, image, text"),
+        ({"k": 3}, "body", "exactly one of url, image, text"),
+        ({"text": ""}, "text", "words that say what to look for"),
+        ({"text": "  \n"}, "text", "words that say what to look for"),
+        ({"text": "x" * 1_001}, "text", "at most 1000 characters"),
+        ({"text": 7}, "text", "text"),
+        ({"url": ""}, "url", "text that is not empty"),
+        ({"url": "http://a.example/" + "x" * 4_096}, "url", "at most 4096 characters"),
+        ([1, 2], "body", "an object"),
+        (None, "body", "an object"),
+    ],
+)
+def test_an_invalid_body_names_the_field(client: TestClient, body: Any, field: str, expected: str) -> None:
+    response = client.post("/search", content=json.dumps(body), headers={"content-type": "application/json"})
+    document = assert_problem(response, "invalid-request", detail=expected)
+    assert [error["field"] for error in document["errors"]] == [field]
+    assert expected in document["errors"][0]["expected"]
+
+
+def test_what_was_sent_is_quoted_but_not_at_length(client: TestClient) -> None:
+    document = client.post("/search", json={"text": "star", "k": "9" * 5_000}).json()
+    assert len(document["errors"][0]["got"]) == 80
+    both = client.post("/search", json={"text": "star", "url": "http://a.example/"}).json()
+    assert both["detail"] == (
+        'body: expected exactly one of url, image, text, id, embedding and queries, got "text", "url"'
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"text": "star"'])
+def test_a_body_that_is_not_json(client: TestClient, content: bytes) -> None:
+    response = client.post("/search", content=content, headers={"content-type": "application/json"})
+    assert_problem(response, "malformed-body", detail="expected a JSON object")
+
+
+@pytest.mark.parametrize(
+    ("files", "data", "field", "expected"),
+    [
+        ({"image": ("a.png", b"x")}, {"k": "0"}, "k", "a whole number from 1 to 1000"),
+        ({"image": ("a.png", b"x")}, {"k": "1000000"}, "k", "a whole number from 1 to 1000"),
+        ({"image": ("a.png", b"x")}, {"k": "many"}, "k", "a whole number"),
+        (
+            {"image": ("a.png", b"x")},
+            {"url": "http://a.example/"},
+            "url",
+            "only allow_partial, distinct, fields, filter, image, k, min_score, offset",
+        ),
+        (
+            {"photo": ("a.png", b"x")},
+            {},
+            "photo",
+            "only allow_partial, distinct, fields, filter, image, k, min_score, offset",
+        ),
+        ({"k": (None, "3")}, {}, "image", "a file"),
+        ({"image": (None, "text")}, {}, "image", "a file"),
+    ],
+)
+def test_an_invalid_form_names_the_field(
+    client: TestClient, files: Mapping[str, Any], data: dict[str, str], field: str, expected: str
+) -> None:
+    document = assert_problem(client.post("/search", files=files, data=data), "invalid-request", detail=expected)
+    assert document["errors"][0]["field"] == field
+
+
+def test_two_pictures_in_one_form(client: TestClient) -> None:
+    response = client.post("/search", files=[("image", ("a.png", b"x")), ("image", ("b.png", b"x"))])
+    assert_problem(response, "malformed-body", detail="Too many files")
+
+
+def test_a_broken_form(client: TestClient) -> None:
+    response = client.post("/search", content=b"--x", headers={"content-type": "multipart/form-data"})
+    assert_problem(response, "malformed-body", detail="boundary")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "image/png", "application/x-www-form-urlencoded", ""])
+def test_another_content_type(client: TestClient, media_type: str) -> None:
+    response = client.post("/search", content=b"x", headers={"content-type": media_type})
+    assert_problem(response, "unsupported-media-type", detail=f'"{media_type}"' if media_type else "no content type")
+
+
+def test_a_compressed_body_is_refused(client: TestClient) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    response = client.post("/search", content=gzip.compress(b'{"text": "star"}'), headers=headers)
+    assert_problem(response, "unsupported-media-type", detail='expected a body without Content-Encoding, got "gzip"')
+
+
+def test_an_empty_field_of_a_form_counts_as_left_out(client: TestClient) -> None:
+    upload = {"image": ("blue.png", png(COLOURS["blue.png"]), "image/png")}
+    blank = dict.fromkeys(("k", "offset", "min_score", "filter", "distinct", "fields"), "")
+    answer = client.post("/search", files=upload, data=blank).json()
+    assert len(answer["matches"]) == 10
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/index", "/readyz", "/images/red.png", "/images/red.png/picture"])
+def test_a_head_has_the_headers_of_a_get_alone(client: TestClient, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    del head.headers["x-request-id"], get.headers["x-request-id"]
+    assert head.headers == get.headers
+
+
+def test_a_head_of_what_takes_a_post_is_refused(client: TestClient) -> None:
+    assert client.head("/search").status_code == 405
+
+
+def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
+    assert_problem(client.get("/nowhere"), "not-found", detail='"/nowhere"')
+    assert_problem(client.post("/images", follow_redirects=False), "not-found", detail='"/images"')
+    response = client.get("/search")
+    assert_problem(response, "method-not-allowed", detail="expected POST, got GET")
+    assert response.headers["allow"] == "POST"
+
+
+# Sizes
+
+
+def test_an_upload_over_the_limit_is_refused_by_its_declared_length(client: TestClient) -> None:
+    response = client.post("/search", files={"image": ("a.png", bytes(1_000_000))})
+    assert_problem(response, "too-large", detail="image of at most 300,000 bytes")
+
+
+def test_an_upload_over_the_limit_is_refused_while_it_comes(service: SearchService) -> None:
+    """Without a length in the header the server must stop by itself, and long before the end."""
+    with running(create_app(service, limits=LIMITS)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as caller:
+            caller.sendall(
+                b"POST /search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+                b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+            )
+            head = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
+            _send_chunk(caller, head)
+            for _ in range(6):
+                _send_chunk(caller, bytes(65_536))
+            answer = caller.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"urn:likeness:problem:too-large" in answer
+
+
+def _send_chunk(caller: socket.socket, data: bytes) -> None:
+    caller.sendall(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+
+def test_a_picture_a_little_over_the_limit_is_too_large(client: TestClient) -> None:
+    response = client.post("/search", files={"image": ("a.png", bytes(LIMITS.max_upload_bytes + 1))})
+    assert_problem(response, "too-large", detail="image of at most 300,000 bytes")
+
+
+def test_a_json_body_over_the_limit(client: TestClient) -> None:
+    assert_problem(
+        client.post("/search", json={"text": "x" * 70_000}), "too-large", detail="JSON body of at most 65,536"
+    )
+
+
+def test_a_body_that_does_not_come(service: SearchService) -> None:
+    app = create_app(service, limits=replace(LIMITS, body_timeout_s=0.2))
+    with running(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as caller:
+            caller.sendall(
+                b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nContent-Type: application/json\r\n\r\n{"
+            )
+            assert caller.recv(65_536).startswith(b"HTTP/1.1 408 ")
+
+
+# Pictures that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"<html></html>", "not_an_image"),
+        (b"%PDF-1.7", "not_an_image"),
+        (png((1, 2, 3))[:60], "truncated"),
+        (bomb(20_000, 10_000), "too_many_pixels"),
+    ],
+)
+def test_an_upload_that_is_no_usable_picture(client: TestClient, data: bytes, reason: str) -> None:
+    response = client.post("/search", files={"image": ("a.png", data)})
+    assert_problem(response, "unusable-image", detail="", reason=reason, stage="decode", retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "slug", "field"),
+    [
+        ({"image": "aGVsbG8="}, "unusable-image", "image"),
+        ({"url": "file:///etc/passwd"}, "forbidden-scheme", "url"),
+        ({"queries": [{"text": "star"}, {"image": "aGVsbG8="}]}, "unusable-image", "queries.1.image"),
+        ({"queries": [{"id": "red.png"}, {"url": "{host}/page"}]}, "unusable-image", "queries.1.url"),
+        ({"queries": [{"url": "{host}/red.png"}, {"url": "{host}/none"}]}, "url-not-usable", "queries.1.url"),
+    ],
+)
+def test_a_rejected_picture_is_named_by_its_field(
+    client: TestClient, pictures_at: str, body: dict[str, Any], slug: str, field: str
+) -> None:
+    asked = json.loads(json.dumps(body).replace("{host}", pictures_at))
+    assert_problem(client.post("/search", json=asked), slug, detail="", field=field)
+    (found,) = client.post("/search/batch", json={"searches": [asked]}).json()["results"]
+    assert found["problem"]["field"] == field
+
+
+def test_a_picture_that_cannot_be_embedded_is_named(client: TestClient) -> None:
+    good = base64.b64encode(png(COLOURS["red.png"])).decode()
+    first, second = client.post("/embed", json={"images": [good, "aGVsbG8="]}).json()["results"]
+    assert len(first["ok"]) == 16
+    assert second["problem"]["field"] == "images.1"
+
+
+def test_a_bomb_of_200_megapixels_says_what_is_wrong(client: TestClient) -> None:
+    response = client.post("/search", files={"image": ("a.png", bomb(20_000, 10_000))})
+    assert_problem(response, "unusable-image", detail="pixels")
+
+
+@pytest.mark.parametrize(
+    ("path", "slug", "reason"),
+    [
+        ("/missing.png", "url-not-usable", "http_404"),
+        ("/loop", "url-not-usable", "too_many_redirects"),
+        ("/large.png", "url-not-usable", "too_many_bytes"),
+        ("/page", "unusable-image", "not_an_image"),
+        ("/fake.png", "unusable-image", "not_an_image"),
+        ("/broken", "url-unreachable", "http_500"),
+        ("/slow", "url-timeout", "timeout"),
+        ("/to-metadata", "forbidden-address", "forbidden_address"),
+        ("/to-inside", "forbidden-address", "forbidden_address"),
+        ("/to-file", "forbidden-scheme", "forbidden_scheme"),
+    ],
+)
+def test_a_host_that_gives_no_usable_picture(
+    client: TestClient, pictures_at: str, path: str, slug: str, reason: str
+) -> None:
+    response = client.post("/search", json={"url": pictures_at + path})
+    assert_problem(response, slug, detail="", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("url", "slug", "reason"),
+    [
+        ("http://127.0.0.1/x.png", "forbidden-address", "forbidden_address"),
+        ("http://169.254.169.254/latest/meta-data", "forbidden-address", "forbidden_address"),
+        ("http://inside.example/x.png", "forbidden-address", "forbidden_address"),
+        ("http://metadata.example/latest/meta-data", "forbidden-address", "forbidden_address"),
+        ("http://[::1]/x.png", "forbidden-address", "forbidden_address"),
+        ("http://127.0.0.1:8000/x.png", "forbidden-address", "forbidden_port"),
+        ("http://1.1.1.1:22/", "forbidden-address", "forbidden_port"),
+        ("file:///etc/passwd", "forbidden-scheme", "forbidden_scheme"),
+        ("/etc/passwd", "forbidden-scheme", "forbidden_scheme"),
+        ("s3://bucket/x.png", "forbidden-scheme", "forbidden_scheme"),
+        ("ftp://1.1.1.1/x.png", "forbidden-scheme", "forbidden_scheme"),
+        ("http://user:secret@1.1.1.1/x.png", "bad-url", "forbidden_userinfo"),
+        ("http://", "bad-url", "bad_uri"),
+        ("http://nowhere.example/x.png", "url-unreachable", "unknown_host"),
+    ],
+)
+def test_a_url_that_is_not_fetched(client: TestClient, url: str, slug: str, reason: str) -> None:
+    response = client.post("/search", json={"url": url})
+    assert_problem(response, slug, detail="", reason=reason, stage="fetch")
+    assert "secret" not in response.text
+
+
+# Images and their pictures
+
+
+@pytest.mark.parametrize("image_id", [*COLOURS, *ODD_IDS])
+def test_an_images_row_by_id(caller: httpx.Client, image_id: str) -> None:
+    row = caller.get(f"/image?id={quote(image_id)}").json()
+    assert row["image_id"] == image_id
+    assert (row["width"], row["height"], row["format"]) == (48, 40, "png")
+    assert row["metadata"] == {"label": image_id.partition(".")[0], "weight": None}
+    assert row["picture"] == f"/picture?id={quote(image_id)}"
+    if image_id != "red.png/picture":
+        assert caller.get(f"/images/{quote(image_id)}").json() == row
+
+
+@pytest.mark.parametrize("image_id", ODD_IDS)
+def test_the_picture_that_a_match_names_is_its_own(caller: httpx.Client, image_id: str) -> None:
+    matches = caller.post("/search", json={"text": "star", "k": 1_000}).json()["matches"]
+    address = next(match["picture"] for match in matches if match["image_id"] == image_id)
+    assert caller.get(address).content == odd_picture(image_id)
+
+
+def test_an_id_with_escaped_slashes(client: TestClient) -> None:
+    assert client.get(f"/images/{quote('a/b c/ü 100%.png', safe='')}").json()["image_id"] == "a/b c/ü 100%.png"
+
+
+def test_a_path_that_ends_like_a_pictures_is_one(client: TestClient) -> None:
+    assert client.get("/images/red.png/picture").headers["content-type"] == "image/png"
+    assert_problem(client.get("/images/lone.png/picture"), "image-not-found", detail='"lone.png"')
+    assert_problem(client.get("/image"), "invalid-request", detail="id: expected")
+
+
+def test_a_picture_is_sent_as_it_is_and_never_as_a_page(client: TestClient) -> None:
+    response = client.get("/images/red.png/picture")
+    assert response.content == png(COLOURS["red.png"], (400, 200))
+    assert response.headers["content-type"] == "image/png"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["content-security-policy"] == "default-src 'none'; sandbox"
+
+
+@pytest.mark.parametrize(("size", "expected"), [(16, (16, 8)), (100, (100, 50)), (1024, (400, 200))])
+def test_a_thumbnail_fits_into_its_size(client: TestClient, size: int, expected: tuple[int, int]) -> None:
+    response = client.get(f"/images/red.png/picture?size={size}")
+    assert response.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(response.content)).size == expected
+
+
+@pytest.mark.parametrize("size", ["15", "1025", "0", "-1", "large"])
+def test_a_thumbnail_of_another_size_is_refused(client: TestClient, size: str) -> None:
+    response = client.get(f"/images/red.png/picture?size={size}")
+    document = assert_problem(response, "invalid-request", detail="size: expected")
+    assert document["errors"][0]["field"] == "size"
+
+
+@pytest.mark.parametrize("path", ["/images/none.png", "/images/none.png/picture", "/images/", "/images/%2e%2e%2fx"])
+def test_an_image_that_is_not_there(client: TestClient, path: str) -> None:
+    assert_problem(client.get(path), "image-not-found", detail="index version 000001 has no image")
+
+
+# States
+
+
+def test_health_and_readiness(searcher: Searcher) -> None:
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=searcher,
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+    )
+    app = create_app(service)
+    before = TestClient(app)
+    assert before.get("/healthz").json() == {"status": "up"}
+    assert_problem(before.get("/readyz"), "not-ready", detail="no query can be answered now")
+    with TestClient(app) as started:
+        assert started.get("/readyz").json() == {"status": "ready", "index": "000001"}
+        assert started.get("/index").json()["ntotal"] == service.engine.searcher.ntotal
+
+
+def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchService) -> None:
+    found = client.get("/index").json()
+    manifest = service.engine.searcher.manifest
+    assert (found["version"], found["ntotal"], found["kind"]) == ("000001", len(COLOURS) + len(ODD_IDS), "Flat")
+    assert found["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
+    assert found["latency_ms"] == manifest.latency_ms
+    assert found["queries_per_second"] == manifest.queries_per_second > 0
+    assert datetime.fromisoformat(found["created_at"]) == manifest.created_at
+    assert (found["columns"]["label"], found["columns"]["weight"]) == ("string", "double")
+    assert "embedding" not in found["columns"]
+
+
+class BrokenEmbedder(FakeEmbedder):
+    def embed_images(self, pixels: Any) -> Any:
+        raise RuntimeError("secret: /root/models/weights is corrupt")
+
+    def embed_texts(self, texts: Any) -> Any:
+        raise ModelError("model 'fake' has no text side")
+
+
+def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.LogCaptureFixture) -> None:
+    service = SearchService(
+        embedder=BrokenEmbedder(),
+        searcher=searcher,
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+    )
+    with TestClient(create_app(service)) as client:
+        assert client.get("/healthz").status_code == 200
+        assert_problem(client.get("/readyz"), "not-ready", detail="log")
+        caplog.clear()
+        response = client.post("/search", files={"image": ("a.png", png((1, 2, 3)))})
+        assert_problem(response, "internal", detail="its log says why")
+        assert "secret" not in response.text
+        assert "weights is corrupt" in caplog.text
+        response = client.post("/search", json={"text": "star"})
+        assert_problem(response, "text-not-supported", detail="no text side")
+
+
+def test_documented_examples_can_be_tried_as_they_are(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    tried = {
+        name: client.post(path, json=example["value"]).status_code
+        for path in ("/search", "/search/batch", "/embed")
+        for name, example in paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"].items()
+    }
+    assert {name for name, status in tried.items() if status != 200} == {"by URL", "more like an image of the index"}
+    assert len(tried) == 9
+
+
+def test_openapi_lists_every_problem_with_an_example(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    assert all(kind.type in document["info"]["description"] for kind in PROBLEMS.values())
+    search = document["paths"]["/search"]["post"]
+    assert set(search["requestBody"]["content"]) == {"application/json", "multipart/form-data"}
+    shown = {
+        example["value"]["type"]
+        for answer in search["responses"].values()
+        for example in answer["content"].get("application/problem+json", {}).get("examples", {}).values()
+    }
+    assert {"urn:likeness:problem:forbidden-address", "urn:likeness:problem:too-large"} <= shown
+    references = {part.split('"')[0] for part in client.get("/openapi.json").text.split("#/components/schemas/")[1:]}
+    assert references <= set(document["components"]["schemas"])
+    assert client.get("/docs").status_code == 200

@@ -1,0 +1,164 @@
+"""Costly pictures that strangers send: what a server says to each, and that it answers others beside them."""
+
+import asyncio
+import base64
+import gc
+from collections.abc import Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.compose import build_service
+from api.http.app import create_app
+from api.http.middleware.admission import Bound, Places
+from api.observe.request_record import is_awaited, taking_notes
+from api.search.service import SearchService
+from api.settings import ServeSettings
+from benchmarks import hostile_pictures as hostile
+from embedder.fake import FakeEmbedder
+from embedder.images.decoder_pool import DecodePool
+from index.search import Searcher
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+
+ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
+
+
+@pytest.fixture
+def service(searcher: Searcher) -> Iterator[SearchService]:
+    with closing(DecodePool(1, timeout_s=2, patience_s=0.1, max_waiting=1)) as decoders:
+        yield SearchService(
+            embedder=FakeEmbedder(),
+            searcher=searcher,
+            query_fetcher=RecordingFetcher({"http://example.com/endless.jpg": ENDLESS}),
+            picture_fetcher=RecordingFetcher({"memory:red.png": ENDLESS}),
+            decoders=decoders,
+        )
+
+
+@pytest.fixture
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+def upload(client: TestClient, data: bytes) -> Any:
+    return client.post("/search", files={"image": ("picture", data)})
+
+
+def test_mend_13_a_picture_that_takes_too_long_is_refused_wherever_it_comes_from(client: TestClient) -> None:
+    answers = [
+        upload(client, ENDLESS),
+        client.post("/search", json={"image": base64.b64encode(ENDLESS).decode()}),
+        client.post("/search", json={"url": "http://example.com/endless.jpg"}),
+    ]
+    assert [(answer.status_code, answer.json()["reason"]) for answer in answers] == [(422, "decode_timeout")] * 3
+    thumbnail = client.get("/images/red.png/picture", params={"size": 64})
+    assert (thumbnail.status_code, thumbnail.json()["reason"]) == (502, "decode_timeout")
+    assert upload(client, png(COLOURS["red.png"])).status_code == 200
+
+
+def test_mend_13_more_heavy_pictures_than_can_be_decoded_are_told_to_come_back(client: TestClient) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: upload(client, ENDLESS), range(4)))
+    assert sorted(answer.status_code for answer in answers) == [422, 429, 429, 429]
+    for answer in answers:
+        if answer.status_code == 429:
+            assert answer.json()["type"] == "urn:likeness:problem:overloaded"
+            assert answer.headers["retry-after"] == "2"
+    assert upload(client, png(COLOURS["red.png"])).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (hostile.progressive_jpeg(8_000, 6_000, 300), "too_many_scans"),
+        (hostile.gif(12_200, 12_200), "too_many_pixels"),
+        (hostile.webp(12_200, 12_200), "too_many_pixels"),
+        (hostile.png(10_000, 6_000), "too_many_pixels"),
+    ],
+    ids=["jpeg", "gif", "webp", "png"],
+)
+def test_mend_14_queries_have_a_lower_limit_of_pixels_than_pictures_of_the_collection(
+    tmp_path: Path, data: bytes, reason: str
+) -> None:
+    make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
+    service = build_service(ServeSettings(collection=str(tmp_path / "c")), load_model=lambda _: FakeEmbedder())
+    with closing(service.decoders), TestClient(create_app(service)) as client:
+        answer = upload(client, data)
+        assert (answer.status_code, answer.json()["reason"]) == (422, reason)
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str) -> None:
+    """A caller who leaves, and one who was told that it took too long. The app reads no body of a GET."""
+    awaited: list[bool] = []
+    sent: list[MutableMapping[str, Any]] = []
+    messages = [{"type": "http.request", "body": b""}]
+
+    async def app(_: Any, receive: Any, __: Any) -> None:
+        if method == "POST":
+            await receive()
+        awaited.append(is_awaited())
+        while is_awaited():
+            await asyncio.sleep(0.01)
+        awaited.append(is_awaited())
+
+    async def receive() -> MutableMapping[str, Any]:
+        if messages:
+            return messages.pop()
+        await asyncio.sleep(0.05 if leaves else 60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": method, "path": "/search", "headers": []}
+        bound = Bound(app, 1, 60 if leaves else 0.05, Places(1, "searches"))
+        with taking_notes("one"):
+            await bound(scope, receive, send)
+        while len(awaited) < 2:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(ask(), 30))
+    assert awaited == [True, False]
+    assert [message.get("status") for message in sent if message["type"] == "http.response.start"] == (
+        [] if leaves else [503]
+    )
+
+
+def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None:
+    sent: list[MutableMapping[str, Any]] = []
+    unread: list[dict[str, Any]] = []
+
+    async def app(_: Any, __: Any, send: Any) -> None:
+        await asyncio.sleep(0.05)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    async def receive() -> MutableMapping[str, Any]:
+        raise RuntimeError("the proxy is gone")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+        scope = {"type": "http", "method": "GET", "path": "/picture", "headers": []}
+        await Bound(app, 1, 60, Places(1, "searches"))(scope, receive, send)
+        gc.collect()  # an exception that nobody has retrieved is reported when its task goes
+
+    asyncio.run(asyncio.wait_for(ask(), 30))
+    assert [message.get("status", message.get("body")) for message in sent] == [200, b"here"]
+    assert unread == []

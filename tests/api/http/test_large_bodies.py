@@ -1,0 +1,193 @@
+"""Large JSON bodies: one of them must not keep the server from anybody else."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import api.http.parse
+from api.client.client import LikenessClient, Search, SearchResult
+from api.http.app import create_app
+from api.http.responses import Found
+from api.local import running
+from api.search.service import SearchService
+from api.settings import RequestLimits
+from embedder.fake import FakeEmbedder
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.servers.guarded_app import told
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    return SearchService(
+        embedder=FakeEmbedder(),
+        searcher=make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder()),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+    )
+
+
+@pytest.fixture(scope="module")
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+def padded(document: dict[str, Any]) -> bytes:
+    """The document in 100,000 bytes."""
+    return json.dumps(document).encode().ljust(100_000)
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/search", {"text": "a star", "k": 1}),
+        ("/search/batch", {"searches": [{"text": "a star", "k": 1}]}),
+        ("/embed", {"texts": ["a star"]}),
+    ],
+)
+def test_mend_15_others_are_answered_while_a_body_is_parsed(
+    service: SearchService, monkeypatch: pytest.MonkeyPatch, path: str, document: dict[str, Any]
+) -> None:
+    parsing, may_go_on = threading.Event(), threading.Event()
+    read_part = api.http.parse._part
+
+    def slowly(*args: Any) -> Any:
+        parsing.set()
+        assert may_go_on.wait(20)
+        return read_part(*args)
+
+    monkeypatch.setattr(api.reading, "_part", slowly)
+    with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
+        answer = pool.submit(httpx.post, url + path, content=padded(document), headers=JSON, timeout=30)
+        try:
+            assert parsing.wait(20)
+            assert httpx.get(f"{url}/healthz").json() == {"status": "up"}
+        finally:
+            may_go_on.set()
+        assert answer.result().status_code == 200
+
+
+def test_mend_15_others_are_answered_while_the_answer_to_a_batch_is_written(
+    service: SearchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, may_go_on = threading.Event(), threading.Event()
+    write = Found.model_dump_json
+
+    def slowly(found: Found) -> str:
+        writing.set()
+        assert may_go_on.wait(20)
+        return write(found)
+
+    monkeypatch.setattr(Found, "model_dump_json", slowly)
+    with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
+        body = {"searches": [{"text": "a star", "k": 1}, {}]}
+        answer = pool.submit(httpx.post, f"{url}/search/batch", json=body, timeout=30)
+        try:
+            assert writing.wait(20)
+            assert httpx.get(f"{url}/healthz").json() == {"status": "up"}
+        finally:
+            may_go_on.set()
+    found, failed = answer.result().json()["results"]
+    assert len(found["ok"]["matches"]) == 1
+    assert failed["problem"]["status"] == 422
+
+
+def test_mend_15_a_body_of_too_many_values_is_not_parsed(client: TestClient) -> None:
+    vector = "[" + ",".join(["0.1"] * 65_536) + "]"
+    body = '{"searches": [' + ",".join([f'{{"embedding": {vector}}}'] * 64) + "]}"
+    refused = client.post("/search/batch", content=body, headers=JSON)
+    assert told(refused) == (413, "too-large")
+    assert refused.json()["detail"] == ("expected a JSON body of at most 262,144 values, got more: send it in parts")
+
+
+@pytest.mark.parametrize(
+    ("search", "field", "expected", "got"),
+    [
+        ({"embedding": ["no number"] * 65_536}, "embedding", "16 numbers, as the model of the index makes", "65536"),
+        ({"queries": [{"text": "x"}, {"embedding": ["?"] * 17}]}, "queries.1.embedding", "16 numbers, as", "17"),
+        ({"queries": ["?"] * 17}, "queries", "at most 16 examples", "17"),
+        ({f"field {number}": 0 for number in range(101)}, "body", "a document as the API describes it", "101 fields"),
+    ],
+)
+def test_mend_15_counts_are_checked_before_what_is_counted(
+    client: TestClient, search: dict[str, Any], field: str, expected: str, got: str
+) -> None:
+    for path, document in (("/search", search), ("/search/batch", {"searches": [search]})):
+        answer = client.post(path, json=document)
+        problem = answer.json() if path == "/search" else answer.json()["results"][0]["problem"]
+        (error,) = problem["errors"]
+        assert (error["field"], error["got"]) == (field, got)
+        assert error["expected"].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "field"),
+    [("/search/batch", {"searches": [7] * 65}, "searches"), ("/embed", {"texts": [7] * 65}, "texts")],
+)
+def test_mend_15_a_batch_is_counted_before_it_is_read(
+    client: TestClient, path: str, document: dict[str, Any], field: str
+) -> None:
+    assert client.post(path, json=document).json()["errors"] == [
+        {"field": field, "expected": "at most 64", "got": "65"}
+    ]
+
+
+def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_parsed(
+    service: SearchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two bodies that came slowly have lost their places by the time they are there."""
+    monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.0)
+    entered, may_go_on = threading.Event(), threading.Event()
+    read_part = api.http.parse._part
+
+    def slowly(*args: Any) -> Any:
+        entered.set()
+        assert may_go_on.wait(20)
+        return read_part(*args)
+
+    monkeypatch.setattr(api.reading, "_part", slowly)
+    body = padded({"text": "a star", "k": 1})
+
+    def in_two() -> Iterator[bytes]:
+        yield body[:70_000]
+        threading.Event().wait(0.2)
+        yield body[70_000:]
+
+    app = create_app(service, limits=RequestLimits(max_searches=1))
+    with running(app) as url, ThreadPoolExecutor() as pool:
+        first = pool.submit(httpx.post, f"{url}/search", content=in_two(), headers=JSON, timeout=30)
+        try:
+            assert entered.wait(20)
+            second = httpx.post(f"{url}/search", content=padded({"text": 7}), headers=JSON, timeout=30)
+        finally:
+            may_go_on.set()
+        assert told(second) == (429, "overloaded")
+        assert first.result().status_code == 200
+
+
+def test_mend_15_a_message_quotes_little_of_a_large_value(client: TestClient) -> None:
+    refused = client.post("/search", json={"text": [[0] * 50_000]})
+    assert refused.json()["errors"] == [{"field": "text", "expected": "text", "got": "[[" + "0, " * 25 + "0,…"}]
+
+
+def test_mend_15_the_client_sends_many_vectors_in_parts(service: SearchService) -> None:
+    mixes: list[Search] = [{"queries": [{"embedding": np.full(16, n + 1)}] * 16, "k": 1} for n in range(64)]
+    with (
+        running(create_app(service, limits=RequestLimits(max_json_values=2**14))) as url,
+        LikenessClient(url) as client,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("api.client.client._BATCH_VALUES", 2**14)
+        results = client.search_batch(mixes)
+    assert [type(result) for result in results] == [SearchResult] * 64

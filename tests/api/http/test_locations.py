@@ -1,0 +1,199 @@
+"""Where the operator keeps pictures, models and the collection is told only where it is meant to be."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from numpy.typing import NDArray
+
+from api.access.locations import redact, shown_model_id
+from api.client import LikenessClient
+from api.http.app import create_app
+from api.local import running
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
+from api.settings import RequestLimits, ServeSettings
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.search import Searcher
+from tests.support.collections.small_collection import RecordingFetcher, add_pictures, make_collection, png
+from tests.support.servers.guarded_app import on_this_machine
+
+NAMES = ("a.png", "b.png", "c.png")
+
+
+class ModelOfAFolder(FakeEmbedder):
+    """Takes no words, and says where it lies."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.identity = replace(self.identity, model_id=str(folder))
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise ModelError(f"{self.identity.model_id} (vit) knows pictures only: search by a picture")
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("secret place") / "of ours"
+
+
+@pytest.fixture(scope="module")
+def service(secret: Path) -> SearchService:
+    """Two versions, of which the first is damaged; no picture can be read."""
+    embedder = ModelOfAFolder(secret / "models" / "clip")
+    location = secret / "collection"
+    make_collection(location, {name: png((9, 9, n)) for n, name in enumerate(NAMES)}, embedder)
+    collection = Collection.open(str(location))
+    add_pictures(collection, {"d.png": png((200, 3, 4))}, embedder)
+    build_index(collection)
+    manifest = location / "index" / "000001" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-30])
+    return SearchService(
+        embedder=embedder,
+        searcher=Searcher.open(collection),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+        source=IndexSource(collection=collection, load_model=lambda record: embedder, interval_s=3_600),
+    )
+
+
+def asked(client: TestClient) -> list[Any]:
+    """The answers of every route, to good requests and bad ones."""
+    vector = FakeEmbedder().embed_texts(["x"])[0].tolist()
+    picture = {"image": ("a.png", png((1, 2, 3)))}
+    return [
+        *(client.get(path) for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/index")),
+        *(client.get(path, params={"id": id}) for path in ("/image", "/picture") for id in ("d.png", "none.png")),
+        client.get("/images/d.png"),
+        client.get("/index/versions"),
+        client.post("/search", files=picture),
+        client.post("/search", json={"embedding": vector}),
+        client.post("/search", json={"embedding": [1.0]}),
+        client.post("/search", json={"text": "a star"}),
+        client.post("/search", json={"id": "none.png"}),
+        client.post("/search", json={"id": "d.png", "filter": {"nothing": 1}}),
+        client.post("/search/batch", json={"searches": [{"embedding": vector}, {"text": "a star"}]}),
+        client.post("/embed", json={"texts": ["a star"]}),
+        client.post("/index/promote", json={"version": "000001"}),
+        client.post("/index/promote", json={"version": "000002"}),
+        client.post("/index/rollback"),
+    ]
+
+
+def test_mend_20_no_answer_tells_where_things_lie(service: SearchService, secret: Path) -> None:
+    hidden = on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
+    for answer in asked(hidden):
+        for word in ("secret", "of ours", "of%20ours", "memory:"):
+            assert word not in answer.text, (answer.request.url, answer.text)
+    shown = "".join(answer.text for answer in asked(on_this_machine(create_app(service))))
+    for word in (f"{secret}/models/clip", f"{secret}/models/clip (vit) knows pictures", '"uri":"memory:d.png"'):
+        assert word in shown
+
+
+def test_mend_20_what_is_left_still_says_what_is_wrong(service: SearchService) -> None:
+    client = on_this_machine(create_app(service, limits=RequestLimits(show_locations=False)))
+    assert client.get("/index").json()["model"]["id"] == "clip"
+    assert 'likeness_index_info{model="clip",version="000002"} 1.0' in client.get("/metrics").text
+    assert client.get("/image?id=d.png").json()["uri"] is None
+    damage = client.get("/index/versions").json()["versions"][0]["damage"]
+    assert damage.startswith("index/000001/manifest.json is damaged")
+    refused = client.post("/search", json={"text": "a star"}).json()
+    assert refused["detail"] == "clip (vit) knows pictures only: search by a picture"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        {"uri": {"$prefix": "/"}},
+        {"$and": [{"label": "a"}, {"uri": "x"}]},
+        {"$not": {"$or": [{"uri": {"$exists": True}}]}},
+    ],
+)
+def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression: dict[str, Any]) -> None:
+    search = {"id": "d.png", "filter": expression}
+    client = TestClient(create_app(service, limits=RequestLimits(show_locations=False)))
+    refused = client.post("/search", json=search)
+    assert refused.json()["errors"] == [
+        {"field": "filter", "expected": "columns that `GET /index` names", "got": '"uri"'}
+    ]
+    unknown = client.post("/search", json={"id": "d.png", "filter": {"colour": 1}})
+    assert unknown.json()["detail"] == 'filter: expected columns that `GET /index` names, got "colour"'
+    assert "uri" not in client.get("/index").json()["columns"]
+    assert client.post("/search", json={"id": "d.png", "filter": {"label": "uri"}}).status_code == 200
+    assert TestClient(create_app(service)).post("/search", json=search).status_code == 200
+
+
+def test_mend_20_the_client_takes_answers_without_locations(service: SearchService) -> None:
+    with (
+        running(create_app(service, limits=RequestLimits(show_locations=False))) as url,
+        LikenessClient(url) as client,
+    ):
+        assert [match.uri for match in client.search(id="d.png").matches] == ["", "", ""]
+        assert client.image("d.png")["uri"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({}, True),
+        ({"host": "::1"}, True),
+        ({"host": "0.0.0.0", "allow_remote": True}, False),
+        ({"allow_remote": True}, False),
+        ({"keys_file": "keys.json"}, False),
+        ({"host": "0.0.0.0", "allow_remote": True, "show_locations": True}, True),
+        ({"show_locations": False}, False),
+    ],
+)
+def test_mend_20_beyond_loopback_it_takes_a_setting(settings: dict[str, Any], shown: bool) -> None:
+    assert ServeSettings(collection="c", **settings).limits().show_locations is shown
+
+
+@pytest.mark.parametrize(
+    ("model_id", "name"),
+    [
+        ('/srv/it\'s: "ours", (new)/clip', "clip"),
+        ("C:\\models\\clip", "clip"),
+        ("s3://bucket/clip", "clip"),
+        ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32"),
+        ("fake", "fake"),
+    ],
+)
+def test_mend_20_a_models_folder_is_told_by_its_name(model_id: str, name: str) -> None:
+    assert shown_model_id(model_id, locations=False) == name
+    assert shown_model_id(model_id, locations=True) == model_id
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/srv/models/clip", "clip"),
+        ("'/srv/my models/a clip'", "'a clip'"),
+        ("/srv/a:b/c/clip", "clip"),
+        ("see /srv/x and /etc/y/z: then (/var/d/e) goes", "see x and z: then (e) goes"),
+        ("'/srv/a b/c' or \"/etc/d e/f\" and so/on", "'c' or \"f\" and so/on"),
+        ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32"),
+        ("s3://bucket/models/clip", "clip"),
+        ("s3://bucket", "bucket"),
+        ("~/models/clip", "clip"),
+        ("C:\\models\\clip", "clip"),
+        ("'/srv/x y/z.json' cannot be read (no such file): see a/b", "'z.json' cannot be read (no such file): see a/b"),
+        ("lists and/or columns, 3/4 of them", "lists and/or columns, 3/4 of them"),
+        ("file:///srv/a/b.json is cut", "b.json is cut"),
+    ],
+)
+def test_mend_20_folders_are_taken_out_of_messages(text: str, left: str) -> None:
+    assert redact(text, show=False) == left
+    assert redact(text, show=True) == text
+
+
+def test_places_that_are_known_are_redacted_whatever_is_in_their_names() -> None:
+    places = ("/srv/our own", "/srv/our own/it's a/clip", "openai/clip", "photos")
+    said = "/srv/our own holds no photos: /srv/our own/it's a/clip is not openai/clip"
+    assert redact(said, show=False, places=places) == "our own holds no photos: clip is not openai/clip"

@@ -1,0 +1,474 @@
+"""`POST /search` in all its forms, `/search/batch` and `/embed`: values against the vectors themselves."""
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from api.http.app import create_app
+from api.http.openapi import BATCH_ANSWER, EMBED_ANSWER, SEARCH_ANSWER, SWITCHED_ANSWER, VERSIONS_ANSWER
+from api.http.responses import BatchResponse, EmbedResponse, SearchResponse, SwitchedOut, VersionsOut
+from api.search.service import SearchService
+from api.settings import RequestLimits
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from index.search import Searcher
+from tests.support.collections.small_collection import RecordingFetcher, make_collection, png
+
+# Reds that hardly differ, and others that do.
+COLOURS = {
+    "red-1.png": (220, 30, 30),
+    "red-2.png": (221, 30, 31),
+    "red-3.png": (180, 20, 60),
+    "green.png": (30, 200, 40),
+    "blue.png": (20, 40, 210),
+    "grey.png": (120, 120, 120),
+}
+URL = "http://example.com/red.png"
+LIMITS = RequestLimits(max_upload_bytes=50_000, max_json_bytes=1_000_000, max_examples=4, max_batch=5, max_k=100)
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
+
+
+@pytest.fixture(scope="module")
+def fetcher() -> RecordingFetcher:
+    return RecordingFetcher({URL: png(COLOURS["red-1.png"])})
+
+
+@pytest.fixture(scope="module")
+def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
+    return SearchService(
+        embedder=FakeEmbedder(), searcher=searcher, query_fetcher=fetcher, picture_fetcher=RecordingFetcher({})
+    )
+
+
+@pytest.fixture(scope="module")
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service, limits=LIMITS)) as client:
+        yield client
+
+
+def vector_of(image_id: str) -> Any:
+    return FakeEmbedder().embed_images(np.full((1, 32, 32, 3), COLOURS[image_id], np.uint8))[0]
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def search(client: TestClient, **body: Any) -> dict[str, Any]:
+    response = client.post("/search", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [match["image_id"] for match in answer["matches"]]
+
+
+def scores(answer: dict[str, Any]) -> dict[str, float]:
+    return {match["image_id"]: match["score"] for match in answer["matches"]}
+
+
+def expected_scores(direction: Any) -> dict[str, float]:
+    unit = direction / np.linalg.norm(direction)
+    return {image_id: float(vector_of(image_id) @ unit) for image_id in COLOURS}
+
+
+def errors_of(response: Any) -> list[dict[str, str]]:
+    document = response.json()
+    assert (response.status_code, document["type"]) == (422, "urn:likeness:problem:invalid-request"), document
+    errors: list[dict[str, str]] = document["errors"]
+    return errors
+
+
+# What to look for
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"url": URL},
+        {"image": encoded(png(COLOURS["red-1.png"]))},
+        {"embedding": (7 * vector_of("red-1.png")).tolist()},
+        {"queries": [{"url": URL, "weight": 3}]},
+    ],
+)
+def test_a_picture_in_every_form_finds_the_same(client: TestClient, what: dict[str, Any]) -> None:
+    found = search(client, **what)
+    assert ids(found)[:2] == ["red-1.png", "red-2.png"]
+    assert scores(found) == pytest.approx(expected_scores(vector_of("red-1.png")), abs=2e-6)
+
+
+def test_an_image_of_the_index_is_itself_left_out(client: TestClient) -> None:
+    found = search(client, id="red-1.png")
+    assert ids(found)[0] == "red-2.png"
+    assert set(ids(found)) == COLOURS.keys() - {"red-1.png"}
+    assert list(found["timing_ms"]) == ["search", "total"]
+
+
+def test_a_mix_is_the_weighted_sum_of_unit_vectors(client: TestClient) -> None:
+    text = FakeEmbedder().embed_texts(["dark"])[0]
+    found = search(
+        client,
+        queries=[
+            {"image": encoded(png(COLOURS["blue.png"])), "weight": 2},
+            {"text": "dark", "weight": 0.5},
+            {"embedding": (100 * vector_of("green.png")).tolist()},
+            {"id": "grey.png", "weight": -0.75},
+        ],
+    )
+    direction = 2 * vector_of("blue.png") + 0.5 * text + vector_of("green.png") - 0.75 * vector_of("grey.png")
+    expected = expected_scores(direction)
+    del expected["grey.png"]
+    assert scores(found) == pytest.approx(expected, abs=2e-6)
+    assert ids(found) == sorted(expected, key=lambda image_id: -expected[image_id])
+
+
+# Which neighbours
+
+
+def test_pages_follow_each_other(client: TestClient) -> None:
+    everything = ids(search(client, url=URL, k=6))
+    assert [
+        image for offset in (0, 2, 4, 6) for image in ids(search(client, url=URL, k=2, offset=offset))
+    ] == everything
+
+
+def test_a_filter_a_bar_and_fields(client: TestClient) -> None:
+    found = search(client, url=URL, filter={"label": {"$in": ["blue", "green"]}})
+    assert set(ids(found)) == {"blue.png", "green.png"}
+    everything = search(client, url=URL)
+    bar = everything["matches"][2]["score"]
+    assert ids(search(client, url=URL, min_score=bar)) == ids(everything)[:3]
+    assert everything["matches"][0]["metadata"] == {"label": "red-1", "weight": None}
+    assert search(client, url=URL, fields=["label"])["matches"][0]["metadata"] == {"label": "red-1"}
+    assert search(client, url=URL, fields=[])["matches"][0]["metadata"] == {}
+
+
+def test_near_duplicates_are_folded(client: TestClient) -> None:
+    found = search(client, url=URL, distinct=0.9999)
+    assert found["matches"][0]["image_id"] == "red-1.png"
+    assert found["matches"][0]["duplicates"] == ["red-2.png"]
+    assert "red-2.png" not in ids(found)
+    assert len(ids(search(client, url=URL, distinct=False))) == 6
+    assert search(client, url=URL, distinct=True)["matches"] == search(client, url=URL, distinct=0.98)["matches"]
+
+
+def test_scores_of_one_picture_have_percentiles(client: TestClient, searcher: Searcher) -> None:
+    pictures: list[dict[str, Any]] = [{"url": URL}, {"id": "grey.png"}, {"queries": [{"id": "blue.png"}]}]
+    others: list[dict[str, Any]] = [
+        {"text": "red"},
+        {"queries": [{"id": "blue.png"}, {"id": "grey.png"}]},
+        {"queries": [{"id": "blue.png", "weight": -1}]},
+    ]
+    for what in pictures:
+        for match in search(client, **what)["matches"]:
+            assert match["percentile"] == searcher.percentile(match["score"]) is not None
+    for what in others:
+        assert {match["percentile"] for match in search(client, **what)["matches"]} == {None}
+
+
+def test_an_upload_takes_every_option(client: TestClient) -> None:
+    form = {
+        "k": "2",
+        "offset": "1",
+        "min_score": "-0.5",
+        "filter": json.dumps({"label": {"$ne": "red-1"}}),
+        "distinct": "true",
+        "fields": json.dumps(["label"]),
+    }
+    response = client.post("/search", files={"image": ("a.png", png(COLOURS["red-1.png"]))}, data=form)
+    asked = {"filter": {"label": {"$ne": "red-1"}}, "distinct": True, "fields": ["label"], "min_score": -0.5}
+    expected = search(client, url=URL, k=2, offset=1, **asked)
+    assert response.json()["matches"] == expected["matches"] != []
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "expected"),
+    [
+        ({"id": "none.png"}, "id", "an image of index version 000001"),
+        ({"queries": [{"text": "a"}, {"id": "none.png"}]}, "queries.1.id", "an image of index version"),
+        ({"queries": [{"text": "a"}, {"text": " "}]}, "queries.1.text", "words"),
+        ({"embedding": [1.0, 2.0]}, "embedding", "16 numbers, as the model of the index makes"),
+        ({"embedding": [0.0] * 16}, "embedding", "not all of them zero"),
+        ({"embedding": []}, "embedding", "16 numbers"),
+        ({"embedding": [1, "2"]}, "embedding.1", "a number"),
+        ({"image": "not base64!"}, "image", "base64"),
+        ({"image": "é"}, "image", "base64"),
+        ({"queries": [{"image": "==="}]}, "queries.0.image", "base64"),
+        ({"queries": []}, "queries", "a list that is not empty"),
+        ({"queries": [{"text": "a"}] * 5}, "queries", "at most 4 examples"),
+        ({"queries": [{}]}, "queries.0", "exactly one of url, image, text, id and embedding"),
+        ({"queries": [{"text": "a", "k": 3}]}, "queries.0.k", "only embedding, id, image, text, url, weight"),
+        ({"queries": [{"text": "a", "weight": 1e9}]}, "queries.0.weight", "a number of at most 100"),
+        (
+            {"queries": [{"text": "a"}, {"text": "a", "weight": -1}]},
+            "queries",
+            "examples that do not cancel each other out",
+        ),
+        ({"text": "a", "filter": {"colour": "red"}}, "filter", "one of the columns image_id (string), uri"),
+        ({"text": "a", "filter": {"weight": {"$near": 3}}}, "filter", "an operator on a column: $eq, $ne"),
+        ({"text": "a", "filter": ["label"]}, "filter", "an object"),
+        ({"text": "a", "fields": ["label", "size"]}, "fields", "only label, weight"),
+        ({"text": "a", "min_score": 2}, "min_score", "a number of at most 1"),
+        ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
+        ({"text": "a", "offset": -1}, "offset", "a number of at least 0"),
+        ({"text": "a", "offset": 9_995}, "offset", "at most 9990"),
+        ({"text": "a", "k": 101}, "k", "a whole number from 1 to 100"),
+        ({"id": "x" * 5_000}, "id", "at most 4096 characters"),
+    ],
+)
+def test_what_is_wrong_is_named(client: TestClient, body: dict[str, Any], field: str, expected: str) -> None:
+    (error,) = errors_of(client.post("/search", json=body))
+    assert error["field"] == field
+    assert expected in error["expected"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_numbers_that_json_does_not_have(client: TestClient, number: str) -> None:
+    body = f'{{"embedding": [{number}]}}'
+    response = client.post("/search", content=body, headers={"content-type": "application/json"})
+    assert errors_of(response)[0]["field"] == "embedding.0"
+
+
+def test_a_vector_may_be_of_any_length_but_zero(client: TestClient) -> None:
+    expected = search(client, embedding=vector_of("red-3.png").tolist())["matches"]
+    for factor in (1e-300, 1e300):
+        scaled = (vector_of("red-3.png").astype(np.float64) * factor).tolist()
+        assert scores(search(client, embedding=scaled)) == pytest.approx(
+            {match["image_id"]: match["score"] for match in expected}, abs=2e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("form", "field", "expected"),
+    [
+        ({"filter": "{"}, "filter", "JSON text"),
+        ({"filter": "[" * 5_000}, "filter", "JSON text"),
+        ({"filter": '{"colour": 1}'}, "filter", "one of the columns image_id (string), uri"),
+        ({"fields": '"label"'}, "fields", "a list"),
+        ({"offset": "some"}, "offset", "a whole number"),
+        ({"min_score": "nan"}, "min_score", "finite number"),
+        ({"distinct": "[]"}, "distinct", "a cosine"),
+    ],
+)
+def test_a_form_is_checked_likewise(client: TestClient, form: dict[str, str], field: str, expected: str) -> None:
+    response = client.post("/search", files={"image": ("a.png", png((1, 2, 3)))}, data=form)
+    (error,) = errors_of(response)
+    assert error["field"] == field
+    assert expected in error["expected"]
+
+
+def test_a_picture_over_the_limit_in_base64(client: TestClient) -> None:
+    response = client.post("/search", json={"image": encoded(bytes(LIMITS.max_upload_bytes + 3))})
+    assert (response.status_code, response.json()["type"]) == (413, "urn:likeness:problem:too-large")
+    response = client.post("/search", json={"image": encoded(bytes(LIMITS.max_upload_bytes))})
+    assert response.json()["reason"] == "not_an_image"
+
+
+class ImageOnlyEmbedder(FakeEmbedder):
+    def embed_texts(self, texts: Any) -> Any:
+        raise ModelError("model 'fake' has no text side")
+
+
+def test_a_mix_with_words_needs_a_model_of_both(searcher: Searcher) -> None:
+    none = RecordingFetcher({})
+    service = SearchService(embedder=ImageOnlyEmbedder(), searcher=searcher, query_fetcher=none, picture_fetcher=none)
+    client = TestClient(create_app(service))
+    response = client.post("/search", json={"queries": [{"id": "grey.png"}, {"text": "dark"}]})
+    assert response.json()["type"] == "urn:likeness:problem:text-not-supported"
+    assert ids(search(client, queries=[{"id": "grey.png"}, {"id": "blue.png", "weight": -1}]))
+
+
+# Batches
+
+
+def test_each_search_of_a_batch_has_its_own_result_or_problem(client: TestClient) -> None:
+    searches: list[dict[str, Any]] = [
+        {"url": URL, "k": 1},
+        {"url": "http://example.com/none.png"},
+        {"text": "a", "k": 0},
+        {"image": encoded(b"no picture")},
+        {"id": "grey.png", "k": 2},
+    ]
+    results = client.post("/search/batch", json={"searches": searches}).json()["results"]
+    assert [list(result) for result in results] == [["ok"], ["problem"], ["problem"], ["problem"], ["ok"]]
+    for number in (0, 4):
+        alone = search(client, **searches[number])
+        assert results[number]["ok"]["matches"] == alone["matches"]
+        assert results[number]["ok"]["index"] == alone["index"]
+    for number in (1, 2, 3):
+        alone = client.post("/search", json=searches[number]).json()
+        assert results[number]["problem"] == alone
+    assert [results[number]["problem"]["status"] for number in (1, 2, 3)] == [422, 422, 422]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "expected"),
+    [
+        ("/search/batch", {"searches": []}, "searches", "a list that is not empty"),
+        ("/search/batch", {"searches": [{"text": "a"}] * 6}, "searches", "at most 5"),
+        ("/search/batch", {}, "searches", "a value, as this field is required"),
+        ("/embed", {}, "body", "exactly one of images, texts and urls"),
+        ("/embed", {"texts": ["a"], "urls": [URL]}, "body", "exactly one of"),
+        ("/embed", {"texts": ["a"] * 6}, "texts", "at most 5"),
+        ("/embed", {"images": [1]}, "images.0", "text"),
+    ],
+)
+def test_a_batch_that_is_not_one(
+    client: TestClient, path: str, body: dict[str, Any], field: str, expected: str
+) -> None:
+    (error,) = errors_of(client.post(path, json=body))
+    assert error["field"] == field
+    assert expected in error["expected"]
+
+
+def test_a_defect_in_a_batch_stays_with_its_search(client: TestClient, fetcher: RecordingFetcher) -> None:
+    class Broken(dict[str, bytes]):
+        def __contains__(self, key: object) -> bool:
+            raise RuntimeError("secret")
+
+    files, fetcher.files = fetcher.files, Broken()
+    try:
+        response = client.post("/search/batch", json={"searches": [{"url": URL}, {"text": "a"}]})
+    finally:
+        fetcher.files = files
+    first, second = response.json()["results"]
+    assert first["problem"]["type"] == "urn:likeness:problem:internal"
+    assert "secret" not in response.text
+    assert len(second["ok"]["matches"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"id": "a", "fields": [1] * 50_000}, "fields: expected at most 1,000 items, got 50,000"),
+        ({"id": "a", "fields": [1] * 500}, "body: expected a document as the API describes it, got 500 mistakes"),
+        ({str(n): 1 for n in range(50_000)}, "body: expected a document as the API describes it, got 50,000 fields"),
+    ],
+)
+def test_a_document_full_of_mistakes_is_refused_in_few_words(
+    client: TestClient, body: dict[str, Any], said: str
+) -> None:
+    response = client.post("/search", json=body)
+    assert response.status_code == 422
+    assert response.json()["detail"] == said
+    assert len(response.content) < 1_000
+
+
+# Vectors
+
+
+def test_vectors_of_pictures_and_texts(client: TestClient) -> None:
+    answer = client.post("/embed", json={"texts": ["a star", " ", "a ring"]}).json()
+    assert answer["model"]["fingerprint"] == FakeEmbedder().identity.fingerprint
+    assert answer["index"] == client.post("/search", json={"text": "a star"}).json()["index"]
+    assert answer["results"][0]["timing_ms"].keys() == {"embed", "total"}
+    expected = FakeEmbedder().embed_texts(["a star", "a ring"])
+    np.testing.assert_allclose([answer["results"][0]["ok"], answer["results"][2]["ok"]], expected, atol=1e-6)
+    assert answer["results"][1]["problem"]["errors"][0]["field"] == "texts.1"
+
+    pictures = [encoded(png(COLOURS["red-1.png"])), "?", encoded(b"x")]
+    first, second, third = client.post("/embed", json={"images": pictures}).json()["results"]
+    np.testing.assert_allclose(first["ok"], vector_of("red-1.png"), atol=1e-6)
+    assert second["problem"]["errors"][0]["field"] == "images.1"
+    assert third["problem"]["reason"] == "not_an_image"
+
+    first, second = client.post("/embed", json={"urls": [URL, "http://example.com/none"]}).json()["results"]
+    np.testing.assert_allclose(first["ok"], vector_of("red-1.png"), atol=1e-6)
+    assert second["problem"]["type"] == "urn:likeness:problem:url-not-usable"
+
+
+def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
+    """As many fetches as there may be: the next URLs are refused at once, and a text is answered all the same."""
+
+    class SlowHost(RecordingFetcher):
+        def fetch(self, uri: str) -> bytes:
+            data = super().fetch(uri)
+            assert go.wait(20)
+            return data
+
+    go, host = threading.Event(), SlowHost({URL: png(COLOURS["red-1.png"])})
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=searcher,
+        query_fetcher=host,
+        picture_fetcher=RecordingFetcher({}),
+    )
+    few = replace(LIMITS, max_url_fetches=3, max_searches=1)
+    answers: list[Any] = []
+
+    def ask(client: TestClient) -> None:
+        answers.append(client.post("/search", json={"url": URL, "k": 1}))
+
+    with TestClient(create_app(service, limits=few)) as client:
+        threads = [threading.Thread(target=ask, args=(client,)) for _ in range(10)]
+        try:
+            for number, thread in enumerate(threads, start=1):
+                thread.start()
+                deadline = time.monotonic() + 10
+                while len(host.asked) + len(answers) < number and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            assert [answer.status_code for answer in answers] == [429] * 7
+            assert answers[0].headers["retry-after"] == "1"
+            assert "fetched from other hosts" in answers[0].json()["detail"]
+            for document in ({"searches": [{"url": URL}]}, {"searches": [{"text": "a star"}, {"url": URL}]}):
+                assert client.post("/search/batch", json=document).status_code == 429
+            assert client.post("/embed", json={"urls": [URL]}).status_code == 429
+            for text in ("a star", "a ring"):
+                assert len(search(client, text=text)["matches"]) == len(COLOURS)
+            assert len(answers) == 7
+        finally:
+            go.set()
+            for thread in threads:
+                thread.join()
+    assert [ids(answer.json()) for answer in answers[7:]] == [["red-1.png"]] * 3
+
+
+# What is shown
+
+
+def test_openapi_has_an_example_of_every_body(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    for path in ("/search", "/search/batch", "/embed"):
+        content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        for example in content["examples"].values():
+            response = client.post(path, json=example["value"])
+            body = response.json()
+            wrong = body.get("errors", [])
+            # What the examples name is in nobody's index; how they are written has to be right.
+            assert all(error["field"].endswith(("id", "filter")) for error in wrong), body
+
+
+def test_the_examples_of_answers_are_answers() -> None:
+    for model, example in (
+        (SearchResponse, SEARCH_ANSWER),
+        (BatchResponse, BATCH_ANSWER),
+        (EmbedResponse, EMBED_ANSWER),
+        (VersionsOut, VERSIONS_ANSWER),
+        (SwitchedOut, SWITCHED_ANSWER),
+    ):
+        assert model.model_validate(example).model_dump(mode="json") == example
+
+
+def test_every_answer_of_a_burst_is_its_own(service: SearchService) -> None:
+    searches = [{"image": encoded(png(colour)), "k": 1} for colour in COLOURS.values()]
+    with TestClient(create_app(service, limits=replace(LIMITS, max_batch=60))) as many:
+        results = many.post("/search/batch", json={"searches": searches * 10}).json()["results"]
+    assert [result["ok"]["matches"][0]["image_id"] for result in results] == [*COLOURS] * 10

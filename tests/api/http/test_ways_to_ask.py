@@ -1,0 +1,436 @@
+"""More ways to ask than the k nearest of a vector, against brute force over the same rows."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings, ModelRecord, ScoreDistribution
+from index.errors import FilterError, QueryError
+from index.queries import MAX_K, Example, mix
+from index.search.filter_cache import FilterCache
+from index.search.searcher import Match, Searcher
+from index.segments.segment import Eligible
+from index.segments.segmented_index import Segments
+from tests.support.collections.hand_made import add_run, rows
+
+WIDTH = 16
+LABELS = ("cat", "dog", "owl")
+
+
+def exact_vectors(count: int, seed: int) -> npt.NDArray[np.float32]:
+    """`(count, 16)` unit vectors whose cosines float32 holds exactly, so that ties are ties whoever computes them."""
+    random = np.random.default_rng(seed)
+    signs = random.choice([-1, 1], (count, WIDTH))
+    sparse = np.argsort(random.random((count, WIDTH)), axis=1) < 4
+    one_sign = np.where(random.random((count, WIDTH)) < 0.05, -1, 1)  # many that are nearly alike
+    kinds = random.integers(0, 3, (count, 1))
+    return np.choose(kinds, [signs / 4, np.where(sparse, signs / 2, 0), one_sign / 4]).astype(np.float32)
+
+
+class Rows:
+    """What the collection of these tests holds, searched the plain way."""
+
+    def __init__(self) -> None:
+        self.vectors: dict[str, npt.NDArray[np.float32]] = {}
+        self.labels: dict[str, str | None] = {}
+
+    def scores(self, query: npt.NDArray[np.float32]) -> dict[str, float]:
+        unit = query.astype(np.float64) / np.linalg.norm(query)
+        return {image_id: round(float((vector * unit).sum()), 6) for image_id, vector in self.vectors.items()}
+
+    def search(
+        self,
+        query: npt.NDArray[np.float32],
+        k: int,
+        offset: int = 0,
+        min_score: float | None = None,
+        label: str | None = None,
+        distinct: float | None = None,
+        exclude: Sequence[str] = (),
+    ) -> list[tuple[str, float, tuple[str, ...]]]:
+        """Ids and scores, and which ids are folded into each."""
+        kept: list[tuple[str, float, list[str]]] = []
+        for image_id, score in sorted(self.scores(query).items(), key=lambda item: (-item[1], item[0])):
+            if image_id in exclude or (min_score is not None and score < min_score):
+                continue
+            if label is not None and self.labels[image_id] != label:
+                continue
+            alike = [folded for other, _, folded in kept if self._alike(image_id, other, distinct)]
+            if alike:
+                alike[0].append(image_id)
+            elif len(kept) == offset + k:
+                break
+            else:
+                kept.append((image_id, score, []))
+        return [(image_id, score, tuple(folded)) for image_id, score, folded in kept[offset:]]
+
+    def _alike(self, one: str, other: str, distinct: float | None) -> bool:
+        return distinct is not None and float((self.vectors[one] * self.vectors[other]).sum()) >= distinct
+
+
+ROWS = Rows()
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """200 images, then 100 of which 40 replace others, and 20 are gone; the second run has other columns."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
+    model = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=WIDTH)
+    first, second = [f"{number:03d}" for number in range(200)], [f"{number:03d}" for number in range(160, 260)]
+    labels = [[LABELS[number % 3] for number in range(len(ids))] for ids in (first, second)]
+    vectors = [exact_vectors(len(ids), seed) for seed, ids in enumerate((first, second))]
+    years = {"year": list(range(len(first)))}
+    add_run(collection, rows(first, vectors[0], metadata={"label": labels[0], **years}), model=model)
+    build_index(collection)
+    stars: dict[str, Any] = {"stars": [0.5] * len(second), "year": [f"about {number}" for number in range(len(second))]}
+    table = rows(second, vectors[1], metadata={"label": labels[1], **stars})
+    add_run(collection, table, deletes=first[:20], model=model)
+    build_index(collection)
+    for ids, found, label in zip((first, second), vectors, labels, strict=True):
+        ROWS.vectors |= dict(zip(ids, found, strict=True))
+        ROWS.labels |= dict(zip(ids, label, strict=True))
+    for image_id in first[:20]:
+        del ROWS.vectors[image_id], ROWS.labels[image_id]
+    return Searcher.open(collection)
+
+
+def found(matches: Sequence[Match]) -> list[tuple[str, float, tuple[str, ...]]]:
+    return [(match.image_id, match.score, match.duplicates) for match in matches]
+
+
+def test_the_collection_is_of_several_segments_with_tombstones(searcher: Searcher) -> None:
+    assert [segment.live for segment in searcher.manifest.segments] == [140, 100]
+    assert (searcher.ntotal, searcher.segments.ntotal, len(ROWS.vectors)) == (240, 300, 240)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 50),
+    k=st.integers(1, 300),
+    offset=st.integers(0, 250),
+    min_score=st.none() | st.integers(-16, 16).map(lambda sixteenths: sixteenths / 16),
+    label=st.sampled_from([None, *LABELS]),
+    distinct=st.none() | st.sampled_from([0.25, 0.5, 0.75, 0.875, 1.0]),
+    exclude=st.sets(st.integers(20, 260).map("{:03d}".format), max_size=30).map(sorted),
+)
+def test_any_options_give_what_brute_force_gives(searcher: Searcher, seed: int, k: int, **options: Any) -> None:
+    queries = exact_vectors(2, seed)
+    where = None if options["label"] is None else {"label": options["label"]}
+    asked = {name: value for name, value in options.items() if name != "label"}
+    answers = searcher.search(queries, k, filter=where, **asked)
+    assert [found(matches) for matches in answers] == [ROWS.search(query, k, **options) for query in queries]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 50),
+    min_score=st.integers(-16, 16).map(lambda sixteenths: sixteenths / 16),
+    label=st.sampled_from([None, *LABELS]),
+)
+def test_a_range_search_finds_all_that_brute_force_finds(
+    searcher: Searcher, seed: int, min_score: float, label: str | None
+) -> None:
+    query = exact_vectors(1, seed)[0]
+    where = None if label is None else {"label": label}
+    expected = ROWS.search(query, MAX_K, min_score=min_score, label=label)
+    assert found(searcher.within(query * 3, min_score, filter=where)) == expected
+
+
+def test_a_range_search_that_finds_too_many_says_how_many(searcher: Searcher) -> None:
+    query = exact_vectors(1, 3)[0]
+    with pytest.raises(QueryError, match=r"^240 images score -1\.0 or more: expected 239 at most; raise min_score"):
+        searcher.within(query, -1, limit=239)
+    assert len(searcher.within(query, -1, limit=240)) == 240
+    assert searcher.within(query, -1, filter={"label": "fox"}) == []
+
+
+def test_an_image_is_within_a_cosine_of_one_of_itself(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    vectors = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ids = [f"{number:02d}" for number in range(50)]
+    add_run(collection, rows(ids, vectors))
+    build_index(collection)
+    searcher = Searcher.open(collection)
+    for image_id, vector in zip(ids, vectors, strict=True):  # in float32 some of them score a little less than 1
+        assert found(searcher.within(vector, 1)) == [(image_id, 1.0, ())]
+        assert found(searcher.search([vector], 3, min_score=1)[0]) == [(image_id, 1.0, ())]
+
+
+@pytest.mark.parametrize("distinct", [None, 0.75])
+def test_pages_follow_each_other_without_a_gap(searcher: Searcher, distinct: float | None) -> None:
+    query = exact_vectors(1, 5)
+    whole = searcher.search(query, 60, distinct=distinct)[0]
+    pages = [searcher.search(query, 7, offset=start, distinct=distinct)[0] for start in range(0, 60, 7)]
+    ids = [match.image_id for page in pages for match in page]
+    assert ids[:60] == [match.image_id for match in whole]
+    assert len(ids) == len(set(ids))
+
+
+def test_near_duplicates_are_folded_into_the_best(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    vectors = np.zeros((5, 8), np.float32)
+    vectors[:, :2] = np.array([[1, 0], [1, 0], [0.96, 0.28], [0.6, 0.8], [0, 1]])
+    add_run(collection, rows(["east", "also east", "almost east", "between", "north"], vectors))
+    build_index(collection)
+    searcher = Searcher.open(collection)
+    asked = np.eye(1, 8)
+    assert found(searcher.search(asked, 2, distinct=0.95)[0]) == [
+        ("also east", 1.0, ("east", "almost east")),
+        ("between", 0.6, ()),
+    ]
+    assert found(searcher.search(asked, 1, offset=1, distinct=1)[0]) == [("almost east", 0.96, ())]
+    assert found(searcher.search(asked, 9, distinct=0.5)[0]) == [
+        ("also east", 1.0, ("east", "almost east", "between")),
+        ("north", 0.0, ()),
+    ]
+
+
+def test_copies_without_number_do_not_hide_what_comes_after(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    copies = [f"copy {number:04d}" for number in range(3_000)]
+    vectors = np.concatenate([np.repeat(np.eye(1, 8), 3_000, axis=0), np.eye(8)[1:4]]).astype(np.float32)
+    add_run(collection, rows([*copies, "a", "b", "c"], vectors))
+    build_index(collection)
+    searcher = Searcher.open(collection)
+    asked = np.array([[1, 0.3, 0.2, 0.1, 0, 0, 0, 0]])
+    folded = searcher.search(asked, 3, distinct=0.9)[0]
+    assert [match.image_id for match in folded] == ["copy 0000", "a", "b"]
+    assert folded[0].duplicates == tuple(copies[1:])
+    some = searcher.search(asked, 5)[0]
+    assert {match.score for match in some} == {folded[0].score}
+    assert [match.image_id for match in searcher.more_like([Example(copies[7])], k=2_999)] == copies[:7] + copies[8:]
+
+
+def test_by_id(searcher: Searcher) -> None:
+    for image_id in ("020", "170", "259"):  # of the first run, replaced, of the second run
+        assert searcher.vector(image_id).tolist() == ROWS.vectors[image_id].tolist()
+        matches = searcher.more_like([Example(image_id)], k=20)
+        assert found(matches) == ROWS.search(ROWS.vectors[image_id], 20, exclude=[image_id])
+    for image_id in ("000", "no such"):  # deleted, never there
+        with pytest.raises(QueryError, match=f"index version 000002 holds no image '{image_id}'"):
+            searcher.vector(image_id)
+        with pytest.raises(QueryError, match=f"holds no image '{image_id}'"):
+            searcher.more_like([Example("020"), Example(image_id)])
+
+
+def test_several_examples_with_weights(searcher: Searcher) -> None:
+    a, b, c = (ROWS.vectors[image_id] for image_id in ("030", "180", "250"))
+    given = exact_vectors(1, 9)[0]
+    matches = searcher.more_like(
+        [Example("030"), Example("180", 2), Example(given * 7, 0.5)],
+        [Example("250", 0.25)],
+        k=15,
+        offset=2,
+        filter={"label": "dog"},
+        exclude=["150"],
+    )
+    query = a + 2 * b + 0.5 * given - 0.25 * c
+    expected = ROWS.search(query, 15, offset=2, label="dog", exclude=["030", "180", "250", "150"])
+    assert {match.image_id for match in matches} == {image_id for image_id, _, _ in expected}
+    assert [match.score for match in matches] == pytest.approx([score for _, score, _ in expected], abs=2e-6)
+    twice = searcher.more_like([Example("030"), Example("030"), Example("180")], k=5)
+    assert twice == searcher.more_like([Example("030", 2), Example("180")], k=5)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "weights", "expected"),
+    [
+        ([[3, 0]], [1], [1, 0]),
+        ([[3, 0], [0, 0.1]], [1, 1], [0.5**0.5, 0.5**0.5]),
+        ([[1, 0], [0, 1]], [3, 4], [0.6, 0.8]),
+        ([[1, 0], [0, 1]], [3, -4], [0.6, -0.8]),
+        ([[2, 0]], [-1], [-1, 0]),
+    ],
+)
+def test_a_mix_is_the_direction_of_the_sum_of_unit_vectors(
+    vectors: list[list[float]], weights: list[float], expected: list[float]
+) -> None:
+    mixed = mix(vectors, weights)
+    assert mixed.dtype == np.float32
+    assert mixed.tolist() == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "weights", "message"),
+    [
+        ([[1, 2], [2, 4]], [1, -1], "cancel each other out"),
+        ([[1, 0], [-3, 1e-9]], [1, 1], "cancel each other out"),
+        ([[1, 0]], [0], "cancel each other out"),
+        ([], [], r"got 0 weights for vectors of shape \(0,\)"),
+        ([[1, 0]], [1, 2], r"got 2 weights for vectors of shape \(1, 2\)"),
+        ([[1, 0]], [float("nan")], "expected numbers"),
+        ([[1, 0], [0, 0]], [1, 1], "vector 1 is zero"),
+    ],
+)
+def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        mix(vectors, weights)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda s, q: s.search(q, 5, offset=-1), "offset is -1: expected a whole number from 0"),
+        (lambda s, q: s.search(q, 5, offset=MAX_K - 4), r"offset is 9996: .* k \+ offset up to 10,000"),
+        (lambda s, q: s.search(q, 5, offset=True), "offset is True"),
+        (lambda s, q: s.search(q, 5, min_score=1.5), "min_score is 1.5: expected a cosine, from -1 to 1"),
+        (lambda s, q: s.search(q, 5, min_score=float("nan")), "min_score is nan"),
+        (lambda s, q: s.search(q, 5, distinct="0.9"), "distinct is '0.9': expected a cosine"),
+        (lambda s, q: s.within(q[0], 2), "min_score is 2: expected a cosine"),
+        (lambda s, q: s.within(q, 0.5), r"got vectors of shape \(1, 1, 16\)"),
+        (lambda s, q: s.more_like([]), "got 0 weights"),
+        (lambda s, q: s.more_like([Example("030")], [Example("030")]), "cancel each other out"),
+        (lambda s, q: s.more_like([Example([1.0, 2.0])]), r"got vectors of shape \(1, 2\)"),
+        (lambda s, q: Example("030", 0), "weight is 0: expected a positive number"),
+        (lambda s, q: Example("030", float("inf")), "weight is inf"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(searcher: Searcher, ask: Callable[..., object], message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        ask(searcher, exact_vectors(1, 0))
+
+
+def test_columns_of_all_segments(searcher: Searcher) -> None:
+    old, new = searcher.row("021"), searcher.row("161")
+    assert old is not None
+    assert new is not None
+    # As a merge would write it: the years of one segment are numbers, those of the other text.
+    assert (old["label"], old["year"], old["stars"]) == ("cat", "21", None)
+    assert (new["label"], new["year"], new["stars"]) == ("dog", "about 1", 0.5)
+    assert list(old) == list(new)
+    by_id = {match.image_id: match.metadata for match in searcher.search(exact_vectors(1, 0), 240)[0]}
+    assert by_id["021"] == {"label": "cat", "year": "21", "stars": None}
+    assert by_id["161"] == {"label": "dog", "year": "about 1", "stars": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"year": "21"}, ["021"]),
+        ({"stars": None, "year": {"$in": ["21", "about 3"]}}, ["021"]),
+        ({"stars": {"$exists": True}, "year": {"$prefix": "about 2"}}, ["162", *(f"{n}" for n in range(180, 190))]),
+        ({"image_id": {"$lt": "022"}}, ["020", "021"]),
+        ({"label": "fox"}, []),
+    ],
+)
+def test_filters_over_all_segments(searcher: Searcher, where: Mapping[str, Any], expected: list[str]) -> None:
+    assert sorted(match.image_id for match in searcher.search(exact_vectors(1, 0), 240, filter=where)[0]) == expected
+
+
+def test_what_can_be_filtered(searcher: Searcher) -> None:
+    assert searcher.filterable == {
+        "image_id": "string",
+        "uri": "string",
+        "content_hash": "string",
+        "size": "int64",
+        "modified": "timestamp[us, tz=UTC]",
+        "etag": "string",
+        "width": "int32",
+        "height": "int32",
+        "format": "string",
+        "label": "string",
+        "year": "string",
+        "stars": "double",
+    }
+    for column in ("embedding", "error_reason", "colour"):
+        with pytest.raises(FilterError, match=f"unknown column '{column}'; .*label \\(string\\)"):
+            searcher.search(exact_vectors(1, 0), 1, filter={column: "x"})
+
+
+def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
+    scores = ScoreDistribution(levels=[0.0, 0.5, 0.99, 1.0], random=[-0.2, 0.1, 0.5, 0.9], nearest=[])
+    judge = Searcher(searcher.manifest.model_copy(update={"scores": scores}), searcher.segments)
+    assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
+    none = ScoreDistribution(levels=[0.0, 1.0], random=[], nearest=[])
+    assert Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments).percentile(0.5) is None
+    pairs = [
+        score for image_id, vector in ROWS.vectors.items() for other, score in ROWS.scores(vector).items()
+        if other != image_id
+    ]  # fmt: skip
+    for score in (-0.25, 0.0625, 0.5):
+        share = 50 * (np.mean(np.array(pairs) < score) + np.mean(np.array(pairs) <= score))
+        assert searcher.percentile(score) == pytest.approx(share, abs=12)
+
+
+class CountedSegments(Segments):
+    """Says how often a filter was evaluated."""
+
+    def __init__(self, segments: Segments) -> None:
+        super().__init__(segments.parts)
+        self.evaluated: list[str] = []
+
+    def eligible(self, wanted: Any) -> list[Eligible]:
+        self.evaluated.append(wanted.key)
+        return super().eligible(wanted)
+
+
+def test_a_filter_is_evaluated_once(searcher: Searcher) -> None:
+    segments = CountedSegments(searcher.segments)
+    cache = FilterCache(segments, segments.schema)
+    first = cache.eligible({"label": "cat", "stars": 0.5})
+    assert cache.eligible({"stars": 0.5, "label": "cat"}) is first
+    assert len(segments.evaluated) == 1
+    assert segments.count(first) == sum(ROWS.labels[f"{number}"] == "cat" for number in range(160, 260))
+
+
+def test_filters_that_were_not_used_for_long_are_forgotten(searcher: Searcher) -> None:
+    segments = CountedSegments(searcher.segments)
+    cache = FilterCache(segments, segments.schema, max_bytes=1_300)  # room for two
+    for label in ("cat", "dog", "cat", "owl", "cat", "dog"):
+        cache.eligible({"label": label})
+    assert segments.evaluated == [f'{{"label": "{label}"}}' for label in ("cat", "dog", "owl", "dog")]
+    nothing = FilterCache(segments, segments.schema, max_bytes=0)
+    assert nothing.eligible({"label": "cat"})[0].count == cache.eligible({"label": "cat"})[0].count
+
+
+def test_an_approximate_index_keeps_to_the_same_rules(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    random = np.random.default_rng(2)
+    vectors = np.repeat(random.standard_normal((1_500, 8)).astype(np.float32), 2, axis=0)
+    vectors[1::2] += 0.01 * random.standard_normal((1_500, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ids = [f"{number:04d}" for number in range(3_000)]
+    add_run(collection, rows(ids, vectors, metadata={"year": [number % 5 for number in range(3_000)]}))
+    build_index(collection, IndexSettings(factory="IVF40,PQ4x4fs", latency_ms=1e-6))
+    searcher = Searcher.open(collection)
+    assert searcher.manifest.kind == "IVF40,PQ4x4fs"
+    hits = 0
+    for number in range(0, 3_000, 100):
+        matches = searcher.more_like([Example(ids[number])], k=10, filter={"year": {"$gte": 3}}, distinct=0.9)
+        assert [match.score for match in matches] == sorted((match.score for match in matches), reverse=True)
+        assert len(matches) == 10
+        chosen = vectors[[int(match.image_id) for match in matches]]
+        assert (chosen @ chosen.T)[~np.eye(10, dtype=bool)].max() < 0.9
+        assert [match.score for match in matches] == pytest.approx(chosen @ vectors[number], abs=2e-6)
+        assert all(match.metadata["year"] >= 3 and match.image_id != ids[number] for match in matches)
+        passing = [row for row in range(3_000) if row % 5 >= 3 and row != number]
+        best = passing[int((vectors[passing] @ vectors[number]).argmax())]
+        hits += matches[0].image_id == ids[best]
+    assert hits >= 29
+
+
+def test_threads_filter_and_fold_at_once(searcher: Searcher) -> None:
+    start = threading.Barrier(8)
+
+    def ask(number: int) -> list[tuple[str, float, tuple[str, ...]]]:
+        if number < 8:
+            start.wait(10)
+        where = {"label": LABELS[number % 3], "image_id": {"$gte": f"000{number % 5}"}}
+        return found(searcher.search(exact_vectors(1, number % 4), 9, filter=where, distinct=0.75)[0])
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(120)))
+    for number, answer in enumerate(answers):
+        query = exact_vectors(1, number % 4)[0]
+        assert answer == ROWS.search(query, 9, label=LABELS[number % 3], distinct=0.75)

@@ -1,0 +1,185 @@
+"""What is wrong with a document is said as a user would say it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from fastapi.testclient import TestClient
+
+from api.errors import shortened
+from api.http.app import create_app
+from api.search.service import SearchService
+from embedder.fake import FakeEmbedder
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+
+ONLY = (
+    "only allow_partial, distinct, embedding, fields, filter, id, image, k, min_score, offset, queries, text, url, "
+    "got an unknown field"
+)
+K = "k: expected a whole number from 1 to 1000"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder()),
+        query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
+        picture_fetcher=RecordingFetcher({}),
+    )
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"k": 5}, 'body: expected exactly one of url, image, text, id, embedding and queries, got "k"'),
+        ({"text": None}, "body: expected exactly one of url, image, text, id, embedding and queries, got nothing"),
+        ({"url": "hello"}, "hello: expected a URL with http:// or https://, got no scheme"),
+        ({"url": "file:///x"}, "file:///x: expected a URL with http:// or https://, got file://"),
+        ({"url": ""}, 'url: expected text that is not empty, got ""'),
+        ({"text": 7}, "text: expected text, got 7"),
+        ({"text": "a", "k": 0}, f"{K}, got 0"),
+        ({"text": "a", "k": 10**6}, f"{K}, got 1000000"),
+        ({"text": "a", "k": None}, "k: expected a whole number, got null"),
+        ({"text": "a", "k": "5"}, 'k: expected a whole number, got "5"'),
+        ({"text": "x" * 1_001}, "text: expected at most 1000 characters, got 1001"),
+        ({"text": "a", "min_score": 2}, "min_score: expected a number of at most 1, got 2"),
+        ({"text": "a", "where": {"label": "x"}}, f"where: expected {ONLY}"),
+        (
+            {"image": "cat.jpg"},
+            'image: expected a picture\'s file in base64 (Only base64 data is allowed), got "cat.jpg"',
+        ),
+        ({"embedding": []}, "embedding: expected 16 numbers, as the model of the index makes, got 0"),
+        ({"embedding": [None] * 16}, "embedding.0: expected a number, got null"),
+        ({"embedding": [0] * 2}, "embedding: expected numbers, not all of them zero, got [0.0, 0.0]"),
+        ({"queries": []}, "queries: expected a list that is not empty, got []"),
+        (
+            {"queries": [{"text": "a"}, {"text": "a", "weight": -1}]},
+            "queries: expected examples that do not cancel each other out: leave one out, or change a weight, "
+            "got [1.0, -1.0]",
+        ),
+        (
+            {"text": "a", "filter": {"label": {"$near": 1}}},
+            "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, "
+            "$not; on whole filters: $and, $or, $not, got unknown operator '$near'",
+        ),
+        ({"text": "a", "filter": {"label": 5}}, "filter: expected text for $eq of column 'label' (string), got 5"),
+        (
+            {"text": "a", "filter": {"$and": {}}},
+            "filter: expected a list of one or more objects for $and, got an object",
+        ),
+        (
+            {"text": "a", "filter": {"width": {"$prefix": "a"}}},
+            "filter: expected a column of text for $prefix, got column 'width' (int32)",
+        ),
+        ({"text": "a", "filter": "label=x"}, 'filter: expected an object, got "label=x"'),
+        (
+            {"text": "a", "filter": {"width": "a takes b, got c"}},
+            "filter: expected a number for $eq of column 'width' (int32), got 'a takes b, got c'",
+        ),
+        (
+            {"text": "a", "filter": {"$x takes y, got z": 1}},
+            "filter: expected an operator on a column: $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $prefix, $exists, "
+            "$not; on whole filters: $and, $or, $not, got unknown operator '$x takes y, got z'",
+        ),
+    ],
+)
+def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict[str, Any], said: str) -> None:
+    refused = client.post("/search", json=body)
+    assert 400 <= refused.status_code < 500
+    assert refused.json()["detail"] == said
+
+
+def test_mend_smaller_an_unknown_column_is_what_came(client: TestClient) -> None:
+    (error,) = client.post("/search", json={"text": "a", "filter": {"colour": 1}}).json()["errors"]
+    assert error["got"] == "unknown column 'colour'"
+    assert error["expected"].startswith("one of the columns image_id (string), ")
+    assert error["expected"].endswith("label (string), weight (double)")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/search/batch", {}, "searches: expected a value, as this field is required, got nothing"),
+        ("/search/batch", {"searches": None}, "searches: expected a list, got null"),
+        ("/search/batch", {"searches": []}, "searches: expected a list that is not empty, got []"),
+        ("/embed", {"texts": "red"}, 'texts: expected a list, got "red"'),
+        ("/embed", {}, "body: expected exactly one of images, texts and urls, got nothing"),
+    ],
+)
+def test_mend_smaller_what_is_wrong_with_a_batch(client: TestClient, path: str, body: object, said: str) -> None:
+    assert client.post(path, json=body).json()["detail"] == said
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"k": "0"}, f"{K}, got 0"),
+        ({"k": "many"}, 'k: expected a whole number, got "many"'),
+        (
+            {"fields": "label"},
+            'fields: expected JSON text such as ["label"] (expected value at line 1 column 1), got "label"',
+        ),
+    ],
+)
+def test_mend_smaller_what_is_wrong_with_a_form(client: TestClient, form: dict[str, str], said: str) -> None:
+    refused = client.post("/search", files={"image": ("a.png", png((1, 2, 3)))}, data=form)
+    assert refused.json()["detail"] == said
+
+
+def test_mend_smaller_what_is_wrong_elsewhere(client: TestClient) -> None:
+    assert client.get("/image").json()["detail"] == "id: expected a value, as this field is required, got nothing"
+    size = client.get("/picture?id=red.png&size=big").json()["detail"]
+    assert size == 'size: expected a whole number, got "big"'
+    assert client.get("/picture?id=red.png").json()["detail"] == "the file of 'red.png' is no longer there"
+    empty = client.post("/search", content=b"", headers={"Content-Type": "application/json"})
+    assert empty.json()["detail"] == "expected a JSON object, got an empty body"
+
+
+@pytest.mark.parametrize(
+    ("model", "document", "fits"),
+    [
+        ("SearchRequest", {"text": "a"}, True),
+        ("SearchRequest", {"text": "a", "url": None, "k": 3}, True),
+        ("SearchRequest", {"queries": [{"text": "a"}]}, True),
+        ("SearchRequest", {"embedding": [1, 0.5]}, True),
+        ("SearchRequest", {}, False),
+        ("SearchRequest", {"text": None}, False),
+        ("SearchRequest", {"text": "a", "id": "b"}, False),
+        ("SearchRequest", {"queries": [{"text": "a", "id": "b"}]}, False),
+        ("SearchRequest", {"queries": [{"weight": 1}]}, False),
+        ("EmbedRequest", {"texts": ["a"]}, True),
+        ("EmbedRequest", {"texts": ["a"], "urls": None}, True),
+        ("EmbedRequest", {"texts": ["a"], "urls": ["b"]}, False),
+        ("EmbedRequest", {}, False),
+        ("BatchRequest", {"searches": [{"text": "a"}]}, True),
+        ("BatchRequest", {"searches": [{}]}, False),
+    ],
+)
+def test_mend_smaller_the_schema_says_exactly_one_of(
+    client: TestClient, model: str, document: dict[str, Any], fits: bool
+) -> None:
+    schema = client.get("/openapi.json").json()
+    checked = {"$ref": f"#/components/schemas/{model}", "components": schema["components"]}
+    assert jsonschema.Draft202012Validator(checked).is_valid(document) is fits
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        ([True, "é\n", {"a": 1.5}], '[true, "é\\n", {"a": 1.5}]'),
+        ("\ud800", '"\\ud800"'),
+        ({"a": object}, '{"a": "<class \'object\'>"}'),
+        ("x" * 200, '"' + "x" * 78 + "…"),
+        ([0] * 200, "[" + "0, " * 26 + "…"),
+    ],
+)
+def test_what_came_is_quoted_as_json(value: object, text: str) -> None:
+    assert shortened(value) == text
+    assert len(text) <= 80

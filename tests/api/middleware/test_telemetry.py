@@ -1,0 +1,416 @@
+"""What a server says of itself: request ids, metrics, log lines, readiness, and the dashboard that draws them."""
+
+import asyncio
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from api.errors import PROBLEMS, Problem
+from api.http.middleware.telemetry import install_telemetry
+from api.http.problems import install_problems
+from api.observe.logs import JsonLines, TextLines
+from api.observe.metrics import Metrics, Serving
+from api.observe.request_record import notes, noting_outcome, taking_notes
+from embedder.errors import FetchError, ImageError
+from tests.support.paths import ROOT
+
+DASHBOARD = ROOT / "deploy" / "monitoring" / "service-dashboard.json"
+SERVING = Serving(
+    version="000007",
+    model="demo",
+    rows=2_000,
+    built=datetime.now(UTC) - timedelta(hours=2),
+    swaps=4,
+    failed_swaps=1,
+    behind=True,
+    waiting=3,
+    cache_hits=5,
+    cache_misses=8,
+)
+
+Labels = dict[str, str]
+
+
+def samples(metrics: Metrics) -> dict[str, list[tuple[Labels, float]]]:
+    """Name of a sample → its labels and values, as Prometheus reads them."""
+    found: dict[str, list[tuple[Labels, float]]] = {}
+    text = asyncio.run(metrics.exposition())[0].decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """Of the one series with these labels; 0 where there is none."""
+    of_name = samples(metrics).get(name, [])
+    found = [number for its, number in of_name if labels.items() <= its.items()]
+    assert len(found) <= 1, found
+    return found[0] if found else 0.0
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
+    app = FastAPI()
+    install_problems(app)
+
+    @app.get("/items/{item_id:path}")
+    async def item(item_id: str) -> dict[str, str]:
+        if item_id == "gone":
+            raise Problem("image-not-found", "no such item")
+        notes().stages.append(("search", 0.0021))
+        notes().index = "000007"
+        return {"id": item_id, "request": notes().request_id}
+
+    @app.get("/threaded")
+    def threaded() -> str:
+        notes().stages.append(("embed", 0.004))
+        notes().stages.append(("embed", 0.006))
+        return notes().request_id
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("https://me:secret@host/x.png?signature=abc cannot be had")
+
+    @app.get("/readyz")
+    async def readyz() -> str:
+        return "ready"
+
+    (tmp_path / "page.css").write_text("body {}")
+    app.mount("/web", StaticFiles(directory=tmp_path))
+    install_telemetry(app, metrics)
+    return app
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    return TestClient(app)
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    yield from logging_to(JsonLines())
+
+
+@pytest.fixture
+def text_log() -> Iterator[io.StringIO]:
+    yield from logging_to(TextLines())
+
+
+def logging_to(formatter: logging.Formatter) -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("api")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def lines(log: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+# Request ids
+
+
+@pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "!" * 128, 'quo"ted~'])
+def test_a_sane_request_id_is_kept(client: TestClient, log: io.StringIO, given: str) -> None:
+    answer = client.get("/items/1", headers={"X-Request-ID": given})
+    assert answer.headers.get_list("x-request-id") == [given]
+    assert answer.json()["request"] == given
+    assert lines(log)[0]["request_id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "!" * 129, "two words", "tab\there", "\x7f", "ü".encode("latin-1")])
+def test_another_request_id_is_made(client: TestClient, given: str | bytes) -> None:
+    raw = given.encode() if isinstance(given, str) else given
+    answer = client.get("/items/1", headers=[(b"x-request-id", raw)])
+    assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+def test_every_request_has_its_own_id(client: TestClient) -> None:
+    ids = {client.get("/threaded").headers["x-request-id"] for _ in range(5)}
+    assert len(ids) == 5
+    answer = client.get("/threaded")
+    assert answer.json() == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/items/gone", "/nowhere", "/broken"])
+def test_problems_carry_the_request_id_too(client: TestClient, path: str) -> None:
+    assert client.get(path, headers={"X-Request-ID": "mine"}).headers["x-request-id"] == "mine"
+
+
+def test_notes_outside_of_requests_and_after_them_are_nobodys() -> None:
+    with taking_notes("one") as first:
+        notes().problems.append("internal")
+        assert notes() is first
+    assert first.problems == ["internal"]
+    notes().problems.append("too-large")
+    first.closed = False
+    assert notes().problems == []
+
+
+# Requests
+
+
+def test_requests_are_counted_by_template_and_status(client: TestClient, metrics: Metrics) -> None:
+    for path in ("/items/1", "/items/2/3", "/items/gone", "/nowhere", "/broken", "/web/page.css", "/openapi.json"):
+        client.get(path)
+    client.post("/items/1")
+    client.request("BREW", "/items/1")
+    counted = {
+        (labels["method"], labels["route"], labels["status"]): number
+        for labels, number in samples(metrics)["likeness_request_duration_seconds_count"]
+    }
+    assert counted == {
+        ("GET", "/items/{item_id}", "200"): 2,
+        ("GET", "/items/{item_id}", "404"): 1,
+        ("GET", "none", "404"): 1,
+        ("GET", "/broken", "500"): 1,
+        ("GET", "/web/{path}", "200"): 1,
+        ("GET", "/openapi.json", "200"): 1,
+        ("POST", "/items/{item_id}", "405"): 1,
+        ("other", "/items/{item_id}", "405"): 1,
+    }
+
+
+def test_problems_are_counted_by_type_from_zero(client: TestClient, metrics: Metrics) -> None:
+    client.get("/items/gone")
+    client.get("/items/gone")
+    client.get("/broken")
+    counted = {labels["type"]: number for labels, number in samples(metrics)["likeness_problems_total"]}
+    assert counted == dict.fromkeys(PROBLEMS, 0) | {"image-not-found": 2, "internal": 1}
+
+
+def test_requests_in_flight_are_those_being_answered(app: FastAPI, client: TestClient, metrics: Metrics) -> None:
+    seen = []
+
+    @app.get("/watch")
+    def watch() -> None:
+        seen.append(value(metrics, "likeness_requests_in_flight"))
+
+    client.get("/watch")
+    client.get("/broken")
+    assert seen == [1]
+    assert value(metrics, "likeness_requests_in_flight") == 0
+
+
+def test_times_fall_into_buckets_from_a_millisecond_to_half_a_minute(metrics: Metrics) -> None:
+    for seconds in (0.0005, 0.03, 29.0, 31.0):
+        metrics.answered("POST", "/search", 200, seconds)
+    buckets = {
+        float(labels["le"]): number for labels, number in samples(metrics)["likeness_request_duration_seconds_bucket"]
+    }
+    assert {le: buckets[le] for le in (0.001, 0.025, 0.05, 10, 30, float("inf"))} == {
+        0.001: 1,
+        0.025: 1,
+        0.05: 2,
+        10: 2,
+        30: 3,
+        float("inf"): 4,
+    }
+    assert value(metrics, "likeness_request_duration_seconds_sum") == pytest.approx(60.0305)
+
+
+# Queries and the index
+
+
+def test_what_was_noted_of_a_request_is_counted(metrics: Metrics) -> None:
+    with taking_notes("r") as noted:
+        noted.stages += [("fetch", 0.5), ("fetch", 0.25), ("decode", 0.125)]
+        for reason in ("http_404", "http_410", "http_503", "timeout"):
+            with pytest.raises(FetchError), noting_outcome("fetch"):
+                raise FetchError(reason, "no")
+        with noting_outcome("fetch"), noting_outcome("decode"):
+            pass
+        with pytest.raises(ImageError), noting_outcome("decode"):
+            raise ImageError("too_many_pixels", "no")
+    metrics.noted(noted)
+    assert value(metrics, "likeness_stage_duration_seconds_count", stage="fetch") == 2
+    assert value(metrics, "likeness_stage_duration_seconds_sum", stage="fetch") == 0.75
+    counted = {labels["outcome"]: number for labels, number in samples(metrics)["likeness_fetches_total"]}
+    assert counted == {"ok": 1, "http_4xx": 2, "http_5xx": 1, "timeout": 1}
+    assert samples(metrics)["likeness_rejected_pictures_total"] == [({"reason": "too_many_pixels"}, 1)]
+
+
+def test_batches_are_counted_by_size(metrics: Metrics) -> None:
+    metrics.batch(5)
+    assert value(metrics, "likeness_embedding_batch_queries_bucket", le="4.0") == 0
+    assert value(metrics, "likeness_embedding_batch_queries_bucket", le="8.0") == 1
+
+
+def test_the_index_that_answers_is_asked_for_when_the_metrics_are_read(metrics: Metrics) -> None:
+    built = datetime.now(UTC) - timedelta(hours=2)
+    metrics.follow(lambda: replace(SERVING, built=built))
+    assert samples(metrics)["likeness_index_info"] == [({"version": "000007", "model": "demo"}, 1)]
+    assert value(metrics, "likeness_index_rows") == 2_000
+    assert value(metrics, "likeness_index_age_seconds") == pytest.approx(7_200, abs=60)
+    assert value(metrics, "likeness_index_swaps_total", result="ok") == 4
+    assert value(metrics, "likeness_index_swaps_total", result="failed") == 1
+    assert value(metrics, "likeness_index_behind") == 1
+    assert value(metrics, "likeness_embedding_queue_queries") == 3
+    assert value(metrics, "likeness_embedding_cache_lookups_total", result="hit") == 5
+    assert value(metrics, "likeness_embedding_cache_lookups_total", result="miss") == 8
+
+
+def test_apps_count_apart(metrics: Metrics) -> None:
+    metrics.batch(1)
+    assert value(Metrics(), "likeness_embedding_batch_queries_count") == 0
+
+
+def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
+    plain = client.get("/metrics")
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"# TYPE likeness_request_duration_seconds histogram\n" in plain.content
+    openmetrics = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert openmetrics.content.endswith(b"# EOF\n")
+
+
+# Log lines
+
+
+def test_a_request_is_one_json_line(client: TestClient, log: io.StringIO) -> None:
+    client.get("/items/secret-path?text=secret-words", headers={"X-Request-ID": "r1"})
+    [line] = lines(log)
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
+    assert 0 < line.pop("milliseconds") < 10_000
+    assert line == {
+        "level": "info",
+        "logger": "api.requests",
+        "message": "answered",
+        "request_id": "r1",
+        "method": "GET",
+        "route": "/items/{item_id}",
+        "status": 200,
+        "stages_ms": {"search": 2.1},
+        "index": "000007",
+    }
+
+
+def test_stages_of_threads_are_added_up(client: TestClient, log: io.StringIO) -> None:
+    client.get("/threaded")
+    assert lines(log)[0]["stages_ms"] == {"embed": 10.0}
+
+
+def test_a_problem_is_named(client: TestClient, log: io.StringIO) -> None:
+    client.get("/items/gone")
+    assert lines(log)[0]["problems"] == ["image-not-found"]
+
+
+def test_a_defect_is_logged_with_its_request_and_without_secrets(client: TestClient, log: io.StringIO) -> None:
+    client.get("/broken", headers={"X-Request-ID": "r2"})
+    defect, answered = lines(log)
+    assert (defect["level"], defect["request_id"]) == ("error", "r2")
+    assert defect["exception"].endswith("RuntimeError: https://…@host/x.png?… cannot be had")
+    assert (answered["status"], answered["problems"]) == (500, ["internal"])
+    assert "secret" not in log.getvalue()
+
+
+def test_probes_that_succeed_are_not_logged(client: TestClient, log: io.StringIO) -> None:
+    client.get("/readyz")
+    client.get("/metrics")
+    assert lines(log) == []
+    client.post("/readyz")
+    assert [line["status"] for line in lines(log)] == [405]
+
+
+def test_text_lines_cannot_be_forged(client: TestClient, text_log: io.StringIO) -> None:
+    client.get("/items/1", headers={"X-Request-ID": "r3"})
+    logging.getLogger("api").info("asked for %s", "a\n2026-11-21 INFO forged\x1b[31m")
+    first, second = text_log.getvalue().splitlines()
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO    answered request_id=r3 method=GET route=/items/\{item_id\} status=200 "
+        r"milliseconds=[\d.]+ stages_ms=search:2.1 index=000007",
+        first,
+    )
+    assert second.endswith(r"INFO    asked for a\n2026-11-21 INFO forged\x1b[31m")
+
+
+@pytest.mark.parametrize(
+    ("written", "logged"),
+    [
+        ("http://a:b@h/x", "http://…@h/x"),
+        ("http://a@b@h/x", "http://…@h/x"),
+        ("s3://key:word@bucket/x", "s3://…@bucket/x"),
+        ("see https://h/x.png?X-Amz-Signature=1&b=2, then", "see https://h/x.png?… then"),
+        ("https://h/x#token=1", "https://h/x?…"),
+        ("me@example.com asks: why?", "me@example.com asks: why?"),
+    ],
+)
+def test_secrets_of_urls_are_not_logged(log: io.StringIO, written: str, logged: str) -> None:
+    logging.getLogger("api").warning(written)
+    assert lines(log)[0]["message"] == logged
+
+
+SERVER = """
+import logging
+import urllib.request
+from fastapi import FastAPI
+from api.local import running
+from api.observe.logs import configure_logs
+from api.observe.metrics import Metrics
+from api.http.middleware.telemetry import install_telemetry
+
+configure_logs("json")
+app = FastAPI()
+install_telemetry(app, Metrics())
+with running(app) as url:
+    for _ in range(2):
+        urllib.request.urlopen(url + "/openapi.json").read()
+logging.getLogger("uvicorn.error").warning("what uvicorn says")
+"""
+
+
+def test_a_server_writes_one_line_a_request() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVER], capture_output=True, text=True, timeout=60, check=True)
+    written = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line.get("route")) for line in written] == [
+        ("api.requests", "/openapi.json"),
+        ("api.requests", "/openapi.json"),
+        ("uvicorn.error", None),
+    ]
+    assert done.stdout == ""
+
+
+# The dashboard
+
+
+def test_the_dashboard_names_the_replica_of_what_it_does_not_add_up() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    targets = [target for panel in panels for target in panel.get("targets", ())]
+    each = [target for target in targets if not re.match(r"(sum|max|count|histogram_quantile)\b", target["expr"])]
+    assert len(each) == 3
+    assert {target["legendFormat"] for target in each} == {"{{instance}} {{replica}}"}
+
+
+def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
+    metrics.follow(lambda: SERVING)
+    families = text_string_to_metric_families(asyncio.run(metrics.exposition())[0].decode())
+    ours = {family.name for family in families if re.fullmatch(r"likeness_\w+(?<!_created)", family.name)}
+    drawn = DASHBOARD.read_text()
+    assert len(ours) > 10
+    assert {name for name in ours if name not in drawn} == set()

@@ -1,0 +1,156 @@
+"""Pictures of the collection's rows: thumbnails are made once, and nothing is sent twice to who has it."""
+
+import io
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from api.http.app import create_app
+from api.search.nearest import row_of_image
+from api.search.service import SearchService
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.rows import row_schema
+from index.search import Searcher
+from jobs.embedding.model import model_record
+from tests.support.collections.hand_made import add_run
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, embedded_row, make_collection, png
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
+
+
+@pytest.fixture
+def fetcher() -> RecordingFetcher:
+    return RecordingFetcher({f"memory:{name}": png(colour, (400, 200)) for name, colour in COLOURS.items()})
+
+
+@pytest.fixture
+def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
+    return SearchService(
+        embedder=FakeEmbedder(), searcher=searcher, query_fetcher=RecordingFetcher({}), picture_fetcher=fetcher
+    )
+
+
+@pytest.fixture
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
+    row = row_of_image(service.engine.searcher, image_id)
+    assert row is not None
+    return row
+
+
+def test_a_thumbnail_is_made_once_for_each_size(service: SearchService, fetcher: RecordingFetcher) -> None:
+    row = row_of(service, "red.png")
+    first = service.picture(row, 64)
+    assert service.picture(row, 64) is first
+    assert fetcher.asked == ["memory:red.png"]
+    assert service.picture(row, 32).data != first.data
+    assert service.picture(row_of(service, "blue.png"), 64).data != first.data
+    assert fetcher.asked == ["memory:red.png", "memory:red.png", "memory:blue.png"]
+
+
+def test_a_row_that_was_embedded_again_has_a_new_thumbnail(service: SearchService, fetcher: RecordingFetcher) -> None:
+    row = row_of(service, "red.png")
+    before = service.picture(row, 64)
+    fetcher.files["memory:red.png"] = png(COLOURS["blue.png"])
+    assert service.picture(row, 64) is before
+    after = service.picture({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
+    assert after.etag != before.etag
+
+
+@pytest.mark.parametrize("path", ["/images/red.png/picture", "/images/red.png/picture?size=64"])
+def test_who_has_a_picture_is_not_sent_it_again(client: TestClient, fetcher: RecordingFetcher, path: str) -> None:
+    first = client.get(path)
+    etag = first.headers["etag"]
+    assert first.headers["cache-control"] == "private, max-age=300"
+    for given in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        again = client.get(path, headers={"If-None-Match": given})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+        assert again.headers["cache-control"] == "private, max-age=300"
+    assert client.get(path, headers={"If-None-Match": '"other"'}).content == first.content
+    fetcher.files["memory:red.png"] = png(COLOURS["green.png"])
+    if "size" not in path:
+        assert client.get(path, headers={"If-None-Match": etag}).status_code == 200
+
+
+HOSTILE = {
+    "a password file": b"BMroot:x:0:0:root:/root:/bin/bash\n" * 50,
+    "a document": b"II*\0" + b"the plans of next year" * 9,
+    "a page": b"\xff\xd8\xff<script>alert(1)</script>",
+    "a GIF's beginning": b"GIF89a" + bytes(100),
+    "half a picture": png((1, 2, 3), (400, 200))[:-40],
+}
+
+
+@pytest.mark.parametrize("query", ["", "?size=64"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_mend_19_what_only_begins_like_a_picture_is_not_sent(
+    client: TestClient, fetcher: RecordingFetcher, kind: str, query: str
+) -> None:
+    fetcher.files["memory:red.png"] = HOSTILE[kind]
+    response = client.get(f"/images/red.png/picture{query}")
+    assert (response.status_code, response.headers["content-type"]) == (502, "application/problem+json")
+    assert response.json()["type"] == "urn:likeness:problem:picture-unavailable"
+
+
+@pytest.mark.parametrize("query", ["", "?size=64"])
+def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
+    """The row knows the hash of its file."""
+    mine, other = png((1, 2, 3)), png((3, 2, 1))
+    collection = Collection.create_or_open(str(tmp_path / "c"))
+    embedder = FakeEmbedder()
+    row = embedded_row("a.png", "memory:a.png", mine, embedder) | {"content_hash": sha256(mine).hexdigest()}
+    table = pa.Table.from_pylist([row], schema=row_schema(embedder.identity.dim, []))
+    add_run(collection, table, model=model_record(embedder.identity))
+    build_index(collection)
+    fetcher = RecordingFetcher({"memory:a.png": other})
+    client = TestClient(
+        create_app(
+            SearchService(
+                embedder=embedder,
+                searcher=Searcher.open(collection),
+                query_fetcher=RecordingFetcher({}),
+                picture_fetcher=fetcher,
+            )
+        )
+    )
+    refused = client.get(f"/images/a.png/picture{query}")
+    assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
+    assert refused.json()["detail"] == (
+        "the file of 'a.png' is another than was embedded: it can be seen once it is embedded again"
+    )
+    fetcher.files["memory:a.png"] = mine
+    shown = client.get(f"/images/a.png/picture{query}")
+    assert shown.status_code == 200
+    assert (shown.content == mine) is (query == "")
+
+
+def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher: RecordingFetcher) -> None:
+    """Not what the row of another file says."""
+    target = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(target, "BMP")
+    fetcher.files["memory:red.png"] = target.getvalue()
+    assert client.get("/images/red.png/picture").headers["content-type"] == "image/bmp"
+
+
+def test_what_is_no_picture_any_more_is_not_sent(client: TestClient, fetcher: RecordingFetcher) -> None:
+    fetcher.files["memory:red.png"] = b'{"secret": "of a host of the network that the name leads to by now"}'
+    response = client.get("/images/red.png/picture")
+    assert response.status_code == 502
+    assert "secret" not in response.text
+    assert response.json()["reason"] == "not_an_image"

@@ -1,0 +1,466 @@
+"""Another index version, and another model, take over while queries go on."""
+
+import gc
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.errors import OtherModelError, Problem
+from api.http.app import create_app
+from api.search.live_engine import IndexSource
+from api.search.query import Part, Query
+from api.search.service import SearchService
+from embedder.errors import ModelNotFoundError
+from embedder.fake import FakeEmbedder
+from embedder.protocol import Embedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import ModelRecord
+from index.search import Searcher
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
+from tests.support.servers.guarded_app import on_this_machine
+
+RED = png(COLOURS["red.png"])
+
+
+class OtherEmbedder(FakeEmbedder):
+    """Another model of the same length: its vectors are those of the fake in reverse."""
+
+    def __init__(self, side: int = 64) -> None:
+        super().__init__(side=side)
+        self._projection = self._projection[:, ::-1].copy()
+
+
+class Models:
+    """Loads fakes by their fingerprints, and remembers which, and the trace functions meanwhile."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Embedder] = {}
+        self.loaded: list[str] = []
+        self.traces: list[object] = []
+        self.add(FakeEmbedder())
+
+    def add(self, embedder: Embedder) -> None:
+        self.known[embedder.identity.fingerprint] = embedder
+
+    def load(self, record: ModelRecord) -> Embedder:
+        self.loaded.append(record.fingerprint)
+        self.traces.append(sys.gettrace())
+        if record.fingerprint not in self.known:
+            raise ModelNotFoundError(f"there is no model {record.id!r}")
+        return self.known[record.fingerprint]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    return Collection.open(str(tmp_path / "c"))
+
+
+@pytest.fixture
+def models() -> Models:
+    return Models()
+
+
+@pytest.fixture
+def service(collection: Collection, models: Models) -> SearchService:
+    return serving(collection, models)
+
+
+def serving(collection: Collection, models: Models, interval_s: float = 0.02) -> SearchService:
+    return SearchService(
+        embedder=FakeEmbedder(),
+        searcher=Searcher.open(collection),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+        source=IndexSource(collection=collection, load_model=models.load, interval_s=interval_s),
+    )
+
+
+def grow(collection: Collection, name: str, embedder: Embedder | None = None) -> None:
+    """Another version with one more picture; with an embedder, all of them embedded by it."""
+    new = {name: png((5 * len(collection.runs()), 99, 50))}
+    known = map(str, collection.live_rows(["image_id"]).column("image_id").to_pylist() if embedder else [])
+    add_pictures(
+        collection, new | {name: png(COLOURS.get(name, (9, 9, 9))) for name in known}, embedder or FakeEmbedder()
+    )
+    build_index(collection)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_new_version_takes_over(service: SearchService, collection: Collection, models: Models) -> None:
+    before = service.engine
+    grow(collection, "new.png")
+    assert service.search_by_bytes(RED, 10).version == "000001"
+    service.live.look()
+    answer = service.search_by_bytes(RED, 10)
+    assert (answer.version, answer.ntotal, len(answer.matches)) == ("000002", 4, 4)
+    assert models.loaded == []
+    assert service.engine.batcher is before.batcher
+    assert service.search_by_bytes(RED, 10).timing_ms.keys() == {"embed", "search", "total"}
+
+
+def test_a_new_model_takes_over_with_its_index(service: SearchService, collection: Collection, models: Models) -> None:
+    other = OtherEmbedder()
+    models.add(other)
+    grow(collection, "new.png", other)
+    service.live.look()
+    answer = service.search_by_bytes(RED, 1)
+    assert (answer.version, answer.model) == ("000002", other.identity)
+    assert answer.matches[0].image_id == "red.png"
+    assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)
+    assert models.loaded == [other.identity.fingerprint]
+
+
+def test_a_model_is_loaded_giving_way_to_searches(
+    service: SearchService, collection: Collection, models: Models
+) -> None:
+    other = OtherEmbedder()
+    models.add(other)
+    grow(collection, "new.png", other)
+    usual = sys.gettrace()
+    service.live.look()
+    assert sys.gettrace() is usual
+    [trace] = models.traces
+    assert trace is not None
+    assert trace is not usual
+
+
+def test_a_request_finishes_on_the_engine_it_took(service: SearchService, collection: Collection) -> None:
+    taken = service.engine
+    grow(collection, "new.png", None)
+    service.live.look()
+    assert service.search(Query(parts=(Part(data=RED),)), engine=taken).version == "000001"
+    assert service.search(Query(parts=(Part(data=RED),))).version == "000002"
+
+
+def test_an_engine_goes_with_the_last_request_that_holds_it(
+    service: SearchService, collection: Collection, models: Models
+) -> None:
+    other = OtherEmbedder()
+    models.add(other)
+    held = service.engine
+    engine, batcher = weakref.ref(held), weakref.ref(held.batcher)
+    grow(collection, "new.png", other)
+    service.live.look()
+    gc.collect()
+    assert engine() is held
+    del held
+    gc.collect()
+    assert engine() is None
+    assert batcher() is None
+
+
+def damage(collection: Collection, version: str) -> Path:
+    name = collection.read_version(version).segments[-1].name
+    path = Path(collection.location) / "index" / "segments" / name / "vectors.faiss"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    return path
+
+
+def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
+    collection: Collection, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = serving(collection, models)
+    grow(collection, "new.png")
+    path = damage(collection, "000002")
+    with caplog.at_level(logging.INFO, "api.search.live_engine"), on_this_machine(create_app(service)) as client:
+        eventually(lambda: service.live.failure is not None)
+        time.sleep(0.3)
+        assert client.get("/readyz").json()["index"] == "000001"
+        assert len(caplog.records) == 1
+        message = caplog.records[0].getMessage()
+        assert "index version 000002 cannot be served, 000001 stays: " in message
+        assert "vectors.faiss has been altered" in message
+
+        # CURRENT names another: that is opened at once.
+        path.unlink()
+        grow(collection, "more.png")
+        eventually(lambda: service.version == collection.current() != "000002")
+        assert service.live.failure is None
+
+
+def test_a_failed_version_is_tried_again_after_a_minute(
+    service: SearchService, collection: Collection, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = OtherEmbedder()
+    grow(collection, "new.png", other)
+    for _ in range(3):
+        service.live.look(now=False)
+    assert models.loaded == [other.identity.fingerprint]
+    assert service.live.failure == "there is no model 'fake'"
+    models.add(other)
+    service.live.look(now=False)
+    assert service.version == "000001"
+    now = time.monotonic()
+    monkeypatch.setattr("api.search.live_engine.time.monotonic", lambda: now + 61)
+    service.live.look(now=False)
+    assert service.version == "000002"
+    assert not service.live.failure
+
+
+def test_a_model_that_is_not_the_recorded_one_is_refused(
+    service: SearchService, collection: Collection, models: Models
+) -> None:
+    other = OtherEmbedder()
+    models.known[other.identity.fingerprint] = OtherEmbedder(side=32)
+    grow(collection, "new.png", other)
+    service.live.look()
+    assert service.version == "000001"
+    assert service.live.failure is not None
+    assert "serve with the model of the index" in service.live.failure
+
+
+def test_current_that_cannot_be_read(
+    service: SearchService, collection: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
+    current = Path(collection.location) / "CURRENT"
+    current.write_text("nonsense")
+    for _ in range(3):
+        service.live.look(now=False)
+    assert service.version == "000001"
+    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == ["ERROR"]
+    current.unlink()
+    service.live.look(now=False)
+    assert service.version == "000001"
+    assert service.live.failure is not None
+    assert "CURRENT is missing" in service.live.failure
+
+
+def test_no_request_fails_while_index_and_model_change(collection: Collection, models: Models) -> None:
+    """Each answer is of one version alone: its size, its model, and the score that only this model gives."""
+    fake, other = FakeEmbedder(), OtherEmbedder()
+    models.add(other)
+    service = serving(collection, models)
+    expected = {"000001": (3, fake.identity.fingerprint)}
+    seen: set[str] = set()
+    failures: list[Any] = []
+    done = threading.Event()
+
+    def keep_searching(client: TestClient) -> None:
+        while not done.is_set() and not failures:
+            answer = client.post("/search", files={"image": ("a.png", RED)}, data={"k": "100"}).json()
+            try:
+                version, best = answer["index"]["version"], answer["matches"][0]
+                found = len(answer["matches"]), answer["model"]["fingerprint"]
+                assert (*found, answer["index"]["ntotal"]) == (*expected[version], found[0])
+                assert (best["image_id"], best["score"]) == ("red.png", pytest.approx(1.0, abs=1e-6))
+                seen.add(version)
+            except Exception as error:
+                failures.append((error, answer))
+
+    with on_this_machine(create_app(service)) as client:
+        threads = [threading.Thread(target=keep_searching, args=(client,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(2, 8):
+                model = other if 4 <= number < 6 else fake
+                expected[f"{number:06d}"] = number + 2, model.identity.fingerprint
+                grow(collection, f"{number}.png", model if number >= 4 else None)
+                eventually(lambda: f"{len(expected):06d}" in seen or bool(failures))
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+    assert failures == []
+    assert seen == set(expected)
+
+
+class Ailing(FakeEmbedder):
+    """Fails until it is well, but when it is loaded; and with `failure` while there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_well = False
+        self.failure: Exception | None = None
+
+    def embed_images(self, pixels: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        if not self.is_well:
+            raise RuntimeError("no memory")
+        return super().embed_images(pixels)
+
+
+def ailing_service(collection: Collection, models: Models) -> tuple[SearchService, Ailing]:
+    embedder = Ailing()
+    service = SearchService(
+        embedder=embedder,
+        searcher=Searcher.open(collection),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+        source=IndexSource(collection=collection, load_model=models.load, interval_s=0.02),
+    )
+    return service, embedder
+
+
+def test_a_server_that_failed_to_warm_up_is_ready_once_it_can_answer(collection: Collection, models: Models) -> None:
+    service, embedder = ailing_service(collection, models)
+    with on_this_machine(create_app(service)) as client:
+        time.sleep(0.1)
+        assert client.get("/readyz").status_code == 503
+        embedder.is_well = True
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
+
+
+def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(collection: Collection, models: Models) -> None:
+    service, _ = ailing_service(collection, models)
+    other = OtherEmbedder()
+    models.add(other)
+    with on_this_machine(create_app(service)) as client:
+        assert client.get("/readyz").status_code == 503
+        grow(collection, "new.png", other)
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
+
+
+def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_served(
+    collection: Collection, models: Models
+) -> None:
+    service, embedder = ailing_service(collection, models)
+    grow(collection, "new.png")
+    damage(collection, "000002")
+    with on_this_machine(create_app(service)) as client:
+        eventually(lambda: service.live.failure is not None)
+        assert client.get("/readyz").status_code == 503
+        embedder.is_well = True
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
+        assert service.live.failure is not None
+
+
+def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
+    collection: Collection, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, embedder = ailing_service(collection, models)
+    embedder.is_well = True
+    with on_this_machine(create_app(service)) as client:
+        assert client.get("/readyz").status_code == 200
+        embedder.failure = Problem("embedder-unavailable", "the model does not answer", retry_after_s=2)
+        for _ in range(2):
+            assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
+            time.sleep(0.2)  # the follower asks, and what it was answered at the start does not count
+            assert client.get("/readyz").status_code == 503
+        assert [record.getMessage() for record in caplog.records if record.name == "api.search.live_engine"] == [
+            "the model of index version 000001 does not answer: not ready until it does"
+        ]
+        embedder.failure = None
+        eventually(lambda: client.get("/readyz").status_code == 200)
+        assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 200
+
+
+def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_one(
+    service: SearchService, collection: Collection, models: Models
+) -> None:
+    service.warm_up()
+    before = service.engine
+    grow(collection, "new.png")
+    service.live.look()
+    other = OtherEmbedder()
+    models.add(other)
+    same_model = service.engine
+    grow(collection, "more.png", other)
+    service.live.look()
+    assert service.engine.model == other.identity
+    service.live.lost(before)
+    service.live.lost(same_model)
+    assert service.ready
+    service.live.lost(service.engine)
+    assert not service.ready
+
+
+# Over HTTP
+
+
+def test_versions_are_listed_promoted_and_rolled_back(collection: Collection, models: Models) -> None:
+    grow(collection, "2.png")
+    grow(collection, "3.png")
+    service = serving(collection, models, interval_s=60)
+    with on_this_machine(create_app(service)) as client:
+        found = client.get("/index/versions").json()["versions"]
+        assert [(each["version"], each["live"], each["serving"], each["ntotal"]) for each in found] == [
+            ("000001", False, False, 3),
+            ("000002", False, False, 4),
+            ("000003", True, True, 5),
+        ]
+        assert found[0]["model"]["fingerprint"] == FakeEmbedder().identity.fingerprint
+        assert found[0]["recall"]["10"] == 1.0
+
+        done = client.post("/index/promote", json={"version": "000001"}).json()
+        assert done == {"live": "000001", "before": "000003", "serving": "000001", "failure": None, "skipped": {}}
+        assert client.get("/index").json()["version"] == collection.current() == "000001"
+        assert client.post("/search", json={"text": "star"}).json()["index"]["version"] == "000001"
+
+        response = client.post("/index/rollback")
+        assert (response.status_code, response.json()["type"]) == (409, "urn:likeness:problem:version-not-usable")
+        assert "there is no older one" in response.json()["detail"]
+        client.post("/index/promote", json={"version": "000003"})
+        assert client.post("/index/rollback").json()["serving"] == "000002"
+
+        damage(collection, "000003")
+        response = client.post("/index/promote", json={"version": "000003"})
+        assert response.json()["type"] == "urn:likeness:problem:version-not-usable"
+        assert "has been altered" in response.json()["detail"]
+        assert client.get("/index").json()["version"] == collection.current() == "000002"
+
+
+def test_a_promoted_version_whose_model_is_missing(collection: Collection, models: Models) -> None:
+    service = serving(collection, models, interval_s=60)
+    grow(collection, "2.png", OtherEmbedder())
+    client = on_this_machine(create_app(service))
+    done = client.post("/index/promote", json={"version": "000002"}).json()
+    assert (done["live"], done["serving"], done["failure"]) == ("000002", "000001", "there is no model 'fake'")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"version": "000009"}, "one of 000001"),
+        ({"version": "../../x"}, "text of the form"),
+        ({}, "a value, as this field is required"),
+        ({"version": 1}, "text"),
+    ],
+)
+def test_a_version_that_is_not_there(service: SearchService, body: dict[str, Any], expected: str) -> None:
+    response = on_this_machine(create_app(service)).post("/index/promote", json=body)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["field"] == "version"
+    assert expected in response.json()["errors"][0]["expected"]
+
+
+def test_without_a_collection_to_follow_there_are_no_versions(collection: Collection) -> None:
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=Searcher.open(collection),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({}),
+    )
+    with on_this_machine(create_app(service)) as client:
+        assert client.get("/index/versions").status_code == 404
+
+
+def test_the_first_engine_has_to_fit(collection: Collection) -> None:
+    with pytest.raises(OtherModelError):
+        SearchService(
+            embedder=OtherEmbedder(),
+            searcher=Searcher.open(collection),
+            query_fetcher=RecordingFetcher({}),
+            picture_fetcher=RecordingFetcher({}),
+        )

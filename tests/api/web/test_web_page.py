@@ -1,0 +1,654 @@
+"""The web page in a browser: every way to search, what goes wrong, and who can use it."""
+
+import base64
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pyarrow as pa
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Route, expect, sync_playwright
+
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.http.app import create_app
+from api.local import running
+from api.search.service import SearchService
+from api.settings import Access, RequestLimits
+from embedder.fake import FakeEmbedder
+from jobs.demo.gallery import Exhibit
+from tests.support.collections.small_collection import RecordingFetcher, make_collection, png
+from tests.support.servers.page_server import MARKUP, Site, gallery_site
+
+pytestmark = pytest.mark.browser
+
+PHONE: Any = {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with gallery_site(tmp_path_factory.mktemp("site"), count=90) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        missing = "needs a browser: `apt-get install chromium`, as .ci/run does"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Site) -> Iterator[Callable[..., Page]]:
+    """Opens pages. In the end: no script failed, the policy stopped nothing, and nobody else was asked for anything."""
+    wrong: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        # The browser reports each answer over 399 as an error; the page is to show those.
+        if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+            wrong.append(message.text)
+
+    def on_request(request: Request) -> None:
+        if not request.url.startswith((f"{site.url}/", "blob:", "data:")):
+            wrong.append(request.url)
+
+    contexts = []
+
+    def opened(address: str = "/", **options: Any) -> Page:
+        context = browser.new_context(base_url=site.url, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", on_request)
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def exhibit(site: Site, fits: Callable[[Exhibit], bool] = lambda _: True) -> Exhibit:
+    """A picture of the gallery that is there once."""
+    return next(each for each in site.gallery.exhibits[1:] if fits(each))
+
+
+def tiles(page: Page) -> Locator:
+    return page.locator(".grid:not([aria-hidden]) .tile")
+
+
+def ids(page: Page) -> list[str]:
+    """Of the pictures found, once they are there."""
+    expect(tiles(page).first).to_be_visible()
+    return tiles(page).locator("a").evaluate_all("links => links.map((link) => link.title)")  # type: ignore[no-any-return]
+
+
+def names(page: Page) -> set[str]:
+    expect(tiles(page).first).to_be_visible()
+    return set(tiles(page).locator(".tile-name").all_inner_texts())
+
+
+def asked(page: Page) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def search(page: Page, words: str) -> None:
+    page.get_by_role("textbox", name="Words, or the web address").fill(words)
+    page.get_by_role("button", name="Search").click()
+
+
+def heading(page: Page, name: str | re.Pattern[str]) -> Locator:
+    return page.get_by_role("heading", name=name)
+
+
+# The ways to search
+
+
+def test_search_by_upload(open_page: Callable[..., Page], site: Site) -> None:
+    page, picture = open_page(), exhibit(site)
+    page.get_by_label("Choose a picture").set_input_files(site.gallery.folder / picture.image_id)
+    expect(heading(page, "Like your picture")).to_be_visible()
+    assert ids(page)[0] == picture.image_id
+    expect(tiles(page).first.locator(".tile-score")).to_contain_text("1.000")
+    expect(page.get_by_role("status")).to_contain_text(re.compile(r"^24 pictures of 91 · \d+ ms$"))
+    expect(page.get_by_role("img", name="Your picture")).to_be_visible()
+    expect(page.locator("#subject")).to_contain_text("not part of the address")
+    assert asked(page) == {}
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("The picture is no longer here")
+
+
+def test_an_upload_is_there_again_on_the_way_back(open_page: Callable[..., Page], site: Site) -> None:
+    page, picture = open_page(), exhibit(site)
+    page.get_by_label("Choose a picture").set_input_files(site.gallery.folder / picture.image_id)
+    expect(heading(page, "Like your picture")).to_be_visible()
+    search(page, "star")
+    expect(heading(page, "“star”")).to_be_visible()
+    page.go_back()
+    expect(heading(page, "Like your picture")).to_be_visible()
+    assert ids(page)[0] == picture.image_id
+
+
+def test_search_by_paste(open_page: Callable[..., Page], site: Site) -> None:
+    picture = exhibit(site, lambda each: each.extension == "png")
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    data = base64.b64encode((site.gallery.folder / picture.image_id).read_bytes()).decode()
+    page.evaluate(
+        """async (data) => {
+          const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+          const png = new Blob([bytes], { type: "image/png" });
+          await navigator.clipboard.write([new ClipboardItem({ "image/png": png })]);
+        }""",
+        data,
+    )
+    page.keyboard.press("Control+V")
+    expect(heading(page, "Like your picture")).to_be_visible()
+    assert ids(page)[0] == picture.image_id
+
+
+def test_an_address_that_is_pasted_beside_the_field_is_searched(open_page: Callable[..., Page], site: Site) -> None:
+    page, picture = open_page(permissions=["clipboard-read", "clipboard-write"]), exhibit(site)
+    url = f"{site.pictures_at}/{picture.image_id}"
+    page.evaluate("(url) => navigator.clipboard.writeText(url)", url)
+    page.keyboard.press("Control+V")
+    expect(heading(page, f"Like {url}")).to_be_visible()
+    assert ids(page)[0] == picture.image_id
+
+
+def test_search_by_drop(open_page: Callable[..., Page], site: Site) -> None:
+    page, picture = open_page(), exhibit(site)
+    data = base64.b64encode((site.gallery.folder / picture.image_id).read_bytes()).decode()
+    transfer = page.evaluate_handle(
+        """(data) => {
+          const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+          const transfer = new DataTransfer();
+          transfer.items.add(new File([bytes], "dropped.jpg", { type: "image/jpeg" }));
+          return transfer;
+        }""",
+        data,
+    )
+    page.dispatch_event("body", "dragenter", {"dataTransfer": transfer})
+    expect(page.locator("#drop")).to_be_visible()
+    page.dispatch_event("body", "drop", {"dataTransfer": transfer})
+    expect(page.locator("#drop")).to_be_hidden()
+    expect(page.locator("#subject")).to_contain_text("dropped.jpg")
+    assert ids(page)[0] == picture.image_id
+
+
+def test_search_by_url_can_be_shared(open_page: Callable[..., Page], site: Site) -> None:
+    page, picture = open_page(), exhibit(site)
+    url = f"{site.pictures_at}/{picture.image_id}"
+    search(page, url)
+    expect(heading(page, f"Like {url}")).to_be_visible()
+    found = ids(page)
+    assert found[0] == picture.image_id
+    assert asked(page) == {"url": url}
+    shared = open_page(page.url)
+    assert ids(shared) == found
+    expect(shared.get_by_role("textbox", name="Words")).to_have_value(url)
+
+
+def test_search_by_text_and_more_of_it(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    search(page, "a checked green heart")
+    expect(heading(page, "“a checked green heart”")).to_be_visible()
+    first = ids(page)
+    assert len(first) == 24
+    assert "checked-green-heart" in first[0]
+    expect(page).to_have_title("a checked green heart – Likeness")
+    page.get_by_role("button", name="Show more").click()
+    expect(tiles(page)).to_have_count(48)
+    assert ids(page)[:24] == first
+    expect(tiles(page).nth(24).locator("a")).to_be_focused()
+    assert asked(page) == {"text": "a checked green heart", "k": "48"}
+
+
+def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?text=star")
+    before = ids(page)
+    page.evaluate("scrollTo(0, 300)")
+    tiles(page).nth(5).locator("a").click()
+    chosen = next(each for each in site.gallery.exhibits if each.image_id == before[5])
+    title = heading(page, f"More like {chosen.subject.shape}")
+    expect(title).to_be_focused()
+    assert asked(page) == {"id": chosen.image_id}
+    assert chosen.image_id not in ids(page)
+    facts = dict(
+        zip(page.locator(".facts dt").all_inner_texts(), page.locator(".facts dd").all_inner_texts(), strict=True)
+    )
+    assert facts["id"] == chosen.image_id
+    assert (facts["label"], facts["number"]) == (chosen.subject.shape, str(chosen.number))
+    width, height = chosen.size
+    assert facts["pixels"] == f"{width:,} × {height:,}"
+    whole = page.get_by_role("link", name="Whole picture").get_attribute("href")
+    data = page.request.get(f"/{whole}").body()
+    assert data == (site.gallery.folder / chosen.image_id).read_bytes()
+    page.go_back()
+    expect(heading(page, "“star”")).to_be_visible()
+    assert ids(page) == before
+    assert page.evaluate("scrollY") == 300
+    page.go_forward()
+    expect(title).to_be_visible()
+
+
+def test_the_beginning_has_examples(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    expect(heading(page, "What does it look like?")).to_be_visible()
+    assert 2 <= len(ids(page)) <= 12
+    word = page.get_by_role("list", name="Words to begin with").get_by_role("link").first
+    label = word.inner_text()
+    word.click()
+    expect(heading(page, f"“{label}”")).to_be_visible()
+    assert asked(page) == {"text": label}
+    page.get_by_role("link", name="Likeness").click()
+    expect(heading(page, "What does it look like?")).to_be_visible()
+
+
+def test_duplicates_are_folded_when_asked(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?url=" + quote(f"{site.pictures_at}/{site.copied}"))
+    both = {site.copied, f"copies/{site.copied}"}
+    assert set(ids(page)[:2]) == both
+    page.get_by_label("Fold duplicates").check()
+    expect(tiles(page).first.locator(".alike")).to_contain_text("duplicate")
+    assert len(both & set(ids(page))) == 1
+    assert asked(page)["distinct"] == "1"
+
+
+# Filters
+
+
+def add_filter(page: Page, column: str) -> Locator:
+    if not page.get_by_label("Column").is_visible():
+        page.locator("summary").click()
+    page.get_by_label("Column").select_option(column)
+    page.get_by_role("button", name="Add filter").click()
+    return page.get_by_role("group", name=column)
+
+
+def test_filters_are_built_from_the_columns(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?text=red")
+    add_filter(page, "label").get_by_label("label, value").fill("heart")
+    number = add_filter(page, "number")
+    number.get_by_label("from").fill("10")
+    number.get_by_label("to").fill("80")
+    page.get_by_role("button", name="Apply").click()
+    wanted = {each.image_id for each in site.gallery.exhibits if each.subject.shape == "heart"}
+    wanted = {image_id for image_id in wanted if 10 <= int(image_id.split("/")[1][:4]) <= 80}
+    expect(tiles(page)).to_have_count(len(wanted))
+    assert set(ids(page)) == wanted
+    assert json.loads(asked(page)["filter"]) == {"label": "heart", "number": {"$gte": 10, "$lte": 80}}
+    shared = open_page(page.url)
+    assert set(ids(shared)) == wanted
+    expect(shared.locator("summary")).to_contain_text("2")
+    shared.locator("summary").click()
+    shared.get_by_role("button", name="Remove the filter on number").click()
+    expect(tiles(shared)).not_to_have_count(len(wanted))
+    assert names(shared) == {"heart"}
+
+
+@pytest.mark.parametrize(
+    ("column", "label", "choice", "fits"),
+    [
+        ("turned", "turned, value", "yes", lambda each: each.orientation != 1),
+        ("pattern", "pattern, how", "starts with", lambda each: each.subject.pattern.startswith("str")),
+    ],
+)
+def test_filters_of_other_types(
+    open_page: Callable[..., Page], site: Site, column: str, label: str, choice: str, fits: Callable[[Exhibit], bool]
+) -> None:
+    page = open_page("/?text=red&k=100")
+    row = add_filter(page, column)
+    row.get_by_label(label).select_option(choice)
+    if column == "pattern":
+        row.get_by_label("pattern, value").fill("str")
+    page.get_by_role("button", name="Apply").click()
+    wanted = {each.image_id for each in site.gallery.exhibits if fits(each)}
+    assert 0 < len(wanted) < 90
+    expect(tiles(page)).to_have_count(len(wanted))
+    assert set(ids(page)) == wanted
+
+
+def test_a_filter_that_nothing_passes_says_so(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=red&filter=" + quote('{"label": "unicorn"}'))
+    expect(page.get_by_role("status")).to_have_text("None of the 91 pictures qualifies.")
+    expect(page.get_by_text("Loosen a filter")).to_be_visible()
+
+
+def test_conditions_come_out_as_they_went_in(open_page: Callable[..., Page]) -> None:
+    """What the fields cannot show is kept as it is."""
+    types = {
+        "label": str(pa.string()),
+        "tags": str(pa.list_(pa.string())),
+        "kind": str(pa.dictionary(pa.int8(), pa.large_string())),
+        "width": str(pa.uint16()),
+        "share": str(pa.float32()),
+        "day": str(pa.timestamp("us", tz="UTC")),
+        "good": str(pa.bool_()),
+        "shape": str(pa.struct([pa.field("x", pa.int8())])),
+        "vector": str(pa.list_(pa.float32(), 4)),
+    }
+    filters = [
+        {"label": "cat", "tags": {"$prefix": "re"}, "kind": "a"},
+        {"width": {"$gte": 1}, "share": {"$lte": 0.5}, "good": False},
+        {"day": {"$gte": "2024-05-01", "$lte": "2024-05-31T23:59:59.999999"}},
+        {"day": {"$gte": "2024-05-01T12:00:00Z"}},
+        {"label": None, "width": 3, "share": {"$gt": 1, "$lte": 2}},
+        {"$or": [{"label": "cat"}, {"width": {"$lt": 3}}], "shape": {"$exists": True}},
+        {"label": {"$in": ["cat", "dog"]}, "width": {"$gte": "x"}, "good": "true"},
+    ]
+    kinds, back = open_page().evaluate(
+        """async ([types, filters]) => {
+          const { filterable, toConditions, toFilter } = await import("/web/conditions.js");
+          const kinds = Object.fromEntries(filterable(types));
+          return [kinds, filters.map((filter) => toFilter(toConditions(filter, kinds)))];
+        }""",
+        [types, filters],
+    )
+    assert kinds == {
+        **dict.fromkeys(("label", "tags", "kind"), "text"),
+        **dict.fromkeys(("width", "share", "vector"), "number"),
+        "day": "time",
+        "good": "boolean",
+    }
+    assert back == filters
+
+
+# What goes wrong
+
+
+def test_a_file_that_is_no_picture(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    (tmp_path / "notes.png").write_text("not a picture at all")
+    page = open_page()
+    page.get_by_label("Choose a picture").set_input_files(tmp_path / "notes.png")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("Not an image that can be used")
+    expect(alert).to_contain_text("expected a picture")
+    expect(tiles(page)).to_have_count(0)
+    search(page, "star")
+    expect(tiles(page)).to_have_count(24)
+    expect(alert).to_be_empty()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("/?url=" + quote("http://10.0.0.1/x.png"), "This address is not fetched"),
+        ("/?id=nobody", "No such image"),
+        ("/?text=red&k=999999", "k: expected"),
+        ("/?text=red&filter=" + quote('{"nowhere": 1}'), "unknown column"),
+        ("/?text=red&filter=%7B", "filter"),
+    ],
+)
+def test_what_the_server_refuses_is_said_in_its_words(open_page: Callable[..., Page], address: str, said: str) -> None:
+    page = open_page(address)
+    expect(page.get_by_role("alert")).to_contain_text(said)
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+    expect(page.get_by_role("status")).to_be_empty()
+
+
+def test_nothing_to_search_for(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    search(page, "   ")
+    expect(page.get_by_role("textbox", name="Words")).to_be_focused()
+    assert asked(page) == {}
+
+
+def test_a_server_that_is_gone(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=star")
+    ids(page)
+    page.route("**/search", lambda route: route.abort())
+    search(page, "heart")
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+
+
+def test_more_that_is_refused_is_said_beside_the_button(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=star")
+    ids(page)
+    summary = page.get_by_role("status").inner_text()
+    page.route("**/search", refuse)
+    button, said = page.get_by_role("button", name="Show more"), page.locator("#more-status")
+    expect(said).to_have_attribute("aria-live", "polite")
+    button.evaluate("it => it.scrollIntoView({ block: 'end' })")
+    button.click()
+    expect(said).to_have_text("too many requests: come back in 7 s")
+    expect(said).to_be_in_viewport(ratio=1)
+    expect(button).to_be_focused()
+    expect(page.get_by_role("status")).to_have_text(summary)
+    expect(tiles(page)).to_have_count(24)
+    page.unroute("**/search")
+    button.click()
+    expect(tiles(page)).to_have_count(48)
+    expect(said).to_be_empty()
+
+
+def refuse(route: Route) -> None:
+    document = json.dumps({"title": "Too many requests", "detail": "too many requests: come back in 7 s"})
+    route.fulfill(status=429, headers={"Retry-After": "7"}, content_type="application/problem+json", body=document)
+
+
+def test_a_proxy_that_refuses_in_plain_text(open_page: Callable[..., Page]) -> None:
+    page = open_page("about:blank")
+    page.route("**/search", lambda route: route.fulfill(status=429, headers={"Retry-After": "7"}, body="busy"))
+    page.goto("/?text=star")
+    expect(page.get_by_role("alert")).to_contain_text("The server answered with status 429. Try again in 7 s.")
+
+
+def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: Path) -> None:
+    """Pictures too are asked for with the key, which an img element could not send."""
+    key = add_key(tmp_path / "keys.json", "somebody", KeyScope.search)
+    with gallery_site(tmp_path, count=10, access=Access(keys=KeyRing(tmp_path / "keys.json"))) as site:
+        page = browser.new_page(base_url=site.url)
+        page.goto("/?text=star")
+        field = page.get_by_label("API key")
+        expect(field).to_be_focused()
+        expect(page.locator("#key-why")).to_have_text("Whoever runs it can give you one.")
+        for wrong in ("lk_wrong", "ключ", "two words"):
+            field.fill(wrong)
+            page.keyboard.press("Enter")
+            expect(field).to_be_empty()
+            expect(field).to_be_focused()
+            expect(page.locator("#key-why")).to_have_text(
+                "This key is not valid: mistyped, removed, or of another server."
+            )
+        field.fill(key)
+        page.keyboard.press("Enter")
+        expect(tiles(page)).to_have_count(11)
+        expect(field).to_be_hidden()
+        expect(tiles(page).first.locator(".mat.here img")).to_be_visible()
+        tiles(page).first.locator("a").click()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Whole picture").click()
+        image_id = asked(page)["id"].removeprefix("copies/")
+        assert download.value.path().read_bytes() == (site.gallery.folder / image_id).read_bytes()
+        page.reload()
+        expect(tiles(page).first).to_be_visible()
+        page.close()
+
+
+def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) -> None:
+    ids = ("..", "a/../b", "two\nlines", "x", "x/picture", "%2e%2e", "q?x=1&size=9#top", "//")
+    pictures = {image_id: png((30 * n, 90, 200)) for n, image_id in enumerate(ids)}
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=make_collection(tmp_path / "c", pictures, FakeEmbedder()),
+        query_fetcher=RecordingFetcher({}),
+        picture_fetcher=RecordingFetcher({f"memory:{image_id}": data for image_id, data in pictures.items()}),
+    )
+    with running(create_app(service, limits=RequestLimits(show_locations=False))) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/?text=star")
+        expect(tiles(page)).to_have_count(len(ids))
+        expect(page.locator("#pictures .mat.here img")).to_have_count(len(ids))
+        for image_id in ids:
+            page.goto(f"/?id={quote(image_id, safe='')}")
+            expect(tiles(page)).to_have_count(len(ids) - 1)
+            expect(page.locator(".subject .mat.here img")).to_be_visible()
+            assert page.locator(".facts dd").first.text_content() == image_id
+            expect(page.locator(".facts")).not_to_contain_text("source")
+            address = page.get_by_role("link", name="Whole picture").evaluate("link => link.href")
+            assert page.request.get(address).body() == pictures[image_id]
+        page.close()
+
+
+def test_metadata_stays_text(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page("/?id=" + quote(site.copied))
+    expect(page.locator(".facts")).to_contain_text(MARKUP)
+    page = open_page("/?text=" + quote(MARKUP))
+    expect(heading(page, f"“{MARKUP}”")).to_be_visible()
+
+
+def test_a_picture_that_is_gone_leaves_a_word(open_page: Callable[..., Page]) -> None:
+    page = open_page("about:blank")
+    page.route("**/picture?**", lambda route: route.fulfill(status=404))
+    page.goto("/?text=star")
+    expect(tiles(page).first).to_contain_text("No picture")
+
+
+# Who can use it, and on what
+
+
+ADDRESSES = {
+    "the beginning": "/",
+    "words": "/?text=a+striped+red+star",
+    "a picture": "/?id=IMAGE",
+    "filters": "/?text=red&distinct=1&filter="
+    + quote('{"label": "heart", "number": {"$gte": 3}, "$or": [{"turned": true}]}'),
+    "a problem": "/?id=nobody",
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("state", ADDRESSES)
+def test_axe_finds_no_fault(open_page: Callable[..., Page], site: Site, state: str, scheme: str) -> None:
+    page = open_page(ADDRESSES[state].replace("IMAGE", site.copied), color_scheme=scheme, reduced_motion="reduce")
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+    if state == "filters":
+        page.locator("summary").click()
+    results = Axe().run(page)
+    found = {fault["id"]: [node["html"] for node in fault["nodes"]] for fault in results.response["violations"]}
+    assert found == {}
+
+
+@pytest.mark.parametrize("state", ADDRESSES)
+def test_a_phone_needs_no_scrolling_sideways(open_page: Callable[..., Page], site: Site, state: str) -> None:
+    page = open_page(ADDRESSES[state].replace("IMAGE", site.copied), viewport=PHONE, has_touch=True, is_mobile=True)
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+    if state == "filters":
+        page.locator("summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    if state in ("words", "a picture"):
+        lefts = tiles(page).evaluate_all("all => new Set(all.map((tile) => tile.offsetLeft)).size")
+        assert lefts == 2
+
+
+def test_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
+    page = open_page()
+    ids(page)
+    focused = page.locator(":focus")
+
+    def tab_to(target: Locator, most: int) -> None:
+        for _ in range(most):
+            page.keyboard.press("Tab")
+            outline = focused.evaluate(
+                """(it) => [it, it.nextElementSibling].filter(Boolean)
+                    .some((each) => getComputedStyle(each).outlineStyle !== "none")"""
+            )
+            assert outline, f"no focus to be seen on {focused.evaluate('it => it.outerHTML')}"
+            if target.evaluate("it => it === document.activeElement"):
+                return
+        raise AssertionError(f"{target} is not reached in {most} steps")
+
+    page.keyboard.press("Tab")
+    expect(focused).to_have_text("Skip to the pictures")
+    expect(focused).to_be_in_viewport()
+    tab_to(page.get_by_role("textbox", name="Words"), 2)
+    page.keyboard.type("star")
+    page.keyboard.press("Enter")
+    expect(heading(page, "“star”")).to_be_visible()
+    first = ids(page)[0]
+    tab_to(page.locator("#file"), 2)
+    tab_to(page.get_by_label("Fold duplicates"), 1)
+    page.keyboard.press("Space")
+    expect(page).to_have_url(re.compile("distinct=1"))
+    expect(tiles(page).first).to_be_visible()
+    tab_to(page.locator("summary"), 1)
+    page.keyboard.press("Enter")
+    tab_to(page.get_by_label("Column"), 1)
+    tab_to(page.get_by_role("button", name="Add filter"), 1)
+    page.keyboard.press("Enter")
+    expect(focused).to_have_attribute("aria-label", "label, how")
+    page.keyboard.press("Tab")
+    page.keyboard.type("star")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("filter="))
+    assert names(page) == {"star"}
+    tab_to(tiles(page).first.locator("a"), 6)
+    page.keyboard.press("Enter")
+    expect(heading(page, "More like star")).to_be_focused()
+    assert asked(page)["id"] == first
+    page.go_back()
+    expect(heading(page, "“star”")).to_be_visible()
+
+
+def test_the_skip_link_leads_to_the_pictures(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=star")
+    first = tiles(page).first.locator("a")
+    expect(first).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(first).to_be_focused()
+
+
+def test_what_happens_is_announced(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    ids(page)
+    gates: list[Route] = []
+    page.route("**/search", lambda route: gates.append(route))
+    search(page, "star")
+    expect(page.get_by_role("status")).to_have_text("Searching…")
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "true")
+    page.wait_for_timeout(100)
+    gates[0].continue_()
+    expect(page.get_by_role("status")).to_contain_text("24 pictures")
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+
+
+def test_motion_is_reduced_when_asked(open_page: Callable[..., Page]) -> None:
+    page = open_page("/?text=star", reduced_motion="reduce")
+    expect(tiles(page).first).to_be_visible()
+    assert tiles(page).locator("img").first.evaluate("it => getComputedStyle(it).transitionDuration") == "0s"
+
+
+# The API's documentation
+
+
+def test_the_documentation_fits_a_phone(open_page: Callable[..., Page]) -> None:
+    page = open_page("/docs", viewport=PHONE, has_touch=True, is_mobile=True)
+    expect(page.locator(".opblock").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page]) -> None:
+    """Without a network: the fixture sees to it that nobody else is asked for anything."""
+    page = open_page("/docs")
+    expect(page.locator(".opblock")).to_have_count(14)
+    call = page.locator(".opblock").filter(has=page.get_by_text("/search", exact=True))
+    call.locator(".opblock-summary-control").click()
+    call.get_by_role("button", name="Try it out").click()
+    call.locator("textarea").fill('{"text": "a red star", "k": 1}')
+    call.get_by_role("button", name="Execute").click()
+    expect(call.locator(".live-responses-table .response .response-col_status")).to_have_text(re.compile("^200"))

@@ -1,0 +1,161 @@
+"""The examples in deploy/ work: each one is parsed by what reads it, and what it runs is run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.dashboard.modules.job.cli import submit
+
+from index.collection import Collection
+from jobs.schedule.cron import cron_trigger
+from jobs.schedule.history import last_runs
+from jobs.schedule.spec import read_spec
+from tests.support.nights.quiet_night import make_job
+from tests.support.paths import DEPLOY
+
+LIKENESS = Path(sys.executable).parent / "likeness"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return make_job(tmp_path)
+
+
+def outcomes(job: Path) -> list[tuple[str, int | None]]:
+    runs = last_runs(Collection.open(str(job.parent / "collection")), 10)
+    return [(run.outcome, run.counts.get("unchanged")) for run in runs]
+
+
+def shell(command: str, job: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """As cron runs it: from another folder, with an environment of next to nothing."""
+    environment = {"HOME": str(job.parent), "PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(
+        ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), "/bin/sh", "-c", command],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_example_of_a_job_is_one() -> None:
+    spec = read_spec(DEPLOY / "job.yaml")
+    assert (spec.source, spec.collection, spec.retention.keep) == ("/srv/pictures", "/srv/likeness", 3)
+
+
+def test_what_is_commented_out_in_the_example_is_right_too(tmp_path: Path) -> None:
+    text = (DEPLOY / "job.yaml").read_text()
+    optional = re.sub(r"(?m)^( *)# (?=address:|actors:|num_gpus:|max_memory:|on_success:|metrics_file:)", r"\1", text)
+    (tmp_path / "job.yaml").write_text(optional)
+    spec = read_spec(tmp_path / "job.yaml")
+    assert (spec.resources.address, spec.resources.actors, spec.resources.num_gpus) == ("auto", (1, 4), 1)
+    assert spec.index.max_memory == 2 * 1024**3
+    assert spec.notify.on_success is not None
+    assert spec.metrics_file == "/var/lib/node_exporter/textfile/likeness.prom"
+
+
+def test_the_crontab(job: Path) -> None:
+    lines = [
+        line for line in (DEPLOY / "schedule" / "crontab").read_text().splitlines() if line and not line.startswith("#")
+    ]
+    variables = dict(line.split("=", 1) for line in lines[:-1])
+    assert set(variables) == {"LIKENESS", "JOB", "LOG"}
+    *times, command = lines[-1].split(maxsplit=5)
+    cron_trigger(" ".join(times), None, 0)
+    assert not re.search(r"(?<!\\)%", command)
+    log = job.parent / "reembed.log"
+    done = shell(command, job, LIKENESS=str(LIKENESS), JOB=str(job), LOG=str(log))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), log.read_text()
+    assert "index 000001 stays live" in log.read_text()
+    assert outcomes(job) == [("succeeded", 3)]
+
+
+def test_the_service_of_systemd(job: Path, tmp_path: Path) -> None:
+    service = (DEPLOY / "schedule" / "likeness-reembed.service").read_text()
+    command = re.findall(r"(?m)^ExecStart=(.*)$", service)[0]
+    assert command == "/opt/likeness/.venv/bin/likeness reembed --spec /etc/likeness/job.yaml"
+    command = command.replace("/opt/likeness/.venv/bin/likeness", str(LIKENESS)).replace(
+        "/etc/likeness/job.yaml", str(job)
+    )
+    assert shell(command, job).returncode == 0
+    assert outcomes(job) == [("succeeded", 3)]
+    # By default every process of the unit is told to stop, Ray's too, which the job needs to put down what it does.
+    assert re.findall(r"(?m)^KillMode=(.*)$", service) == ["mixed"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_finds_nothing_wrong_with_its_units(tmp_path: Path) -> None:
+    services = [tmp_path / "likeness-reembed.service", tmp_path / "likeness-serve.service"]
+    for service in services:
+        unit = (DEPLOY / "schedule" / service.name).read_text()
+        service.write_text(
+            unit.replace("/opt/likeness/.venv/bin/likeness", str(LIKENESS)).replace("User=likeness", "User=root")
+        )
+    timer = shutil.copy(DEPLOY / "schedule" / "likeness-reembed.timer", tmp_path)
+    units = [str(timer), *map(str, services)]
+    command = ["systemd-analyze", "verify", "--man=no", *units]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False)
+    complaints = [line for line in verified.stderr.splitlines() if "likeness-" in line]
+    assert (verified.returncode, complaints) == (0, []), verified.stderr
+    when = re.findall(r"(?m)^OnCalendar=(.*)$", Path(timer).read_text())[0]
+    subprocess.run(["systemd-analyze", "calendar", when], check=True, capture_output=True)
+
+
+def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
+    """With a `ray` that runs what it is to submit."""
+    script = DEPLOY / "schedule" / "ray-job-submit.sh"
+    assert os.access(script, os.X_OK)
+    assert shell(str(script), job).stderr.rstrip().endswith("set it to the address of the dashboard: http://head:8265")
+    ray = tmp_path / "bin" / "ray"
+    ray.parent.mkdir()
+    ray.write_text('#!/bin/sh\necho "$@"\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
+    ray.chmod(0o755)
+    path = f"{ray.parent}:{LIKENESS.parent}:/usr/bin:/bin"
+    done = shell(str(script), job, PATH=path, RAY_ADDRESS="http://head:8265", JOB=str(job))
+    assert done.returncode == 0, done.stderr
+    asked = done.stdout.splitlines()[0]
+    submitted = r"job submit --address http://head:8265 --submission-id likeness-reembed-\d{4}-\d\d-\d\d "
+    assert re.match(submitted, asked), asked
+    options = {name for parameter in submit.params for name in parameter.opts}
+    given = set(re.findall(r"--[a-z-]+", asked.partition(" -- ")[0]))
+    assert given <= options
+    # What asks for resources runs on any node, and JOB is a path on the head.
+    assert not {option for option in given if option.startswith("--entrypoint")}
+    assert outcomes(job) == [("succeeded", 3)]
+
+
+def test_the_cron_job_of_kubernetes(job: Path, tmp_path: Path) -> None:
+    by_kind: dict[str, dict[str, Any]] = {
+        each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())
+    }
+    assert list(by_kind) == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "CronJob"]
+    account = by_kind["ServiceAccount"]["metadata"]["name"]
+    assert by_kind["RoleBinding"]["subjects"][0]["name"] == account
+    assert by_kind["RoleBinding"]["roleRef"]["name"] == by_kind["Role"]["metadata"]["name"]
+    cron = by_kind["CronJob"]["spec"]
+    cron_trigger(cron["schedule"], cron["timeZone"], 0)
+    pod = cron["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account
+    files = by_kind["ConfigMap"]["data"]
+    [container] = pod["containers"]
+    assert container["args"] == ["create", f"--filename={container['volumeMounts'][0]['mountPath']}/rayjob.yaml"]
+    rayjob = yaml.safe_load(files["rayjob.yaml"])
+    assert (rayjob["kind"], by_kind["Role"]["rules"][0]["verbs"]) == ("RayJob", ["create"])
+    head = rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    for each in (pod, head):
+        assert {volume["name"]: volume["configMap"]["name"] for volume in each["volumes"] if "configMap" in volume} == {
+            each["containers"][0]["volumeMounts"][0]["name"]: by_kind["ConfigMap"]["metadata"]["name"]
+        }
+    (tmp_path / "k8s.yaml").write_text(files["job.yaml"])
+    assert read_spec(tmp_path / "k8s.yaml").resources.address == "auto"
+    mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
+    entrypoint = rayjob["spec"]["entrypoint"]
+    assert f"{mounted}/job.yaml" in entrypoint
+    done = shell(entrypoint.replace(f"{mounted}/job.yaml", str(job)), job, PATH=f"{LIKENESS.parent}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,109 @@
+"""The application that a Serve config file imports, as KubeRay and `serve deploy` do."""
+
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from ray import serve
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
+
+from api.deployment.application import application
+from api.deployment.ingress import APP_NAME
+from api.errors import ListenError
+from embedder.models.clip import ClipEmbedder
+from index.errors import NotACollectionError
+from jobs.values import DEMO_MODEL
+from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.paths import DEPLOY
+from tests.support.servers.served import free_port
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
+    location = tmp_path_factory.mktemp("deployed") / "collection"
+    make_collection(
+        location, {name: png(colour) for name, colour in COLOURS.items()}, ClipEmbedder.load(str(DEMO_MODEL))
+    )
+    return str(location)
+
+
+def test_without_keys_it_has_to_be_allowed(collection: str) -> None:
+    with pytest.raises(ListenError, match="LIKENESS_ALLOW_REMOTE=true"):
+        application({"collection": collection})
+
+
+def test_settings_are_checked_before_a_replica_starts(tmp_path: Path, collection: str) -> None:
+    with pytest.raises(ValidationError, match="replica\n"):
+        application({"collection": collection, "allow_remote": True, "replica": 2})
+    with pytest.raises(NotACollectionError):
+        application({"collection": str(tmp_path / "none"), "allow_remote": True})
+
+
+def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, collection: str) -> None:
+    monkeypatch.setenv("LIKENESS_COLLECTION", collection)
+    monkeypatch.setenv("LIKENESS_ALLOW_REMOTE", "true")
+    monkeypatch.setenv("LIKENESS_EMBEDDERS", "2")
+    built = application({"replicas": "1:3"})
+    deployment = built._bound_deployment
+    assert deployment.name == "Likeness"
+    scaling = deployment._deployment_config.autoscaling_config
+    assert scaling is not None
+    assert scaling.max_replicas == 3
+    [embedder] = [each for each in deployment.init_args if isinstance(each, serve.Application)]
+    assert embedder._bound_deployment.num_replicas == 2
+
+
+def test_what_a_cluster_that_is_still_starting_lacks_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, collection: str
+) -> None:
+    """Its application is built as soon as the head is up, which here has room for no replica."""
+    monkeypatch.setattr("api.deployment.cluster.nodes", lambda: [{"CPU": 0.0, "memory": 2.0**34}])
+    application({"collection": collection, "allow_remote": True, "shards": 1, "searchers": 2})
+    assert "not every searcher of a shard can have a node of its own" in caplog.text
+    assert "expected 3 CPUs, 1 for each of 3 replicas, got 0" in caplog.text
+
+
+@pytest.mark.ray
+def test_the_service_of_kubernetes_answers(collection: str, cluster: None) -> None:
+    """The very config of the manifest on a real Serve, but for the collection, the port and how much it takes."""
+    [manifest] = [
+        each
+        for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "rayservice.yaml").read_text())
+        if each["kind"] == "RayService"
+    ]
+    config = yaml.safe_load(manifest["spec"]["serveConfigV2"])
+    port = free_port()
+    config["http_options"]["port"] = port
+    [app] = config["applications"]
+    assert app["name"] == APP_NAME
+    app["args"] = {
+        **{name: value for name, value in app["args"].items() if name not in ("keys_file", "num_gpus")},
+        "collection": collection,
+        "model": str(DEMO_MODEL),
+        "replicas": 1,
+        "num_cpus": 1,
+        "embedders": None,
+        "allow_remote": True,
+    }
+    serve.start(http_options=config["http_options"])
+    client = _get_global_client()
+    assert client is not None
+    client.deploy_apps(ServeDeploySchema.model_validate(config))
+    deadline = time.monotonic() + 240
+    while (status := serve.status().applications[APP_NAME]).status not in ("RUNNING", "DEPLOY_FAILED"):
+        assert time.monotonic() < deadline, status
+        time.sleep(0.5)
+    assert status.status == "RUNNING", status.message
+    body = json.dumps({"text": "a red star", "k": 3}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/search", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        matches = json.load(response)["matches"]
+    assert {match["image_id"] for match in matches} <= set(COLOURS)
+    assert len(matches) == 3
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+        assert b"likeness_scraped_replicas 1.0" in response.read()

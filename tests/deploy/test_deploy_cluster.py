@@ -1,0 +1,183 @@
+"""Docker compose and `ray up` files fit the schemas of what reads them, and say the same as what they start."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+import ray.autoscaler
+import yaml
+from jsonschema import ValidationError
+from moto.server import ThreadedMotoServer
+from ray.autoscaler._private.aws.config import bootstrap_aws
+from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.autoscaler.tags import STATUS_UNINITIALIZED, TAG_RAY_LAUNCH_CONFIG, TAG_RAY_NODE_KIND, TAG_RAY_NODE_STATUS
+from ray.serve.schema import ServeDeploySchema
+
+from api.deployment.ingress import APP_NAME
+from api.settings import ServeSettings
+from jobs.schedule.spec import read_spec
+from tests.support.paths import DEPLOY
+
+COMPOSE = DEPLOY / "compose" / "compose.yaml"
+AWS = DEPLOY / "ray-cluster" / "aws.yaml"
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server in AWS' place, for whoever looks into the environment."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "likeness")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    yield
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return content
+
+
+def mounts(service: dict[str, Any]) -> dict[str, str]:
+    """Path in the container → path on this machine or name of a volume, with defaults for variables."""
+    found = {}
+    for volume in service.get("volumes", ()):
+        source, target = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).removesuffix(":ro").rsplit(":", 1)
+        found[target] = source
+    return found
+
+
+def fits_the_compose_spec(path: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_compose_file_fits_the_compose_specification(tmp_path: Path) -> None:
+    done = fits_the_compose_spec(COMPOSE)
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "compose.yaml").write_text(COMPOSE.read_text().replace("depends_on:", "depend_on:", 1))
+    done = fits_the_compose_spec(tmp_path / "compose.yaml")
+    assert (done.returncode, "depend_on" in done.stdout) == (1, True)
+
+
+def test_what_the_services_of_compose_name_is_there(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for name, service in services.items():
+        assert set(service.get("depends_on", {})) <= set(services), name
+        for source in mounts(service).values():
+            # The folder of pictures is the user's.
+            if source.startswith("."):
+                assert source == "./pictures" or (COMPOSE.parent / source).exists(), f"{name}: {source}"
+            else:
+                assert source in compose["volumes"], f"{name}: {source}"
+        assert not [port for port in service.get("ports", ()) if not port.startswith("127.0.0.1:")], name
+        if "build" in service:
+            context = COMPOSE.parent / service["build"]["context"]
+            assert (context / service["build"]["dockerfile"]).is_file()
+    # Those that are not built are of one version, for good.
+    assert not [
+        service["image"] for service in services.values() if "build" not in service and ":" not in service["image"]
+    ]
+
+
+def test_secrets_of_compose_have_no_default(compose: dict[str, Any]) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "GF_SECURITY_ADMIN_PASSWORD"):
+        values = [
+            service["environment"][name]
+            for service in compose["services"].values()
+            if name in service.get("environment", {})
+        ]
+        assert values
+        assert all(re.fullmatch(r"\$\{\w+:\?.+\}", value) for value in values)
+
+
+def test_the_job_and_the_server_of_compose(compose: dict[str, Any]) -> None:
+    ray = compose["services"]["ray"]
+    inside = mounts(ray)
+    files = COMPOSE.parent / inside["/etc/likeness"]
+    spec = read_spec(files / "job.yaml")
+    assert spec.source in inside
+    assert spec.metrics_file is not None
+    # Written by the job where node_exporter reads it.
+    exporter = compose["services"]["job-metrics"]
+    assert inside[str(Path(spec.metrics_file).parent)] == mounts(exporter)["/metrics"] == "metrics"
+    config = yaml.safe_load((files / "serve.yaml").read_text())
+    ServeDeploySchema.model_validate(config)
+    [app] = config["applications"]
+    settings = ServeSettings(**app["args"])
+    assert (app["name"], settings.collection, settings.allow_remote) == (APP_NAME, spec.collection, True)
+    assert f"127.0.0.1:{config['http_options']['port']}:{config['http_options']['port']}" in ray["ports"]
+
+
+def test_the_bucket_of_compose_is_made(compose: dict[str, Any], aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an S3 server in the place of SeaweedFS; a second start finds the bucket there."""
+    service = compose["services"]["make-bucket"]
+    monkeypatch.setenv("AWS_REGION", service["environment"]["AWS_REGION"])
+    assert service["entrypoint"] == ["python", "-c"]
+    for _ in range(2):
+        exec(service["command"][0], {})
+    buckets = [bucket["Name"] for bucket in boto3.client("s3").list_buckets()["Buckets"]]
+    assert buckets.count("likeness") == 1  # beside those of other tests: what such servers hold is their process's
+
+
+def test_the_cluster_file_fits_rays_schema() -> None:
+    prepared = prepare_config(yaml.safe_load(AWS.read_text()))
+    validate_config(prepared)
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    assert set(prepared["provider"]) <= set(schema["properties"]["provider"]["properties"])  # others are let through
+    types = prepared["available_node_types"]
+    # The head has the driver and the index: no task and no actor is to be there.
+    assert types[prepared["head_node_type"]]["resources"] == {"CPU": 0}
+    assert types["embed"]["min_workers"] == 1  # a job looks for GPUs when it starts
+    assert sum(types[name]["max_workers"] for name in ("decode", "embed")) <= prepared["max_workers"]
+    assert (AWS.parent / prepared["file_mounts"]["/etc/likeness"]).is_dir()
+    spec = read_spec(AWS.parent / "files" / "job.yaml")
+    assert spec.resources.address == "auto"
+    assert spec.resources.actors == (types["embed"]["min_workers"], types["embed"]["max_workers"])
+
+
+@pytest.mark.parametrize("right", ["max_workers: 12", "ssh_user:", "pull_before_run:", "min_workers: 1"])
+def test_rays_schema_finds_a_misspelt_field_at_each_level(right: str) -> None:
+    text = AWS.read_text().replace(right, "x" + right, 1)
+    with pytest.raises(ValidationError, match=f"x{right.partition(':')[0]}"):
+        validate_config(prepare_config(yaml.safe_load(text)))
+
+
+def test_ray_launches_the_machines_of_the_cluster_file(
+    aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a mock of AWS, by the code of `ray up`: a wrong `node_config`, which Ray's schema leaves open, ends it."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # a key pair is made
+    (tmp_path / ".ssh").mkdir()
+    config = yaml.safe_load(AWS.read_text())
+    machine = config["available_node_types"]["head"]["node_config"]
+    boto3.client("iam").create_instance_profile(InstanceProfileName=machine["IamInstanceProfile"]["Arn"].split("/")[1])
+    [ami, *_] = boto3.client("ec2", config["provider"]["region"]).describe_images()["Images"]
+    for each in config["available_node_types"].values():
+        each["node_config"]["ImageId"] = ami["ImageId"]
+    config = bootstrap_aws(prepare_config(config))  # type: ignore[no-untyped-call]
+    config = AWSNodeProvider.fillout_available_node_types_resources(config)
+    provider = AWSNodeProvider(config["provider"], config["cluster_name"])  # type: ignore[no-untyped-call]
+    launched = {}
+    for name, each in config["available_node_types"].items():
+        tags = {TAG_RAY_NODE_KIND: name, TAG_RAY_LAUNCH_CONFIG: name, TAG_RAY_NODE_STATUS: STATUS_UNINITIALIZED}
+        [node] = provider.create_node(each["node_config"], tags, 1).values()
+        resources = {what: amount for what, amount in each["resources"].items() if what != "memory"}
+        launched[name] = (node.instance_type, node.instance_lifecycle, resources)
+    # The comments of the file say so of the machines; GPUs and their kind are what jobs ask for.
+    assert launched == {
+        "head": ("m7i.2xlarge", None, {"CPU": 0}),
+        "decode": ("c7i.4xlarge", "spot", {"CPU": 16}),
+        "embed": ("g6.4xlarge", "spot", {"CPU": 16, "GPU": 1, "accelerator_type:L4": 1}),
+    }

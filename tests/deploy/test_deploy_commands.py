@@ -1,0 +1,105 @@
+"""Every command that deploy/ names is one: its name, its options and its arguments are those of the program."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from ray.scripts.scripts import cli as ray_cli
+from ray.serve.scripts import cli as serve_cli
+
+from jobs.cli.app import app
+from tests.support.paths import DEPLOY
+
+PROGRAMS: dict[str, Any] = {"likeness": typer.main.get_command(app), "ray": ray_cli, "serve": serve_cli}
+
+
+def check(argv: list[str]) -> None:
+    """Parses a command line as its program would, and what it is to run behind a `--`. Exceptions say what is wrong."""
+    split = argv.index("--") if "--" in argv else len(argv)
+    own, inner = argv[:split], argv[split + 1 :]
+    name, command, context = Path(own[0]).name, PROGRAMS[Path(own[0]).name], None
+    rest = argv[1:]
+    while hasattr(command, "resolve_command"):
+        context = command.make_context(name, rest, parent=context)
+        rest = [*context._protected_args, *context.args]
+        name, command, rest = command.resolve_command(context, rest)
+    command.make_context(name, rest, parent=context)
+    if inner:
+        check(inner)
+
+
+def in_pages(text: str) -> Iterator[str]:
+    """The lines of shell blocks, continued ones joined."""
+    for block in re.findall(r"(?ms)^```sh\n(.*?)^```", text):
+        yield from re.sub(r"\\\n\s*", "", block).splitlines()
+
+
+def in_files() -> Iterator[tuple[str, list[str]]]:
+    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    for name, service in compose.items():
+        if "build" in service and service["entrypoint"][0] in PROGRAMS:
+            yield f"compose.yaml {name}", [*service["entrypoint"], *service["command"]]
+    cluster = yaml.safe_load((DEPLOY / "ray-cluster" / "aws.yaml").read_text())
+    for line in cluster["head_start_ray_commands"] + cluster["worker_start_ray_commands"]:
+        yield "aws.yaml", shlex.split(line)
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
+        for line in re.findall(r"(?m)^\s+entrypoint: (.*)$", path.read_text()):
+            yield path.name, shlex.split(line)
+    for path in sorted((DEPLOY / "schedule").glob("*.service")):
+        for line in re.findall(r"(?m)^ExecStart=(.*)$", path.read_text()):
+            yield path.name, shlex.split(line)
+    for path in sorted(DEPLOY.rglob("*.md")):
+        for line in in_pages(path.read_text()):
+            words = shlex.split(line, comments=True)
+            if words[:3] == ["docker", "compose", "exec"]:
+                assert words[3] in compose, line
+                words = words[4:]
+            elif words[:4] == ["docker", "compose", "run", "--rm"]:
+                assert words[4] in compose, line
+                words = [] if len(words) == 5 else words[5:]
+            elif words[:4] == ["runuser", "-u", "likeness", "--"]:
+                words = words[4:]
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words and Path(words[0]).name in PROGRAMS:
+                yield f"{path.relative_to(DEPLOY)}", words
+
+
+COMMANDS = list(in_files())
+
+
+@pytest.mark.parametrize(("where", "argv"), COMMANDS, ids=[f"{where}: {shlex.join(argv)}" for where, argv in COMMANDS])
+def test_commands_are_right(where: str, argv: list[str]) -> None:
+    check(argv)
+
+
+def test_they_are_of_every_kind() -> None:
+    places = {where.split()[0] for where, _ in COMMANDS}
+    assert {"compose.yaml", "aws.yaml", "cronjob.yaml", "rayjob.yaml", "schedule/README.md"} <= places
+    assert {"likeness-reembed.service", "likeness-serve.service"} <= places
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "likeness rembed --spec job.yaml",
+        "likeness reembed --specs job.yaml",
+        "ray start --heads",
+        "ray job submit --adress http://ray:8265 -- likeness reembed --spec job.yaml",
+        "ray job submit --address http://ray:8265 -- likeness reembed --specs job.yaml",
+    ],
+)
+def test_wrong_ones_are_found(wrong: str) -> None:
+    with pytest.raises(Exception, match=r"(?i)no such"):
+        check(shlex.split(wrong))
+
+
+def test_files_that_pages_name_are_there() -> None:
+    for page in sorted(DEPLOY.rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(DEPLOY)}: {target}"

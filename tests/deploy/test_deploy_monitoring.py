@@ -1,0 +1,206 @@
+"""What Prometheus and Grafana read names metrics, labels and files that there are.
+
+`test_deploy_prometheus.py` has what Prometheus makes of it, `tests/api/middleware/test_telemetry.py` more on the
+dashboard of the service.
+"""
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from ray.dashboard.modules.metrics import dashboards
+
+from api.observe.metrics import Metrics, Serving
+from api.observe.request_record import Notes
+from jobs.embedding import worker_metrics
+from jobs.schedule.history import JobRun
+from jobs.schedule.metrics_file import write_metrics
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "deploy" / "monitoring"
+DASHBOARDS = ["service-dashboard.json", "jobs-dashboard.json"]
+COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
+
+# What every series has that a target gives.
+OF_TARGETS = {"job", "instance"}
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FOLDER / name).read_text())
+    return content
+
+
+def panels(name: str) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard(name)["panels"] if panel["type"] != "row"]
+
+
+def sent(expression: str) -> str:
+    """As Grafana sends it, with all chosen that can be."""
+    return re.sub(r'"\$\w+"', '".*"', expression.replace("$__rate_interval", "5m"))
+
+
+def expressions(name: str) -> list[str]:
+    """Those of a dashboard, or of the alerts."""
+    if name.endswith(".yml"):
+        groups = yaml.safe_load((FOLDER / name).read_text())["groups"]
+        return [rule["expr"] for group in groups for rule in group["rules"]]
+    found = [target["expr"] for panel in panels(name) for target in panel["targets"]]
+    found += [each["expr"] for each in dashboard(name)["annotations"]["list"]]
+    choices = [each["definition"] for each in dashboard(name)["templating"]["list"] if each["type"] == "query"]
+    found += [expression for each in choices for expression in re.findall(r"^label_values\((.+), \w+\)$", each)]
+    return [sent(expression) for expression in found]
+
+
+def parts(node: Any) -> Iterator[Any]:
+    """An expression and all within it."""
+    yield node
+    for name in ("lhs", "rhs", "expr", "param", "args", "vector_selector"):
+        inner = getattr(node, name, None)
+        for each in inner if isinstance(inner, list) else [inner]:
+            if each is not None:
+                yield from parts(each)
+
+
+def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Each metric of an expression, with the labels that it is chosen by; what the whole is grouped by is of each."""
+    tree = list(parts(promql_parser.parse(expression)))
+    grouped: set[str] = set()
+    for node in tree:
+        modifier = getattr(node, "modifier", None)
+        if isinstance(node, promql_parser.AggregateExpr) and modifier is not None:
+            grouped |= set(modifier.labels)
+    for node in tree:
+        if isinstance(node, promql_parser.VectorSelector) and node.name is not None:
+            yield node.name, grouped | {matcher.name for matcher in node.matchers.matchers}
+
+
+def of_the_service() -> dict[str, set[str]]:
+    metrics = Metrics()
+    metrics.follow(
+        lambda: Serving(
+            version="000001",
+            model="demo",
+            rows=1,
+            built=datetime.now(UTC) - timedelta(hours=1),
+            swaps=0,
+            failed_swaps=0,
+            behind=False,
+            waiting=0,
+            cache_hits=0,
+            cache_misses=0,
+        )
+    )
+    metrics.answered("POST", "/search", 200, 0.1)
+    outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
+    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
+    return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
+
+
+def of_jobs(folder: Path) -> dict[str, set[str]]:
+    """What `metrics_file` gets at the end of a run."""
+    run = JobRun.begin("/pictures", "/collection").end("succeeded")
+    run = run.model_copy(update={"counts": {"added": 1}, "seconds": {"embed": 1.0}, "recall": 0.99})
+    write_metrics(str(folder / "job.prom"), run, run)
+    families = text_string_to_metric_families((folder / "job.prom").read_text())
+    return {sample.name: set(sample.labels) for family in families for sample in family.samples}
+
+
+def of_running_jobs() -> dict[str, set[str]]:
+    """What is declared in `jobs.embedding.worker_metrics`, as Ray names it."""
+    found = {}
+    for call in ast.walk(ast.parse(inspect.getsource(worker_metrics))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Counter", "Gauge"):
+            name = ast.literal_eval(call.args[0])
+            tags = next((ast.literal_eval(each.value) for each in call.keywords if each.arg == "tag_keys"), ())
+            found[f"ray_{name}{'_total' if call.func.id == 'Counter' else ''}"] = set(tags)
+    return found
+
+
+def of_ray() -> str:
+    """The source of the dashboards that Ray ships, which draw what it exports."""
+    return "".join(path.read_text() for path in Path(dashboards.__path__[0]).glob("*.py"))
+
+
+@pytest.mark.parametrize("name", [*DASHBOARDS, "alerts.yml"])
+def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
+    known = of_the_service() | of_jobs(tmp_path) | of_running_jobs() | {"up": set()}
+    rays = of_ray()
+    for expression in expressions(name):
+        for metric, labels in asked(expression):
+            if metric in known:
+                assert labels - OF_TARGETS <= known[metric], expression
+            else:
+                missing = {word for word in {metric, *labels - OF_TARGETS} if not re.search(rf"\b{word}\b", rays)}
+                assert not missing, expression
+
+
+def test_the_check_finds_metrics_and_labels() -> None:
+    assert dict(asked('sum by (x) (rate(a{y="1"}[5m])) / b')) == {"a": {"x", "y"}, "b": {"x"}}
+
+
+def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> None:
+    drawn = {metric for expression in expressions("jobs-dashboard.json") for metric, _ in asked(expression)}
+    assert set(of_running_jobs()) | set(of_jobs(tmp_path)) <= drawn
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboards_are_what_grafana_imports(name: str) -> None:
+    content = dashboard(name)
+    assert content["templating"]["list"][0]["type"] == "datasource"
+    ids = [panel["id"] for panel in content["panels"]]
+    assert len(set(ids)) == len(ids)
+    variables = {"datasource"} | {each["name"] for each in content["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(content)))
+    assert used <= variables
+    cells = [
+        (x, y)
+        for panel in content["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells), "panels lie on each other"
+    assert max(x for x, _ in cells) == 23
+    for panel in panels(name):
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+        named = re.findall(r"{{(\w+)}}", " ".join(target["legendFormat"] for target in panel["targets"]))
+        for target in panel["targets"]:
+            grouped = re.findall(r"by \(([^)]*)\)", target["expr"])
+            if grouped and named:
+                assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(re.split(r",\s*", grouped[0]))
+
+
+def test_uids_of_dashboards_differ() -> None:
+    assert [dashboard(name)["uid"] for name in DASHBOARDS] == ["likeness", "likeness-jobs"]
+
+
+def test_what_prometheus_and_grafana_are_told_agrees_with_compose() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    targets = {each["job_name"]: each["static_configs"][0]["targets"][0] for each in config["scrape_configs"]}
+    assert targets == {"likeness": "ray:8000", "ray": "ray:8080", "likeness-jobs": "job-metrics:9100"}
+    assert {target.partition(":")[0] for target in targets.values()} <= set(services)
+    assert "--metrics-export-port=8080" in services["ray"]["command"]
+    mounted = {
+        volume.split(":")[1]: volume.split(":")[0]
+        for name in ("prometheus", "grafana")
+        for volume in services[name]["volumes"]
+    }
+    # Files of rules are looked for beside the configuration.
+    assert [Path(mounted[f"/etc/prometheus/{name}"]).name for name in config["rule_files"]] == ["alerts.yml"]
+    [source] = yaml.safe_load((FOLDER / "grafana-datasource.yaml").read_text())["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    [provider] = yaml.safe_load((FOLDER / "grafana-dashboards.yaml").read_text())["providers"]
+    provided = {Path(source).name for path, source in mounted.items() if path.startswith(provider["options"]["path"])}
+    assert provided == set(DASHBOARDS)
+    # The alerts name the jobs that Prometheus scrapes.
+    for expression in expressions("alerts.yml"):
+        assert set(re.findall(r'job="([^"]+)"', expression)) <= set(targets)

@@ -1,0 +1,462 @@
+"""The http(s) client against real servers on loopback, honest and hostile."""
+
+import datetime
+import gzip
+import ipaddress
+import pickle
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from embedder.errors import FetchError
+from embedder.fetch.addresses import ForbiddenAddressError, is_public, open_socket
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.fetch.http import HttpClient
+from tests.support.pictures.picture_server import PICTURE, Route, Server, answer, raw, redirect
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+def names(**hosts: str) -> Callable[[str, int], Sequence[str]]:
+    """A resolver that knows `pictures_example="127.0.0.1 ::1"` as pictures.example, and nothing else."""
+
+    def resolve(host: str, port: int) -> Sequence[str]:
+        found = hosts.get(host.replace(".", "_"), "").split()
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return found
+
+    return resolve
+
+
+def trusting(**changes: object) -> Fetcher:
+    limits = {"backoff_s": 0.01, "timeout_s": 30.0} | changes
+    return Fetcher(FetchPolicy(**limits))  # type: ignore[arg-type]
+
+
+def failure(fetcher: Fetcher, url: str) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        fetcher.fetch(url)
+    assert caught.value.stage == "fetch"
+    return caught.value
+
+
+# What may not be fetched
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0x7f.1",
+        "0177.0.0.1",
+        "0.0.0.0",
+        "0",
+        "10.0.0.1",
+        "172.16.3.4",
+        "192.168.1.1",
+        "100.64.0.1",
+        "100.100.100.200",
+        "169.254.169.254",
+        "168.63.129.16",
+        "192.0.0.192",
+        "192.88.99.1",
+        "198.18.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "[::1]",
+        "[::]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:a9fe:a9fe]",
+        "[::127.0.0.1]",
+        "[64:ff9b::10.0.0.1]",
+        "[64:ff9b:1::1]",
+        "[2002:7f00:1::]",
+        "[2001:0:7f00:1::]",
+        "[fe80::1]",
+        "[fec0::1]",
+        "[fd00:ec2::254]",
+        "[ff02::1]",
+    ],
+)
+def test_addresses_that_are_not_public_are_refused(host: str) -> None:
+    error = failure(Fetcher(FetchPolicy.for_untrusted_urls()), f"http://{host}/picture")
+    assert (error.reason, error.retryable) == ("forbidden_address", False)
+    assert error.message.startswith(f"http://{host}/picture: ")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("file:///etc/passwd", "forbidden_scheme"),
+        ("/etc/passwd", "forbidden_scheme"),
+        ("s3://bucket/key.jpg", "forbidden_scheme"),
+        ("ftp://pictures.example/a.jpg", "forbidden_scheme"),
+        ("gopher://pictures.example:70/", "forbidden_scheme"),
+        ("data:image/png;base64,AAAA", "forbidden_scheme"),
+        ("http:/127.0.0.1/", "forbidden_scheme"),
+        ("http://user@pictures.example/", "forbidden_userinfo"),
+        ("http://user:secret@pictures.example/", "forbidden_userinfo"),
+        ("http://pictures.example:22/", "forbidden_port"),
+        ("http://pictures.example:8080/", "forbidden_port"),
+        ("https://pictures.example:0/", "forbidden_port"),
+        ("http://", "bad_uri"),
+        ("http:///picture", "bad_uri"),
+        ("http://[::1/", "bad_uri"),
+        ("http://①②⑦.⓪.⓪.①/", "bad_uri"),
+        ("http://pictures.example:99999/", "bad_uri"),
+        ("http://pictures.example/a.tar#bytes=0-9", "bad_uri"),
+        ("http://nowhere.example/", "unknown_host"),
+        (f"http://{'a' * 70}.example/", "unknown_host"),
+        ("http://inside.example/", "forbidden_address"),
+        ("http://INSIDE.example./", "forbidden_address"),
+        ("http://metadata.example/", "forbidden_address"),
+        ("http://mixed.example/", "forbidden_address"),
+        (r"http://pictures.example\@inside.example/", "forbidden_address"),
+    ],
+)
+def test_urls_that_a_stranger_may_not_send(url: str, reason: str) -> None:
+    def resolve(host: str, port: int) -> Sequence[str]:
+        known = names(
+            pictures_example="10.0.0.1",
+            inside_example="10.1.2.3",
+            metadata_example="169.254.169.254",
+            mixed_example="93.184.216.34 127.0.0.1",
+        )
+        return known(host.lower().rstrip(".").encode("idna").decode(), port)
+
+    error = failure(Fetcher(FetchPolicy.for_untrusted_urls(), resolve=resolve), url)
+    assert (error.reason, error.retryable) == (reason, False)
+    assert "secret" not in error.message
+    assert "10.1.2.3" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("172.32.0.1", True),
+        ("2606:4700::1111", True),
+        ("::ffff:8.8.8.8", True),
+        ("64:ff9b::808:808", True),
+        ("64:ff9b::7f00:1", False),
+        ("240.0.0.1", False),
+        ("203.0.113.9", False),
+        ("2001:db8::1", False),
+        ("3fff::1", False),
+        ("fe80::1%lo", False),
+        ("2606:4700::1111%lo", False),
+    ],
+)
+def test_what_counts_as_public(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("http://127.0.0.1/", "forbidden_address"),
+        ("//169.254.169.254/latest/meta-data/", "forbidden_address"),
+        ("http://inside.example/", "forbidden_address"),
+        ("https://user:secret@pictures.example/", "forbidden_userinfo"),
+        ("http://pictures.example:6379/", "forbidden_port"),
+        ("file:///etc/passwd", "forbidden_scheme"),
+        ("gopher://pictures.example/", "forbidden_scheme"),
+        ("http://[/", "bad_uri"),
+    ],
+)
+def test_each_redirect_is_checked(server: Server, location: str, reason: str, status: int) -> None:
+    server.routes["/away"] = redirect(location, status)
+    policy = FetchPolicy.for_untrusted_urls({f"pictures.example:{server.port}"})
+    resolve = names(pictures_example="127.0.0.1", inside_example="10.1.2.3", **{"127_0_0_1": "127.0.0.1"})
+    hosts = {"169.254.169.254": ["169.254.169.254"]}
+    fetcher = Fetcher(policy, resolve=lambda host, port: hosts.get(host) or resolve(host, port))
+    error = failure(fetcher, server.url("/away", "pictures.example"))
+    assert (error.reason, error.retryable) == (reason, False)
+    assert server.url("/away", "pictures.example") in error.message
+    assert "secret" not in error.message
+    assert len(server.requests) == 1
+
+
+def test_allowed_hosts_are_exempt_by_host_or_by_port(server: Server) -> None:
+    resolve = names(pictures_example="127.0.0.1", other_example="127.0.0.1")
+    for allowed in ("pictures.example", f"Pictures.Example:{server.port}"):
+        fetcher = Fetcher(FetchPolicy.for_untrusted_urls({allowed}), resolve=resolve)
+        assert fetcher.fetch(server.url("/picture", "pictures.example")) == PICTURE
+        assert failure(fetcher, server.url("/picture", "other.example")).reason == "forbidden_port"
+    elsewhere = Fetcher(FetchPolicy.for_untrusted_urls({"pictures.example:1"}), resolve=resolve)
+    assert failure(elsewhere, server.url("/picture", "pictures.example")).reason == "forbidden_port"
+
+
+def test_the_address_checked_is_the_address_connected_to(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([["93.184.216.34"], ["127.0.0.1"]])
+    connected: list[tuple[str, int]] = []
+    really = socket.create_connection
+
+    def record(address: tuple[str, int], timeout: float) -> socket.socket:
+        connected.append(address)
+        return really(("127.0.0.1", server.port), timeout)
+
+    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", record)
+    fetcher = Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: next(answers))
+    assert fetcher.fetch("http://rebinding.example/picture") == PICTURE
+    assert connected == [("93.184.216.34", 80)]
+    assert server.requests[0][1]["Host"] == "rebinding.example"
+
+
+def test_a_forbidden_host_is_never_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", lambda *_, **__: pytest.fail("connected"))
+    with pytest.raises(ForbiddenAddressError):
+        open_socket("a.example", 80, timeout=1, resolve=lambda host, port: ["8.8.8.8", "10.0.0.1"])
+
+
+def test_the_next_address_is_tried_when_the_first_refuses(server: Server) -> None:
+    fetcher = Fetcher(FetchPolicy(retries=0), resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"])
+    assert fetcher.fetch(server.url("/picture", "pictures.example")) == PICTURE
+
+
+# What is fetched
+
+
+def test_redirects_are_followed_up_to_the_limit_and_carry_nothing_along(server: Server) -> None:
+    server.routes["/1"] = lambda handler: answer(handler, b"", status=301, Location="2", Set_Cookie="id=7")
+    server.routes["/2"] = redirect("/picture", 308)
+    assert trusting(max_redirects=2).fetch(server.url("/1")) == PICTURE
+    assert all(not {"Cookie", "Authorization", "Referer"} & headers.keys() for _, headers in server.requests)
+    assert server.requests[0][1]["Accept-Encoding"] == "identity"
+    error = failure(trusting(max_redirects=1), server.url("/1"))
+    assert (error.reason, error.retryable) == ("too_many_redirects", False)
+    server.routes["/loop"] = redirect("/loop")
+    assert failure(trusting(), server.url("/loop")).reason == "too_many_redirects"
+
+
+def test_the_environment_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert trusting().fetch(server.url("/picture")) == PICTURE
+    assert "Authorization" not in server.requests[0][1]
+
+
+def test_connections_are_kept_and_shared_between_threads(server: Server) -> None:
+    fetcher = trusting()
+    for _ in range(5):
+        assert fetcher.fetch(server.url("/picture")) == PICTURE
+    assert len(server.connections) == 1
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(fetcher.fetch, [server.url("/picture")] * 40)) == {PICTURE}
+    assert len(server.connections) <= 5
+
+
+def test_a_fetcher_pickles_and_so_do_its_errors(server: Server) -> None:
+    fetcher = trusting(max_bytes=4096, retries=0)
+    fetcher.fetch(server.url("/picture"))
+    copy = pickle.loads(pickle.dumps(fetcher))
+    assert copy.policy == fetcher.policy
+    assert copy.fetch(server.url("/picture")) == PICTURE
+    server.routes["/busy"] = lambda handler: answer(handler, b"", status=503)
+    again = pickle.loads(pickle.dumps(failure(copy, server.url("/busy"))))
+    assert (again.reason, again.retryable) == ("http_503", True)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
+def test_what_is_compressed_unasked_is_undone(server: Server, encoding: str) -> None:
+    server.routes["/z"] = lambda handler: answer(handler, gzip.compress(PICTURE), Content_Encoding=encoding)
+    assert trusting().fetch(server.url("/z")) == PICTURE
+
+
+def test_chunked_bodies_are_read_whole(server: Server) -> None:
+    chunks = b"".join(b"%x\r\n%s\r\n" % (100, PICTURE[i : i + 100]) for i in range(0, 2000, 100))
+    server.routes["/c"] = raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks, b"0\r\n\r\n")
+    assert trusting().fetch(server.url("/c")) == PICTURE[:2000]
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [
+        ("image/jpeg", True),
+        ("Image/PNG; x=y", True),
+        ("application/octet-stream", True),
+        ("text/html; charset=utf-8", False),
+        ("application/json", False),
+    ],
+)
+def test_content_types_count_where_only_pictures_are_taken(server: Server, kind: str, taken: bool) -> None:
+    server.routes["/k"] = lambda handler: answer(handler, PICTURE, Content_Type=kind)
+    assert trusting().fetch(server.url("/k")) == PICTURE
+    strict = trusting(image_content_only=True)
+    if taken:
+        assert strict.fetch(server.url("/k")) == PICTURE
+    else:
+        assert failure(strict, server.url("/k")).reason == "not_an_image"
+
+
+def certificate(folder: Path, name: str) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    alternatives = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.9"))])
+    made = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(alternatives, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = folder / "server.pem"
+    path.write_bytes(secret + made.public_bytes(pem))
+    return path
+
+
+def test_certificates_are_checked_against_the_name_not_the_address(tmp_path: Path) -> None:
+    pem = str(certificate(tmp_path, "pictures.example"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    asked: list[str] = []
+    context.sni_callback = lambda connection, name, _: asked.append(str(name))
+    server = Server(context)
+    try:
+        resolve = names(pictures_example="127.0.0.1", other_example="127.0.0.1")
+        fetcher = Fetcher(FetchPolicy(ca_file=pem), resolve=resolve)
+        assert fetcher.fetch(server.url("/picture", "pictures.example", "https")) == PICTURE
+        assert asked == ["pictures.example"]
+        assert server.requests[0][1]["Host"] == f"pictures.example:{server.port}"
+        for untrusting, host in ((fetcher, "other.example"), (Fetcher(resolve=resolve), "pictures.example")):
+            error = failure(untrusting, server.url("/picture", host, "https"))
+            assert (error.reason, error.retryable) == ("tls_failed", False)
+    finally:
+        server.stop()
+
+
+# Hostile bodies
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
+
+
+def test_a_length_too_short_cuts_the_body_and_spoils_no_later_fetch(server: Server) -> None:
+    server.routes["/short"] = raw(HEAD, b"Content-Length: 3\r\n\r\n", b"abcHTTP/1.1 200 OK\r\n\r\nforged")
+    fetcher = trusting()
+    assert fetcher.fetch(server.url("/short")) == b"abc"
+    assert fetcher.fetch(server.url("/picture")) == PICTURE
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        pytest.param(raw(HEAD, b"\r\n", endless=b"x", pause=0.03), id="body"),
+        pytest.param(raw(HEAD, b"Content-Length: 500\r\n\r\n", endless=b"x", pause=0.03), id="known length"),
+        pytest.param(raw(HEAD, b"Transfer-Encoding: chunked\r\n\r\n", endless=b"1\r\nx\r\n", pause=0.03), id="chunks"),
+        pytest.param(raw(HEAD, b"X-Long: ", endless=b"x", pause=0.03), id="headers"),
+        pytest.param(lambda handler: time.sleep(30), id="nothing"),
+    ],
+)
+def test_dripping_bytes_do_not_outlast_the_deadline(server: Server, route: Route) -> None:
+    server.routes["/slow"] = route
+    started = time.monotonic()
+    error = failure(trusting(timeout_s=0.3), server.url("/slow"))
+    assert (error.reason, error.retryable) == ("timeout", True)
+    assert 0.25 < time.monotonic() - started < 10
+
+
+def test_a_tls_handshake_that_never_answers_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started = time.monotonic()
+        fetcher = trusting(connect_timeout_s=0.2, retries=0)
+        assert failure(fetcher, f"https://127.0.0.1:{silent.getsockname()[1]}/").reason == "timeout"
+        assert time.monotonic() - started < 9
+
+
+def test_a_name_server_that_never_answers_ends_in_time() -> None:
+    released = threading.Event()
+
+    def resolve(host: str, port: int) -> Sequence[str]:
+        released.wait(10)
+        return []
+
+    fetcher = Fetcher(FetchPolicy(connect_timeout_s=0.2, retries=0), resolve=resolve)
+    started = time.monotonic()
+    assert failure(fetcher, "http://slow.example/").reason == "timeout"
+    assert time.monotonic() - started < 9
+    released.set()
+
+
+# Retries
+
+
+def failing_twice(status: int, **headers: str) -> Route:
+    left = [status, status]
+    return lambda handler: answer(handler, PICTURE, status=left.pop() if left else 200, **headers)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_what_may_pass_is_tried_again(server: Server, status: int) -> None:
+    server.routes["/flaky"] = failing_twice(status)
+    assert trusting(retries=2).fetch(server.url("/flaky")) == PICTURE
+    assert len(server.requests) == 3
+    server.routes["/flaky"] = failing_twice(status)
+    error = failure(trusting(retries=1), server.url("/flaky"))
+    assert (error.reason, error.retryable) == (f"http_{status}", True)
+
+
+@pytest.mark.parametrize("status", [204, 304, 400, 401, 403, 404, 410])
+def test_what_stays_so_is_not_tried_again(server: Server, status: int) -> None:
+    server.routes["/gone"] = lambda handler: answer(handler, b"", status=status)
+    error = failure(trusting(), server.url("/gone"))
+    assert (error.reason, error.retryable) == (f"http_{status}", False)
+    assert error.message == f"{server.url('/gone')}: the server answered {status}, expected 200"
+    assert len(server.requests) == 1
+
+
+def test_dropped_and_refused_connections_are_tried_again(server: Server) -> None:
+    drops = [True, True]
+    dropped = raw(b"")
+    server.routes["/drop"] = lambda handler: dropped(handler) if drops and drops.pop() else answer(handler, PICTURE)
+    assert trusting(retries=2).fetch(server.url("/drop")) == PICTURE
+    server.stop()
+    error = failure(trusting(retries=1), server.url("/picture"))
+    assert (error.reason, error.retryable) == ("connection_failed", True)
+
+
+def test_backoff_doubles_with_jitter_and_retry_after_is_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("embedder.fetch.fetcher.HttpClient", partial(HttpClient, sleep=waits.append))
+
+    server.routes["/down"] = lambda handler: answer(handler, b"", status=503)
+    failure(trusting(retries=4, backoff_s=0.2), server.url("/down"))
+    assert all(0.1 * 2**i <= wait <= 0.2 * 2**i for i, wait in enumerate(waits))
+    assert len(waits) == 4
+    waits.clear()
+    server.routes["/wait"] = failing_twice(429, Retry_After="3")
+    assert trusting().fetch(server.url("/wait")) == PICTURE
+    assert waits == [3.0, 3.0]
+    waits.clear()
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=4)
+    server.routes["/date"] = failing_twice(503, Retry_After=later.strftime("%a, %d %b %Y %H:%M:%S GMT"))
+    assert trusting().fetch(server.url("/date")) == PICTURE
+    assert all(1.5 < wait <= 4.0 for wait in waits)
+    waits.clear()
+    server.routes["/long"] = failing_twice(429, Retry_After="3600")
+    error = failure(trusting(), server.url("/long"))
+    assert (error.reason, error.retryable, waits) == ("http_429", True, [])

@@ -1,0 +1,230 @@
+"""Answers that mean harm: each ends soon and with a reason."""
+
+import gzip
+import socket
+import time
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedder.errors import FetchError
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from tests.support.pictures.picture_server import PICTURE, Route, Server, answer, end_of_all_connections, raw, redirect
+
+POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=64_000, retries=0)
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
+GZIP = OK + b"Content-Encoding: gzip\r\n\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+PAGE = b"x" * 4096
+BOMB = gzip.compress(bytes(5_000_000))
+CHUNKED_BOMB = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BOMB), BOMB)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with end_of_all_connections() as server:
+        yield server
+
+
+def failure(path: str, policy: FetchPolicy = POLICY) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        Fetcher(policy, resolve=lambda host, port: ["93.184.216.34"]).fetch(f"http://public.example{path}")
+    return caught.value
+
+
+def ok(headers: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
+    return raw(OK, headers, b"\r\n\r\n", body, endless=endless)
+
+
+def typed(kind: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
+    return raw(b"HTTP/1.1 200 OK\r\nContent-Type:", kind, b"\r\n\r\n", body, endless=endless)
+
+
+def status(line: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
+    return raw(b"HTTP/1.1 ", line, b"\r\n\r\n", body, endless=endless)
+
+
+LENGTHS = {
+    "none": (raw(OK, b"\r\n", endless=PAGE), "too_many_bytes"),
+    "too large": (raw(OK, b"Content-Length: 999999999999\r\n\r\n"), "too_many_bytes"),
+    "of more than comes": (ok(b"Content-Length: 5000", bytes(4000)), "connection_failed"),
+    "two": (ok(b"Content-Length: 1, 2", b"x"), "connection_failed"),
+    "with letters": (ok(b"Content-Length: ten", endless=PAGE), "too_many_bytes"),
+    "negative": (ok(b"Content-Length: -1", endless=PAGE), "too_many_bytes"),
+    "of 5,000 digits": (ok(b"Content-Length: " + b"9" * 5000, endless=PAGE), "too_many_bytes"),
+    "one over": (ok(b"Content-Length: 64001", bytes(64_001)), "too_many_bytes"),
+    "unknown coding": (ok(b"Transfer-Encoding: gzip", endless=PAGE), "too_many_bytes"),
+    "and chunks": (raw(OK, b"Content-Length: 5\r\n", CHUNKED[len(OK) :], endless=b"4\r\nxxxx\r\n"), "too_many_bytes"),
+}
+CHUNKS = {
+    "endless": (raw(CHUNKED, endless=b"1000\r\n" + PAGE + b"\r\n"), "too_many_bytes"),
+    "padded": (raw(CHUNKED, endless=b"1;" + b"x" * 60_000 + b"\r\ny\r\n"), "too_many_bytes"),
+    "one huge": (raw(CHUNKED, b"fffffffffff\r\n", endless=PAGE), "too_many_bytes"),
+    "of letters": (raw(CHUNKED, b"zz\r\n"), "connection_failed"),
+    "negative": (raw(CHUNKED, b"-5\r\nhello\r\n0\r\n\r\n"), "connection_failed"),
+    "minus one": (raw(CHUNKED, b"-1\r\n", endless=PAGE), "connection_failed"),
+    "without a size": (raw(CHUNKED, b"\r\n\r\n"), "connection_failed"),
+    "cut off": (raw(CHUNKED, b"ff\r\nshort"), "connection_failed"),
+    "endless size": (raw(CHUNKED, endless=b"0" * 4096), "connection_failed"),
+    "size of 5,000 digits": (raw(CHUNKED, b"f" * 5000, b"\r\n", endless=PAGE), "too_many_bytes"),
+    "of one byte": (raw(CHUNKED, endless=b"1\r\nx\r\n" * 1000), "too_many_bytes"),
+    "endless trailers": (raw(CHUNKED, b"0\r\n", endless=b"X-A: b\r\n" * 500), "too_many_bytes"),
+}
+HEADS = {
+    "none": (raw(b""), "connection_failed"),
+    "endless 100 Continue": (raw(endless=b"HTTP/1.1 100 Continue\r\n\r\n" * 100), "too_many_bytes"),
+    "endless headers": (raw(OK, endless=b"X-A: b\r\n" * 100), "connection_failed"),
+    "another protocol": (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "connection_failed"),
+    "endless status": (raw(b"HTTP/1.1 200 ", endless=PAGE), "connection_failed"),
+    "another version": (raw(b"HTTP/9.9 200 OK\r\n\r\n"), "connection_failed"),
+    "letters": (status(b"2OO OK"), "connection_failed"),
+    "below 100": (status(b"-200 OK"), "connection_failed"),
+    "of no kind": (status(b"999 No"), "http_999"),
+    "no HTTP": (raw(endless=b"\xff" * 4096), "connection_failed"),
+    "switching protocols": (status(b"101 Switching\r\nUpgrade: x", endless=PAGE), "http_101"),
+    "early hints": (status(b"103 Hints", OK + b"Content-Length: 1\r\n\r\nx"), "http_103"),
+    "a part of it": (status(b"206 Partial\r\nContent-Length: 1", b"x"), "http_206"),
+    "header too long": (raw(OK, b"X-A: ", endless=PAGE), "connection_failed"),
+    "101 headers": (raw(OK, b"X-A: b\r\n" * 101, b"\r\n"), "connection_failed"),
+    "endless 404": (status(b"404 No", endless=PAGE), "http_404"),
+    "endless 500": (status(b"500 No", endless=PAGE), "http_500"),
+    "endless redirect": (status(b"302 Go\r\nLocation: ftp://x/", endless=PAGE), "forbidden_scheme"),
+}
+COMPRESSED = {
+    "gzip bomb": (raw(GZIP, BOMB), "too_many_bytes"),
+    "cut off": (raw(GZIP, gzip.compress(PICTURE)[:-9]), "bad_content_encoding"),
+    "not gzip": (raw(GZIP, b"not"), "bad_content_encoding"),
+    "brotli": (ok(b"Content-Encoding: br", b"xx"), "bad_content_encoding"),
+    "deflate bomb": (ok(b"Content-Encoding: deflate", zlib.compress(bytes(5_000_000), 9)), "too_many_bytes"),
+    "bomb in a chunk": (raw(GZIP[:-2], CHUNKED[len(OK) :], CHUNKED_BOMB), "too_many_bytes"),
+    "bomb in a bomb": (raw(GZIP, gzip.compress(BOMB * 20)), "too_many_bytes"),
+    "endless": (raw(GZIP, endless=gzip.compress(b"x")), "too_many_bytes"),
+    "twice": (ok(b"Content-Encoding: gzip, gzip", gzip.compress(gzip.compress(PICTURE))), "bad_content_encoding"),
+    "zstd": (ok(b"Content-Encoding: zstd", b"(\xb5/\xfd"), "bad_content_encoding"),
+    "bare": (ok(b"Content-Encoding: deflate", zlib.compress(PICTURE)[2:-4]), "bad_content_encoding"),
+    "wrong checksum": (raw(GZIP, gzip.compress(PICTURE)[:-8], bytes(8)), "bad_content_encoding"),
+}
+TYPES = {
+    "endless events": (typed(b"text/event-stream", endless=b"data: x\n\n" * 99), "not_an_image"),
+    "a stream": (typed(b"multipart/x-mixed-replace; boundary=x", endless=b"--x\r\n" * 99), "not_an_image"),
+    "a page": (typed(b"text/html", b"<html>"), "not_an_image"),
+    "a page, on the next line": (typed(b"\r\n text/html", b"<html>"), "not_an_image"),
+    "a document": (typed(b"application/pdf", b"%PDF"), "not_an_image"),
+    "imaginary": (typed(b"imaginary/png", PICTURE), "not_an_image"),
+}
+TABLES = {"length": LENGTHS, "chunk": CHUNKS, "head": HEADS, "compressed": COMPRESSED, "type": TYPES}
+
+
+@pytest.mark.parametrize(
+    ("route", "reason"),
+    [
+        pytest.param(route, reason, id=f"{table}: {name}")
+        for table, rows in TABLES.items()
+        for name, (route, reason) in rows.items()
+    ],
+)
+def test_hostile_answers_end_soon_and_cost_little(server: Server, route: Route, reason: str) -> None:
+    server.routes["/hostile"] = route
+    started = time.monotonic()
+    tracemalloc.start()
+    error = failure("/hostile")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert error.reason == reason, error.message
+    assert error.retryable == (reason in ("connection_failed", "http_500", "http_999"))
+    assert time.monotonic() - started < 5
+    assert peak < 8 * 2**20
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        pytest.param(raw(endless=b"H", pause=0.03), id="status line"),
+        pytest.param(raw(CHUNKED, endless=b"0", pause=0.03), id="chunk size"),
+        pytest.param(raw(CHUNKED, b"0\r\n", endless=b"X", pause=0.03), id="trailer"),
+        pytest.param(raw(CHUNKED, b"1;", endless=b"x", pause=0.03), id="chunk extension"),
+        pytest.param(raw(GZIP, endless=b"\x1f", pause=0.03), id="compressed"),
+        pytest.param(raw(endless=b"HTTP/1.1 100 Continue\r\n\r\n", pause=0.03), id="100 Continue"),
+        pytest.param(raw(b"HTTP/1.1 302 Go\r\nLocation: /\r\nX-A: ", endless=b"x", pause=0.03), id="redirect"),
+    ],
+)
+def test_slow_answers_end_with_the_deadline(server: Server, route: Route) -> None:
+    server.routes["/slow"] = route
+    started = time.monotonic()
+    error = failure("/slow", replace(POLICY, timeout_s=0.3))
+    assert (error.reason, error.retryable) == ("timeout", True)
+    assert 0.25 < time.monotonic() - started < 5
+
+
+def test_slow_redirects_share_one_deadline(server: Server) -> None:
+    def slow_redirect(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.12)
+        redirect("/again")(handler)
+
+    server.routes["/again"] = slow_redirect
+    error = failure("/again", replace(POLICY, timeout_s=0.3, max_redirects=50))
+    assert error.reason == "timeout"
+    assert len(server.requests) <= 3
+
+
+@pytest.mark.parametrize(
+    "retry_after",
+    ["9" * 400, "-5", "\xb2", "soon", "Mon, 01 Jan 0001 00:00:00 -0000", "Fri, 31 Dec 9999 23:59:59 -2359", "1e400"],
+)
+def test_a_retry_after_that_makes_no_sense_does_no_harm(server: Server, retry_after: str) -> None:
+    server.routes["/busy"] = lambda handler: answer(handler, b"", status=503, Retry_After=retry_after)
+    error = failure("/busy", replace(POLICY, retries=1, backoff_s=0.01, timeout_s=1))
+    assert (error.reason, error.retryable) == ("http_503", True)
+
+
+def pieces() -> st.SearchStrategy[bytes]:
+    """Answers put together from parts that are each nearly right."""
+    head = st.sampled_from(
+        [
+            *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.0 200\r\n", b"HTTP/1.1 302 Go\r\n", b"HTTP/1.1 100 Go on\r\n\r\n"),
+            *(
+                b"Transfer-Encoding: chunked\r\n",
+                b"Content-Length: 5\r\n",
+                b"Content-Length: -5\r\n",
+                b"Location: /a\r\n",
+            ),
+            *(
+                b"Content-Encoding: gzip\r\n",
+                b"Retry-After: 0\r\n",
+                b"Location: http://[::1\r\n",
+                b"\r\n",
+                b"5\r\nhello\r\n",
+            ),
+            *(b"-1\r\n", b"0\r\n\r\n", b"ffffffffffffffff\r\n", gzip.compress(b"x"), b": \r\n", b" folded\r\n"),
+        ]
+    )
+    return st.lists(head | st.binary(max_size=8), max_size=12).map(b"".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sent=pieces())
+def test_whatever_bytes_come_are_a_body_or_a_reason(sent: bytes) -> None:
+    ends: list[socket.socket] = []
+
+    def connect(address: object, timeout: float) -> socket.socket:
+        theirs, ours = socket.socketpair()
+        theirs.sendall(sent)
+        theirs.shutdown(socket.SHUT_WR)
+        ours.settimeout(timeout)
+        ends.append(theirs)
+        return ours
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embedder.fetch.addresses.socket.create_connection", connect)
+        fetcher = Fetcher(POLICY, resolve=lambda host, port: ["93.184.216.34"])
+        with suppress(FetchError):
+            assert len(fetcher.fetch("http://public.example/a")) <= POLICY.max_bytes
+    for end in ends:
+        end.close()

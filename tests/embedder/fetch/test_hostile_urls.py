@@ -1,0 +1,248 @@
+"""URLs that mean harm, more of them than tests/embedder/fetch/test_fetch_http.py has.
+
+Every connection ends at one real server on loopback, wherever it was to lead: what slips through is seen there. Numbers
+are read as the system reads them; names come from a fake resolver.
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from embedder.errors import FetchError
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from tests.support.pictures.picture_server import PICTURE, Server, answer, end_of_all_connections, raw, redirect
+
+POLICY = replace(FetchPolicy.for_untrusted_urls(), retries=0)
+PUBLIC = "93.184.216.34"
+NAMES = {
+    "public.example": [PUBLIC],
+    "other.example": ["93.184.216.35"],
+    "localhost": ["127.0.0.1"],
+    "inside.example": ["10.1.2.3"],
+    "metadata.google.internal": ["169.254.169.254"],
+    "six.example": ["fd00:ec2::254"],
+    "mapped.example": ["::ffff:169.254.169.254"],
+    "second.example": [PUBLIC, "127.0.0.1"],
+    "second-six.example": [PUBLIC, "::1"],
+    "second-mapped.example": [PUBLIC, "::ffff:127.0.0.1"],
+    "second-zero.example": ["2606:4700::1111", "0.0.0.0"],
+    "second-zone.example": [PUBLIC, "fe80::1%2"],
+}
+
+
+def resolve(host: str, port: int) -> Sequence[str]:
+    if (known := NAMES.get(host.lower().removesuffix("."))) is not None:
+        return known
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return [str(address[4][0]) for address in found]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with end_of_all_connections() as server:
+        yield server
+
+
+def failure(url: str, policy: FetchPolicy = POLICY) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        Fetcher(policy, resolve=resolve).fetch(url)
+    return caught.value
+
+
+def test_the_server_would_be_seen(server: Server) -> None:
+    assert Fetcher(POLICY, resolve=resolve).fetch("http://public.example/picture") == PICTURE
+    assert [path for path, _ in server.requests] == ["/picture"]
+
+
+# Where a URL must not lead
+
+HOSTS = {
+    "decimal": ["2852039166", "3232235777", "167772161", "1681915905"],
+    "octal": ["0251.0376.0251.0376", "017700000001", "012.0.0.1", "0300.0250.1.1"],
+    "hex": ["0xA9FEA9FE", "0xa9.0xfe.0xa9.0xfe", "0x7f.0x0.0x0.0x1", "0xc0a80101"],
+    "short": ["169.254.43518", "10.1", "192.168.257", "0177.1", "127.0x1", "127.65530"],
+    "nowhere": ["0x0", "00", "0.0", "000.000.000.000", "0.1.2.3"],
+    "IPv4": [
+        *("127.255.255.254", "172.31.255.255", "169.254.170.2", "169.254.0.23", "100.127.255.254", "198.19.255.255"),
+        *("192.0.2.1", "198.51.100.7", "203.0.113.5", "239.255.255.250", "240.0.0.1", "192.0.0.8"),
+    ],
+    "IPv4 in IPv6": [
+        *("[::ffff:7f00:1]", "[0:0:0:0:0:ffff:7f00:1]", "[::FFFF:10.0.0.1]", "[::ffff:169.254.169.254]"),
+        *("[::ffff:100.64.0.1]", "[::ffff:0.0.0.0]", "[::ffff:0:127.0.0.1]", "[::a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]"),
+        *("[64:ff9b::127.0.0.1]", "[64:ff9b:1::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[2001:0:a9fe:a9fe::]"),
+    ],
+    "IPv6": [
+        *("[0:0:0:0:0:0:0:1]", "[::2]", "[fe80::a9fe:a9fe]", "[febf::1]", "[fd20:ce::254]", "[fc00::1]", "[ff05::2]"),
+        *("[2001:db8::1]", "[100::1]", "[5f00::1]", "[3fff:fff::1]", "[4000::1]", "[fe80::1%252]", "[::1%251]"),
+    ],
+    "names": [
+        *("localhost", "LocalHost.", "inside.example", "metadata.google.internal", "six.example", "mapped.example"),
+        *("second.example", "second-six.example", "second-mapped.example", "second-zero.example"),
+        "second-zone.example",
+    ],
+}
+
+
+@pytest.mark.parametrize("host", [pytest.param(host, id=f"{kind} {host}") for kind in HOSTS for host in HOSTS[kind]])
+def test_hosts_that_are_not_public(server: Server, host: str) -> None:
+    error = failure(f"http://{host}/picture")
+    assert (error.reason, error.retryable) == ("forbidden_address", False)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://public.example@127.0.0.1/", "forbidden_userinfo"),
+        ("http://127.0.0.1@public.example/", "forbidden_userinfo"),
+        ("http://public.example:80@127.0.0.1/", "forbidden_userinfo"),
+        ("http://public.example%2f@127.0.0.1/", "forbidden_userinfo"),
+        ("http://a@b@127.0.0.1/", "forbidden_userinfo"),
+        ("http://@127.0.0.1/", "forbidden_address"),
+        ("http://:@127.0.0.1/", "forbidden_userinfo"),
+        ("http://127.0.0.1#@public.example/", "forbidden_address"),
+        ("http://127.0.0.1?@public.example/", "forbidden_address"),
+        ("http://127.0.0.1/@public.example/", "forbidden_address"),
+        ("http://127.0.0.1\\@public.example/", "forbidden_address"),
+        ("http://public.example%40127.0.0.1/", "unknown_host"),
+        ("http://127.0.0.1%00.public.example/", "bad_uri"),
+        ("http://127.0.0.1\x00.public.example/", "bad_uri"),
+        ("http://127.0.0.1\t/", "bad_uri"),
+        ("http://127.0.0.1\r\nX-Header: 1/", "bad_uri"),
+        ("http://127.0.0.1;.public.example/", "unknown_host"),
+        ("http://127.0.0.1:80:80/", "bad_uri"),
+        ("http://127.0.0.1:-80/", "bad_uri"),
+        ("http://127.0.0.1:0x50/", "bad_uri"),
+        ("http://127.0.0.1:65536/", "bad_uri"),
+        ("http://127.0.0.1:080/", "forbidden_address"),
+        ("http://127.0.0.1:/", "forbidden_address"),
+        ("http://\uff11\uff12\uff17.0.0.1/", "bad_uri"),
+        ("http://127。0。0。1/", "bad_uri"),
+        ("http://ⓛocalhost/", "bad_uri"),
+        ("http://localhost%2e/", "forbidden_address"),
+        ("http://inside.example../", "unknown_host"),
+        ("http://.inside.example/", "unknown_host"),
+        ("http://425.510.425.510/", "unknown_host"),
+        ("http://[::ffff:127.0.0.1/", "bad_uri"),
+        ("http://[127.0.0.1]/", "bad_uri"),
+        ("http://[::1]a/", "bad_uri"),
+        ("HTTP://127.0.0.1/", "forbidden_address"),
+        ("hTtPs://127.0.0.1/", "forbidden_address"),
+        (" http://127.0.0.1/", "forbidden_scheme"),
+        ("http:127.0.0.1/", "forbidden_scheme"),
+        ("http:\\\\127.0.0.1/", "forbidden_scheme"),
+        ("http:/\\127.0.0.1/", "forbidden_scheme"),
+        ("//127.0.0.1/", "forbidden_scheme"),
+        ("http:////127.0.0.1/", "bad_uri"),
+        ("\\\\127.0.0.1\\share\\a.png", "forbidden_scheme"),
+        ("file://localhost/etc/passwd", "forbidden_scheme"),
+        ("FILE:///etc/passwd", "forbidden_scheme"),
+        ("gs://bucket/a.png", "forbidden_scheme"),
+        ("az://account/container/a.png", "forbidden_scheme"),
+        ("dict://127.0.0.1:11211/stats", "forbidden_scheme"),
+        ("ldap://127.0.0.1/", "forbidden_scheme"),
+        ("sftp://127.0.0.1/a.png", "forbidden_scheme"),
+        ("ws://127.0.0.1/", "forbidden_scheme"),
+        ("jar:http://127.0.0.1!/a.png", "forbidden_scheme"),
+        ("view-source:http://127.0.0.1/", "forbidden_scheme"),
+        ("http+unix://%2Frun%2Fdocker.sock/", "forbidden_scheme"),
+        ("javascript:alert(1)//http://", "forbidden_scheme"),
+    ],
+)
+def test_urls_that_are_more_than_they_seem(server: Server, url: str, reason: str) -> None:
+    error = failure(url)
+    assert (error.reason, error.retryable) == (reason, False)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("http://2130706433/", "forbidden_address"),
+        ("http://0177.0.0.1/", "forbidden_address"),
+        ("http://0x7f.1/", "forbidden_address"),
+        ("http://0/", "forbidden_address"),
+        ("http://100.64.0.1/", "forbidden_address"),
+        ("//[::ffff:169.254.169.254]/latest", "forbidden_address"),
+        ("https://metadata.google.internal/", "forbidden_address"),
+        ("//second.example/", "forbidden_address"),
+        ("//public.example@127.0.0.1/", "forbidden_userinfo"),
+        ("//127.0.0.1\\@public.example/", "forbidden_address"),
+        ("//public.example:22/", "forbidden_port"),
+        ("//public.example:80:80/", "bad_uri"),
+        ("data:image/png;base64,AAAA", "forbidden_scheme"),
+        ("s3://bucket/a.png", "forbidden_scheme"),
+        ("HTTP+UNIX://%2Frun/", "forbidden_scheme"),
+        ("http://[::1", "bad_uri"),
+    ],
+)
+def test_redirects_of_every_hop_are_checked(server: Server, location: str, reason: str) -> None:
+    server.routes |= {"/1": redirect("/2", 301), "/2": redirect("//other.example/3", 307), "/3": redirect(location)}
+    error = failure("http://public.example/1")
+    assert (error.reason, error.retryable) == (reason, False)
+    assert [(path, headers["Host"]) for path, headers in server.requests] == [
+        ("/1", "public.example"),
+        ("/2", "public.example"),
+        ("/3", "other.example"),
+    ]
+
+
+ODD = ["\\\\127.0.0.1\\a", "http:\\\\127.0.0.1/a", "/\\127.0.0.1/a", "http:///picture", "http:127.0.0.1", "http:", ""]
+
+
+@pytest.mark.parametrize("location", ODD)
+def test_what_only_browsers_take_for_another_host_stays_on_this_one(server: Server, location: str) -> None:
+    server.routes["/away"] = redirect(location)
+    with suppress(FetchError):
+        Fetcher(POLICY, resolve=resolve).fetch("http://public.example/away")
+    assert {headers["Host"] for _, headers in server.requests} == {"public.example"}
+
+
+def test_a_name_that_changes_between_two_attempts(server: Server) -> None:
+    answers = iter([[PUBLIC], ["127.0.0.1"]])
+    server.routes["/busy"] = raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    fetcher = Fetcher(replace(POLICY, retries=3, backoff_s=0.01), resolve=lambda host, port: next(answers))
+    with pytest.raises(FetchError) as caught:
+        fetcher.fetch("http://rebinding.example/busy")
+    assert (caught.value.reason, len(server.requests)) == ("forbidden_address", 1)
+
+
+def test_a_name_that_changes_between_two_hops(server: Server) -> None:
+    answers = iter([[PUBLIC], ["169.254.169.254"]])
+    server.routes["/1"] = raw(b"HTTP/1.1 302 Found\r\nLocation: /picture\r\nContent-Length: 0\r\n\r\n")
+    with pytest.raises(FetchError) as caught:
+        Fetcher(POLICY, resolve=lambda host, port: next(answers)).fetch("http://rebinding.example/1")
+    assert (caught.value.reason, len(server.requests)) == ("forbidden_address", 1)
+
+
+def test_nothing_is_told_to_the_next_host(server: Server) -> None:
+    server.routes["/1"] = lambda handler: answer(
+        handler,
+        b"",
+        status=302,
+        Location="http://other.example/2?hop",
+        Set_Cookie="id=7; Domain=example; Path=/",
+        WWW_Authenticate="Basic realm=x",
+        Proxy_Authenticate="Basic realm=x",
+        Refresh="0; url=http://127.0.0.1/",
+    )
+    server.routes["/2?hop"] = lambda handler: answer(handler, b"", status=302, Location="/picture", Set_Cookie="a=b")
+    fetcher = Fetcher(POLICY, resolve=resolve)
+    server.routes["/1?token=secret"] = server.routes["/1"]
+    for _ in range(2):
+        assert fetcher.fetch("http://public.example/1?token=secret") == PICTURE
+    for path, headers in server.requests:
+        assert set(headers) == {"Host", "Accept", "Accept-Encoding", "User-Agent"}, path
+        assert "secret" not in str(headers)
+
+
+@pytest.mark.parametrize("status", [300, 304, 305, 306, 401, 407, 511])
+def test_other_ways_of_being_sent_elsewhere_are_not_followed(server: Server, status: int) -> None:
+    server.routes["/away"] = lambda handler: answer(
+        handler, b"", status=status, Location="http://public.example/picture", WWW_Authenticate="Basic realm=x"
+    )
+    assert failure("http://public.example/away").reason == f"http_{status}"
+    assert len(server.requests) == 1

@@ -1,0 +1,300 @@
+"""Pictures that are made to be costly: what their headers say, and the processes that decode them."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from benchmarks import hostile_pictures as hostile
+from embedder.errors import ImageError
+from embedder.images import decoder_pool, pixel_modes
+from embedder.images.cost import cost_of, count_scans, webp_cost
+from embedder.images.decode import decode_image
+from embedder.images.decoder_pool import DecodePool
+from embedder.images.decoder_process import DecodeProcess
+from embedder.images.formats import webp_size
+from embedder.images.limits import ImageLimits
+from tests.support.pictures.sample_images import CENTRE, encode, quarters, smooth
+
+OWN = ImageLimits()
+QUERIES = ImageLimits(max_pixels=50_000_000)
+ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
+
+
+@pytest.fixture
+def pool() -> Iterator[DecodePool]:
+    pool = DecodePool(2, timeout_s=30)
+    yield pool
+    pool.close()
+
+
+def reason_of(decode: Callable[[], object]) -> str:
+    with pytest.raises(ImageError) as caught:
+        decode()
+    return caught.value.reason
+
+
+def processes(pool: DecodePool) -> set[int]:
+    return set(pool.processes)
+
+
+def peak_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (lambda: hostile.progressive_jpeg(64, 64, 65), "too_many_scans"),
+        (lambda: hostile.progressive_jpeg(64, 64, 65, components=3), "too_many_scans"),
+        (lambda: hostile.progressive_jpeg(8_000, 8_000, 300), "too_many_scans"),
+    ],
+)
+def test_mend_13_a_jpeg_of_many_scans_is_refused_by_its_header(data: Callable[[], bytes], reason: str) -> None:
+    assert reason_of(lambda: decode_image(data(), CENTRE)) == reason
+
+
+def test_mend_13_scans_are_counted_in_the_picture_alone() -> None:
+    flat = encode(quarters(64, 64), "jpeg")
+    assert count_scans(flat) == 1
+    assert count_scans(encode(quarters(64, 64), "jpeg", progressive=True)) == 10
+    thumbnails = b"\xff\xe1" + (2 + 200).to_bytes(2, "big") + b"\xff\xda" * 100
+    assert count_scans(flat[:2] + thumbnails + flat[2:] + b"\xff\xda\0\2" * 100) == 1
+    assert decode_image(flat[:2] + thumbnails + flat[2:], CENTRE).width == 64
+    assert decode_image(hostile.progressive_jpeg(64, 64, 64), CENTRE).width == 64
+
+
+def test_mend_13_a_picture_is_stopped_at_the_deadline_and_costs_only_itself() -> None:
+    pool = DecodePool(1, timeout_s=1)
+    try:
+        assert reason_of(lambda: pool.decode(ENDLESS, CENTRE)) == "decode_timeout"
+        assert reason_of(lambda: pool.thumbnail(ENDLESS, 8_000)) == "decode_timeout"
+        assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+        assert len(processes(pool)) == 1  # the one for heavy pictures starts again when it is needed
+    finally:
+        pool.close()
+    assert processes(pool) == set()
+
+
+def test_mend_13_a_picture_that_takes_more_than_it_says_goes_to_the_process_for_heavy_ones(
+    pool: DecodePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_pool, "_USUAL_CPU_S", 0.001)
+    assert pool.decode(encode(Image.fromarray(smooth(2_400, 2_400)), "png"), CENTRE).width == 2_400
+    monkeypatch.undo()
+    assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+
+
+def test_mend_13_a_decode_that_nobody_waits_for_ends(pool: DecodePool) -> None:
+    assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, wanted=lambda: False)) == "decode_abandoned"
+    assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+
+
+def test_mend_13_heavy_pictures_wait_for_each_other_and_not_without_end() -> None:
+    pool = DecodePool(1, timeout_s=2, patience_s=0.2, max_waiting=1)
+    reasons: list[str] = []
+    try:
+        threads = [
+            threading.Thread(target=lambda: reasons.append(reason_of(lambda: pool.decode(ENDLESS, CENTRE))))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(reasons) == ["decode_timeout", *["decoders_busy"] * 3]
+        assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+    finally:
+        pool.close()
+
+
+def test_mend_13_closing_gives_up_what_is_being_decoded_and_leaves_no_process() -> None:
+    pool = DecodePool(1)
+    reasons: list[str] = []
+    caller = threading.Thread(target=lambda: reasons.append(reason_of(lambda: pool.decode(ENDLESS, CENTRE))))
+    caller.start()
+    while len(processes(pool)) < 2:  # the second is the one for heavy pictures
+        time.sleep(0.01)
+    pool.close()
+    caller.join()
+    assert (reasons, processes(pool)) == (["decode_abandoned"], set())
+
+
+def test_mend_13_a_process_that_was_killed_is_replaced(pool: DecodePool) -> None:
+    data = encode(quarters(), "png")
+    pool.start()
+    before = processes(pool)
+    assert len(before) == 2
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+        psutil.Process(pid).wait(10)
+    assert [pool.decode(data, CENTRE).format for _ in range(4)] == ["png"] * 4
+    assert processes(pool) != before
+
+
+def test_mend_13_a_process_that_is_killed_at_work_rejects_its_picture(pool: DecodePool) -> None:
+    def kill_when_at_work() -> bool:
+        for pid in processes(pool):
+            os.kill(pid, signal.SIGSEGV)
+        return True
+
+    assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, wanted=kill_when_at_work)) == "decode_died"
+    assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+
+
+def test_mend_13_the_pool_has_no_threads_and_answers_as_the_decoder_does(pool: DecodePool) -> None:
+    threads = threading.active_count()
+    for name in ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"):
+        data = encode(quarters(300, 200), name)
+        got, wanted = pool.decode(data, CENTRE), decode_image(data, CENTRE)
+        np.testing.assert_array_equal(got.pixels, wanted.pixels)
+        assert (got.width, got.height, got.format) == (wanted.width, wanted.height, wanted.format)
+    assert reason_of(lambda: pool.decode(b"no picture", CENTRE)) == "not_an_image"
+    assert reason_of(lambda: pool.decode(b"", CENTRE)) == "empty"
+    with Image.open(io.BytesIO(pool.thumbnail(encode(quarters(300, 200), "png"), 30))) as small:
+        assert (small.format, small.size) == ("JPEG", (30, 20))
+    assert threading.active_count() == threads
+
+
+PROGRAM = """
+import sys
+from embedder.images.decode.decoder_pool import DecodePool
+from tests.support.pictures.sample_images import CENTRE, encode, quarters
+pool = DecodePool(2, timeout_s=600)
+print(pool.decode(encode(quarters(), "png"), CENTRE).format, *pool.processes, flush=True)
+"""
+
+
+def test_mend_13_a_program_without_a_main_guard_ends_by_itself_and_leaves_no_process() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    name, *pids = done.stdout.split()
+    assert name == "png"
+    assert pids
+    assert not any(psutil.pid_exists(int(pid)) for pid in pids)
+
+
+def test_mend_13_processes_do_not_outlive_a_killed_owner() -> None:
+    command = [sys.executable, "-c", PROGRAM + "sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        decoders = [psutil.Process(int(pid)) for pid in owner.stdout.readline().split()[1:]]
+        owner.kill()
+    gone, alive = psutil.wait_procs(decoders, timeout=30)
+    assert len(gone) >= 1
+    assert alive == []
+
+
+@pytest.mark.parametrize(
+    ("data", "limits", "reason"),
+    [
+        (lambda: hostile.gif(12_200, 12_200), OWN, "decompression_bomb"),
+        (lambda: hostile.gif(12_200, 12_200), QUERIES, "too_many_pixels"),
+        (lambda: hostile.webp(12_200, 12_200), OWN, "decompression_bomb"),
+        (lambda: hostile.webp(16_383, 16_383), OWN, "too_many_pixels"),
+        (lambda: hostile.png(12_200, 12_200, bits=1, colour=0), OWN, "decompression_bomb"),
+        (lambda: hostile.png(7_000, 7_000), OWN, "decompression_bomb"),
+        (lambda: hostile.tiff(7_000, 7_000, "tiff_lzw"), OWN, "decompression_bomb"),
+        (lambda: hostile.tiff(7_000, 7_000, "tiff_adobe_deflate"), OWN, "decompression_bomb"),
+        (lambda: hostile.webp(7_000, 7_000) + bytes(200_000), ImageLimits(max_memory=2**29), "too_much_memory"),
+        (lambda: hostile.png(3_000, 3_000), ImageLimits(max_memory=2**25), "too_much_memory"),
+        (lambda: hostile.png(3_000, 3_000), ImageLimits(max_seconds=0.2), "too_slow"),
+    ],
+)
+def test_mend_14_what_takes_too_much_is_refused_by_its_header(
+    data: Callable[[], bytes], limits: ImageLimits, reason: str
+) -> None:
+    assert reason_of(lambda: decode_image(data(), CENTRE, limits=limits)) == reason
+
+
+def test_mend_14_a_page_that_is_nearly_empty_is_read(pool: DecodePool) -> None:
+    page = Image.new("RGB", (4_960, 7_016), "white")  # A4 at 600 dpi
+    page.paste("black", (500, 500, 3_000, 540))
+    assert pool.decode(encode(page, "webp", lossless=True), CENTRE).height == 7_016
+
+
+COSTLY: dict[str, Callable[[], bytes]] = {
+    "progressive": lambda: hostile.progressive_jpeg(4_000, 3_000, 20, components=3),
+    "jpeg": lambda: hostile.large_jpeg(4_000, 3_000),
+    "cmyk": lambda: encode(Image.new("CMYK", (4_000, 3_000)), "jpeg"),
+    "gif": lambda: encode(Image.new("P", (4_000, 3_000)), "gif", transparency=0),
+    "webp": lambda: hostile.webp(4_000, 3_000),
+    "lossy": lambda: encode(Image.new("RGBA", (4_000, 3_000)), "webp", method=0, quality=10),
+    "rgba": lambda: hostile.png(4_000, 3_000),
+    "grey16": lambda: hostile.png(4_000, 3_000, bits=16, colour=0),
+    "palette": lambda: hostile.png(4_000, 3_000, colour=3),
+    "interlaced": lambda: hostile.png(4_000, 3_000, interlaced=True),
+    "lzw": lambda: hostile.tiff(4_000, 3_000, "tiff_lzw", "RGBA"),
+    "deflate": lambda: hostile.tiff(4_000, 3_000, "tiff_adobe_deflate"),
+    "bmp": lambda: hostile.bmp(4_000, 3_000),
+    "avif": lambda: hostile.avif(4_000, 3_000),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_mend_14_no_picture_takes_more_memory_than_its_header_says_and_gives_it_back(name: str) -> None:
+    data, small = COSTLY[name]() + bytes(60_000), encode(quarters(), "png")
+    task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
+    process = DecodeProcess(2**30, 0)
+    try:
+        # The decoder's code is loaded first.
+        process.ask(task, small, lambda: True)
+        process.ask(task, encode(quarters(), name if name in ("webp", "avif", "bmp", "gif") else "tiff"), lambda: True)
+        before = peak_mib(process.pid)
+        assert process.ask(task, data, lambda: True)[0]["width"] == 4_000
+        assert peak_mib(process.pid) - before < said_mib(data) + len(data) / 2**20 + 32
+        assert psutil.Process(process.pid).memory_info().rss / 2**20 < before + 32
+    finally:
+        process.kill()
+
+
+def said_mib(data: bytes) -> float:
+    if (size := webp_size(data)) is not None:
+        return webp_cost(*size).memory / 2**20
+    with Image.open(io.BytesIO(data)) as image:
+        pixels = image.width * image.height
+        if image.format == "JPEG":
+            image.draft(None, (500, 375))
+        return cost_of(image, data, pixels).memory / 2**20
+
+
+def test_mend_14_memory_is_limited_for_the_process() -> None:
+    process = DecodeProcess(2**26, 0)
+    task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
+    try:
+        facts, _ = process.ask(task, hostile.png(5_000, 5_000) + bytes(50_000), lambda: True)
+        assert (facts["reason"], facts["retryable"]) == ("out_of_memory", True)
+        assert process.ask(task, encode(quarters(), "png"), lambda: True)[0]["format"] == "png"
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGB", "RGBA", "I;16", "CMYK"])
+@pytest.mark.parametrize("box", [(0.0, 0.0, 300.0, 200.0), (50.0, 0.0, 250.0, 200.0), (3.3, 71.5, 90.1, 150.2)])
+def test_mend_14_a_picture_converted_in_strips_has_the_same_pixels(
+    mode: str, box: tuple[float, float, float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = Image.fromarray(smooth(300, 200))
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
+    else:
+        image = picture.convert(mode)
+    if mode == "P":
+        image.info["transparency"] = 3
+    if mode in ("LA", "RGBA"):
+        image.putalpha(picture.convert("L"))
+    whole = pixel_modes.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
+    monkeypatch.setattr(pixel_modes, "_STRIP_PIXELS", 300 * 7)
+    strips = pixel_modes.resized_rgb(image, (64, 48), Image.Resampling.BICUBIC, box=box)
+    np.testing.assert_array_equal(np.asarray(strips), np.asarray(whole))

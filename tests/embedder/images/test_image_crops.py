@@ -1,0 +1,135 @@
+"""`embedder.images.decode`: the crop is the reference's, whichever way the picture is stored."""
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from embedder.images.decode import CropSpec, decode_image
+from tests.support.pictures.sample_images import (
+    BLUE,
+    CENTRE,
+    GREEN,
+    RED,
+    WHOLE,
+    YELLOW,
+    corners,
+    encode,
+    quarters,
+    rotated,
+    smooth,
+)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", ["jpeg", "png", "webp", "tiff", "avif"])
+def test_orientation_turns_the_picture_upright(name: str, orientation: int) -> None:
+    decoded = decode_image(rotated(quarters(), orientation, name), WHOLE)
+    assert (decoded.width, decoded.height) == (96, 64)
+    for got, wanted in zip(corners(decoded.pixels), (RED, GREEN, BLUE, YELLOW), strict=True):
+        assert np.abs(np.subtract(got, wanted)).max() <= 8
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(211, 120), (120, 211), (803, 534)])
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_rotated_picture_gives_the_crop_of_the_upright_one(
+    orientation: int, size: tuple[int, int], draft: bool
+) -> None:
+    image = Image.fromarray(smooth(*size))
+    upright = decode_image(encode(image, "bmp"), CENTRE, draft=False).pixels.astype(int)
+    turned = decode_image(rotated(image, orientation, "jpeg"), CENTRE, draft=draft).pixels.astype(int)
+    assert np.abs(turned - upright).mean() < 1
+    # An offset by a single pixel would show: the waves change by several levels from one to the next.
+    assert np.abs(turned - np.roll(upright, 1, axis=1)).mean() > 2
+
+
+def test_broken_exif_does_not_lose_the_picture() -> None:
+    data = encode(quarters(), "jpeg", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f" + b"\x99" * 40)
+    assert decode_image(data, WHOLE).width == 96
+
+
+def reference(image: Image.Image, side: int, edge: int) -> npt.NDArray[np.float64]:
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": edge},
+        crop_size={"height": side, "width": side},
+        do_rescale=False,
+        do_normalize=False,
+    )
+    pixels = processor(image, return_tensors="np")["pixel_values"][0]
+    return np.asarray(np.moveaxis(pixels, 0, -1), dtype=np.float64)
+
+
+SIZES = [(500, 375), (375, 500), (640, 481), (97, 1003), (1000, 64), (33, 20), (64, 64), (65, 64), (801, 799)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("side", "edge"), [(64, 64), (63, 64), (56, 73)])
+def test_crops_agree_with_the_stock_processor(size: tuple[int, int], side: int, edge: int) -> None:
+    rng = np.random.default_rng(1)
+    noisy = np.clip(smooth(*size).astype(int) + rng.integers(-40, 40, (size[1], size[0], 3)), 0, 255)
+    image = Image.fromarray(noisy.astype(np.uint8))
+    crop = CropSpec(side=side, shortest_edge=edge)
+    pixels = decode_image(encode(image, "png"), crop, draft=False).pixels
+    assert np.abs(pixels - reference(image, side, edge)).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
+def test_modes_agree_with_the_stock_processor(mode: str) -> None:
+    image = Image.fromarray(smooth(301, 200, 4), "RGBA") if mode == "RGBA" else Image.fromarray(smooth(301, 200))
+    image = image.convert(mode)
+    data = encode(image, "tiff" if mode == "CMYK" else "png")
+    pixels = decode_image(data, CENTRE, draft=False).pixels
+    assert np.abs(pixels - reference(image, 64, 64)).mean() < 0.6
+
+
+@pytest.mark.parametrize("size", [(300, 260), (640, 480), (1000, 700), (1537, 1025)])
+def test_draft_stays_close_to_the_reference(size: tuple[int, int]) -> None:
+    data = encode(Image.fromarray(smooth(*size)), "jpeg")
+    wanted = reference(Image.open(io.BytesIO(data)), 64, 64)
+    assert np.abs(decode_image(data, CENTRE, draft=True).pixels - wanted).mean() < 1
+    assert np.abs(decode_image(data, CENTRE, draft=False).pixels - wanted).max() <= 1
+
+
+def test_draft_decodes_a_large_jpeg_at_reduced_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(Image.fromarray(smooth(1200, 800)), "jpeg")
+    loaded: list[tuple[int, int]] = []
+    load = Image.Image.load
+
+    def watched(self: Image.Image) -> object:
+        loaded.append(self.size)
+        return load(self)
+
+    monkeypatch.setattr(Image.Image, "load", watched)
+    decode_image(data, CENTRE)
+    assert (300, 200) in loaded  # 800 / 64 = 12.5: a quarter leaves 3.1 times the target, an eighth 1.6
+    assert (1200, 800) not in loaded
+    loaded.clear()
+    decode_image(data, CENTRE, draft=False)
+    assert (1200, 800) in loaded
+
+
+@pytest.mark.parametrize("size", [(1, 5000), (5000, 1), (1, 1), (3, 20000)])
+def test_extreme_shapes(size: tuple[int, int]) -> None:
+    for name in ("png", "jpeg"):
+        pixels = decode_image(encode(Image.new("RGB", size, BLUE), name), CENTRE).pixels
+        assert np.abs(pixels.astype(int) - BLUE).max() <= 4
+
+
+def test_the_crop_is_the_middle_and_squashing_takes_all() -> None:
+    image = Image.new("RGB", (300, 100), RED)
+    image.paste(BLUE, (100, 0, 200, 100))
+    data = encode(image, "png")
+    centre = decode_image(data, CENTRE).pixels
+    assert {tuple(row) for row in centre[32, 2:-2].tolist()} == {BLUE}
+    whole = decode_image(data, WHOLE).pixels
+    assert [tuple(whole[32, x].tolist()) for x in (10, 32, 54)] == [RED, BLUE, RED]
+
+
+@pytest.mark.parametrize(("side", "edge"), [(0, None), (64, 63), (-1, 5)])
+def test_impossible_crops_are_refused(side: int, edge: int | None) -> None:
+    with pytest.raises(ValueError, match=f"side {side}"):
+        CropSpec(side=side, shortest_edge=edge)

@@ -1,0 +1,213 @@
+"""`embedder.images.decode`: whatever is wrong with the bytes ends as an `ImageError` with the right reason."""
+
+import pickle
+import threading
+import warnings
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from embedder.errors import ImageError
+from embedder.images.decode import decode_image
+from embedder.images.limits import ImageLimits
+from tests.support.pictures.sample_images import CENTRE, SAVE, encode, png, quarters, smooth
+
+
+def reason_of(data: bytes, limits: ImageLimits | None = None) -> str:
+    with pytest.raises(ImageError) as caught:
+        decode_image(data, CENTRE, limits=limits or ImageLimits())
+    assert caught.value.stage == "decode"
+    assert len(str(caught.value)) > 20
+    assert " at 0x" not in str(caught.value)
+    return caught.value.reason
+
+
+NOT_IMAGES = {
+    b"<!DOCTYPE html><html><body>404 Not Found</body></html>": "an HTML page",
+    b"just some notes\nin a text file\n": "plain text",
+    b"PK\x03\x04\x14\0\0\0\x08\0" + b"\1" * 40: "a zip archive",
+    b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj": "a PDF document",
+    b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"></svg>': "an SVG drawing",
+    b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + b"\0" * 30: "an MP4 or QuickTime video",
+    b'{"error": "expired"}': "a JSON document",
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n": "a Git LFS pointer",
+    b"\0" * 5000: "5,000 zero bytes",
+    b"\x07\x99\xfe\x01 noise \xff\x80": "0x0799fe01",
+}
+
+
+@pytest.mark.parametrize(("data", "hint"), NOT_IMAGES.items(), ids=NOT_IMAGES.values())
+def test_what_is_no_image_is_named(data: bytes, hint: str) -> None:
+    with pytest.raises(ImageError, match=hint) as caught:
+        decode_image(data, CENTRE)
+    assert caught.value.reason == "not_an_image"
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "EPS"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 30, "HEIC"),
+        (b"8BPS\0\1" + b"\0" * 40, "PSD"),
+    ],
+)
+def test_formats_off_the_list_are_unsupported(data: bytes, name: str) -> None:
+    with pytest.raises(ImageError, match=name) as caught:
+        decode_image(data, CENTRE)
+    assert caught.value.reason == "unsupported_format"
+
+
+def test_empty() -> None:
+    assert reason_of(b"") == "empty"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("name", SAVE)
+def test_truncated(name: str, share: float) -> None:
+    noise = np.random.default_rng(3).integers(0, 255, (90, 120, 3)).astype(np.uint8)
+    data = encode(Image.fromarray(noise), name)
+    assert reason_of(data[: int(len(data) * share)]) == "truncated"
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("png", lambda d: d.replace(b"IDAT", b"IDAT\xff\xff\xff", 1)[: len(d) - 15] + d[-12:]),
+        ("jpeg", lambda d: d[:2] + b"\xff\xc0\0\x03\x08" + d[20:]),
+        ("webp", lambda d: d[:20] + bytes(60) + d[80:]),
+        ("gif", lambda d: d[:-40] + b"\x07" * 39 + b";"),
+        ("avif", lambda d: d.replace(b"ispe", b"ispf")),
+    ],
+)
+def test_corrupt(name: str, spoil: Callable[[bytes], bytes]) -> None:
+    noise = np.random.default_rng(3).integers(0, 255, (90, 120, 3)).astype(np.uint8)
+    assert reason_of(spoil(encode(Image.fromarray(noise), name))) == "corrupt"
+
+
+@pytest.mark.parametrize("size", [(16000, 10000), (20000, 10000), (2**31 - 1, 2**31 - 1)])
+def test_too_many_pixels_are_refused_by_the_header(size: tuple[int, int]) -> None:
+    bomb = png(*size, 8, 2, b"\0" * 1000)
+    with pytest.raises(ImageError, match=r"\d{9}|160,000,000") as caught:
+        decode_image(bomb, CENTRE)
+    assert caught.value.reason == "too_many_pixels"
+
+
+def test_limits_are_the_callers() -> None:
+    data = encode(quarters(100, 100), "png")
+    assert reason_of(data, ImageLimits(max_pixels=9_999)) == "too_many_pixels"
+    assert reason_of(data, ImageLimits(max_bytes=len(data) - 1)) == "too_many_bytes"
+    exact = ImageLimits(max_pixels=10_000, max_bytes=len(data))
+    assert decode_image(data, CENTRE, limits=exact).width == 100
+
+
+def test_no_warning_about_large_pictures_below_the_limit() -> None:
+    # Pillow warns from 89 million pixels; bytes after its end keep it from looking like a bomb.
+    data = encode(Image.new("1", (10_000, 9_000)), "png") + bytes(5_000)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert decode_image(data, CENTRE).width == 10_000
+    assert seen == []
+
+
+def test_out_of_memory_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", fail)
+    with pytest.raises(ImageError) as caught:
+        decode_image(encode(quarters(), "png"), CENTRE)
+    assert (caught.value.reason, caught.value.retryable) == ("out_of_memory", True)
+
+
+def test_rejections_survive_pickling() -> None:
+    with pytest.raises(ImageError) as caught:
+        decode_image(b"", CENTRE)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), copy.stage, copy.reason, copy.retryable) == (ImageError, "decode", "empty", False)
+    assert str(copy) == str(caught.value) == copy.message
+
+
+REASONS = {"not_an_image", "unsupported_format", "truncated", "corrupt", "too_many_pixels", "out_of_memory"}
+
+
+@pytest.mark.parametrize("name", [*SAVE, "mpo", "palette", "apng", "tiff_lzw", "grey16", "animated"])
+def test_damaged_bytes_raise_nothing_but_image_errors(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Seeded bit flips, cuts and splices: 60 of each format."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    image = Image.fromarray(smooth(120, 80))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    special: dict[str, Callable[[], bytes]] = {
+        "mpo": lambda: encode(image, "MPO", save_all=True, append_images=[image]),
+        "palette": lambda: encode(image.quantize(16), "png", transparency=bytes(range(16))),
+        "apng": lambda: encode(image, "png", save_all=True, append_images=[quarters(120, 80)]),
+        "tiff_lzw": lambda: encode(image, "tiff", compression="tiff_lzw", exif=exif),
+        "grey16": lambda: encode(Image.fromarray(smooth(120, 80, 1)[..., 0].astype(np.uint16) * 200), "tiff"),
+        "animated": lambda: encode(image, "webp", save_all=True, append_images=[quarters(120, 80)]),
+    }
+    if name in special:
+        whole = special[name]()
+    else:
+        whole = encode(image, name, **({} if name in ("gif", "bmp") else {"exif": exif}))
+    outcomes = {"decoded": 0, "rejected": 0}
+    reasons: set[str] = set()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(60):
+            data = damage(whole, rng)
+            try:
+                decoded = decode_image(data, CENTRE, limits=ImageLimits(max_pixels=4_000_000))
+                assert decoded.pixels.shape == (64, 64, 3)
+                outcomes["decoded"] += 1
+            except ImageError as error:
+                outcomes["rejected"] += 1
+                reasons.add(error.reason)
+    assert seen == []
+    assert reasons <= REASONS
+    assert outcomes["rejected"] >= 15
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    if not name.startswith("tiff"):  # libtiff prints what it stumbles over, and Pillow cannot stop it
+        assert printed.err == ""
+
+
+def damage(whole: bytes, rng: np.random.Generator) -> bytes:
+    data = bytearray(whole)
+    match rng.integers(4):
+        case 0:
+            return whole[: int(rng.integers(4, len(whole)))]
+        case 1:  # near the front, where the structure is
+            for at in rng.integers(4, min(200, len(data)), rng.integers(1, 6)):
+                data[at] ^= 1 << int(rng.integers(8))
+        case 2:
+            for at in rng.integers(4, len(data), rng.integers(1, 40)):
+                data[at] = int(rng.integers(256))
+        case _:
+            at = int(rng.integers(4, len(data)))
+            del data[at : at + int(rng.integers(1, 50))]
+    return bytes(data)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    good = [encode(quarters(300, 200), name) for name in SAVE]
+    expected = [decode_image(data, CENTRE).pixels for data in good]
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        for i in np.random.default_rng(seed).integers(0, len(good), 30):
+            if not np.array_equal(decode_image(good[i], CENTRE).pixels, expected[i]):
+                wrong.append(f"picture {i}")
+            with pytest.raises(ImageError):
+                decode_image(good[i][:60], CENTRE)
+
+    filters = list(warnings.filters)
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert list(warnings.filters) == filters  # the filter of Pillow's warnings is gone again

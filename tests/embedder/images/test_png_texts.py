@@ -1,0 +1,59 @@
+"""PNG files with long texts and profiles are read."""
+
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from embedder.errors import ImageError
+from embedder.images.decode import decode_image
+from tests.support.pictures.sample_images import RED, STORED, WHOLE, chunk, corners, encode, quarters
+
+LONG = zlib.compress(b"words " * 500_000)  # 3 MB
+TURN_6 = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
+PLAIN = encode(quarters(), "png")
+
+
+def with_chunks(*chunks: bytes, data: bytes = PLAIN, last: bool = False) -> bytes:
+    """Directly after the header, or before the end."""
+    at = len(data) - 12 if last else 33
+    return data[:at] + b"".join(chunks) + data[at:]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        chunk(b"zTXt", b"Comment\0\0" + LONG),
+        chunk(b"iTXt", b"Comment\0\1\0en\0\0" + LONG),
+        chunk(b"tEXt", b"Comment\0" + b"words " * 500_000),
+        chunk(b"iCCP", b"profile\0\0" + LONG),
+        chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + LONG),
+    ],
+    ids=["zTXt", "iTXt", "tEXt", "iCCP", "XMP"],
+)
+def test_mend_12_a_png_with_much_text_is_read(extra: bytes, last: bool) -> None:
+    found = decode_image(with_chunks(extra, last=last), WHOLE)
+    np.testing.assert_array_equal(found.pixels, decode_image(PLAIN, WHOLE).pixels)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + TURN_6),
+        chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(TURN_6)),
+    ],
+)
+def test_texts_that_turn_the_picture_do_so(extra: bytes) -> None:
+    lying = quarters().transpose(STORED[6] or Image.Transpose.ROTATE_90)
+    found = decode_image(with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG), extra, data=encode(lying, "png")), WHOLE)
+    assert (found.width, found.height) == (96, 64)
+    assert np.abs(np.subtract(corners(found.pixels)[0], RED)).max() <= 2
+
+
+def test_what_is_cut_off_stays_so() -> None:
+    whole = with_chunks(chunk(b"zTXt", b"Comment\0\0" + LONG))
+    for length in (33, 40, 60, 2_000, len(whole) - 100):
+        with pytest.raises(ImageError):
+            decode_image(whole[:length], WHOLE)

@@ -1,0 +1,208 @@
+"""What a checkpoint's folder must hold, how its settings are read, and what its fingerprint stands for."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    CLIPModel,
+    CLIPVisionConfig,
+    Dinov2Config,
+    Dinov2WithRegistersConfig,
+    PreTrainedConfig,
+    SiglipVisionConfig,
+)
+
+from embedder.errors import ModelError, ModelNotFoundError
+from embedder.models.checkpoint import Checkpoint
+from embedder.models.clip import ClipEmbedder
+from embedder.models.vision_config import vision_config
+from tests.support.pictures.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clip")
+    save_clip(folder)
+    return folder
+
+
+@pytest.fixture
+def copied(original: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint, to be changed."""
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def load(folder: Path) -> ClipEmbedder:
+    return ClipEmbedder.load(str(folder), device="cpu")
+
+
+def fingerprint(folder: Path) -> str:
+    return load(folder).identity.fingerprint
+
+
+def change_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_copied_and_a_saved_again_checkpoint_have_the_same_fingerprint(
+    original: Path, copied: Path, tmp_path: Path
+) -> None:
+    expected = fingerprint(original)
+    model = CLIPModel.from_pretrained(copied)
+    for name, shard in (("one", "1GB"), ("many", "1MB")):
+        model.save_pretrained(tmp_path / name, max_shard_size=shard)
+        settings = json.loads((copied / "preprocessor_config.json").read_text())
+        (tmp_path / name / "processor_config.json").write_text(json.dumps({"image_processor": settings}))
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
+
+    for folder in (copied, tmp_path / "one", tmp_path / "many"):
+        assert fingerprint(folder) == expected
+
+
+@pytest.mark.parametrize("save", [save_clip, save_siglip, save_dinov2])
+def test_a_fingerprint_without_torch_is_the_models_own(tmp_path: Path, save: Callable[[Path], None]) -> None:
+    save(tmp_path)
+    assert Checkpoint.find(str(tmp_path)).fingerprint() == fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("clip", CLIPVisionConfig),
+        ("siglip", SiglipVisionConfig),
+        ("dinov2", Dinov2Config),
+        ("dinov2_with_registers", Dinov2WithRegistersConfig),
+    ],
+)
+def test_what_a_configuration_leaves_out_is_what_transformers_fills_in(
+    model_type: str, config: type[PreTrainedConfig]
+) -> None:
+    ours = vision_config(model_type, {})
+    theirs = config().to_dict()
+    assert ours == {name: theirs[name] for name in ours}
+    assert len(ours) == 6
+    assert vision_config(model_type, {"vision_config": {"patch_size": 3}, "patch_size": 3})["patch_size"] == 3
+
+
+def change_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["visual_projection.weight"][0, 0] += 0.001
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_eps(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"]["layer_norm_eps"] = 1e-6
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def change_mean(folder: Path) -> None:
+    change_json(folder / "preprocessor_config.json", image_mean=[0.5, 0.5, 0.5])
+
+
+def change_resample(folder: Path) -> None:
+    change_json(folder / "preprocessor_config.json", resample=2)
+
+
+@pytest.mark.parametrize("change", [change_weight, change_eps, change_mean, change_resample])
+def test_whatever_changes_the_vectors_changes_the_fingerprint(
+    original: Path, copied: Path, change: Callable[[Path], None]
+) -> None:
+    change(copied)
+
+    assert fingerprint(copied) != fingerprint(original)
+
+
+def test_the_settings_of_the_first_clip_checkpoints_are_read_as_the_same_crop(original: Path, copied: Path) -> None:
+    settings = json.loads((copied / "preprocessor_config.json").read_text())
+    old = {key: settings[key] for key in ("do_center_crop", "do_resize", "image_mean", "image_std", "resample")}
+    (copied / "preprocessor_config.json").write_text(json.dumps({**old, "size": 64, "crop_size": 64}))
+
+    assert fingerprint(copied) == fingerprint(original)
+
+
+def test_pytorch_weights_are_read_where_there_are_no_safetensors(original: Path, copied: Path) -> None:
+    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
+    (copied / "model.safetensors").unlink()
+    embedder = load(copied)
+
+    assert np.array_equal(embedder.embed_images(noise(2, 64)), load(original).embed_images(noise(2, 64)))
+
+
+def drop_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["visual_projection.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def truncate_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def settings(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: change_json(folder / "preprocessor_config.json", **changes)
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def holding(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def of_type(model_type: str) -> Callable[[Path], None]:
+    return lambda folder: change_json(folder / "config.json", model_type=model_type)
+
+
+def lose_shard(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "first.safetensors"}}')
+
+
+MISSING: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (without("config.json"), r"it has no config\.json: give the folder"),
+    "no weights": (without("model.safetensors"), r"no weights: expected model\.safetensors or pytorch_model\.bin"),
+    "a shard short": (lose_shard, r"lacks \['first\.safetensors'\] that model\.safetensors\.index\.json names"),
+}
+UNFIT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "broken config": (holding("config.json", "{"), r"config\.json cannot be read"),
+    "config of a list": (holding("config.json", "[]"), "expected a JSON object, got list"),
+    "another family": (of_type("bert"), "expected a model of type clip, .* got bert"),
+    "naflex": (of_type("siglip2"), "NaFlex .* use a checkpoint of fixed resolution"),
+    "truncated weights": (truncate_weights, r"model\.safetensors cannot be loaded"),
+    "a weight short": (drop_weight, r"no fitting weights for \['visual_projection\.weight'\]"),
+    "no preprocessing": (without("preprocessor_config.json"), r"expected preprocessor_config\.json"),
+    "oblong crop": (settings(crop_size={"height": 64, "width": 32}), "is not square"),
+    "no centre crop": (settings(do_center_crop=False), "without a centre crop"),
+    "crop beyond the picture": (settings(size={"shortest_edge": 32}), "side <= shortest_edge"),
+    "no resize": (settings(do_resize=False), "not resized"),
+    "longest edge": (settings(size={"longest_edge": 64}), "KeyError: 'height'"),
+    "one channel": (settings(image_mean=[0.5]), "three channels"),
+    "another crop": (settings(size=96, crop_size=96), "does not take the crops of 96 × 96 pixels"),
+}
+
+
+@pytest.mark.parametrize("damage", MISSING)
+def test_a_folder_that_lacks_a_part_says_which(copied: Path, damage: str) -> None:
+    spoil, message = MISSING[damage]
+    spoil(copied)
+
+    with pytest.raises(ModelNotFoundError, match=message):
+        load(copied)
+
+
+@pytest.mark.parametrize("damage", UNFIT)
+def test_a_damaged_or_unfit_checkpoint_says_what_is_wrong(copied: Path, damage: str) -> None:
+    spoil, message = UNFIT[damage]
+    spoil(copied)
+
+    with pytest.raises(ModelError, match=message):
+        load(copied)

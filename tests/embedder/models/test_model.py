@@ -1,0 +1,313 @@
+"""Loading of every supported family from checkpoints made here, and what the vectors promise."""
+
+import logging
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPModel, CLIPTokenizer, SiglipModel
+from transformers.utils import logging as transformers_logging
+
+from embedder.errors import ModelError
+from embedder.images import CropSpec
+from embedder.models.clip import ClipEmbedder
+from embedder.models.loading import pick_device, pick_dtype
+from embedder.protocol import Embedder
+from tests.support.paths import ROOT
+from tests.support.pictures.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, save in {"clip": save_clip, "siglip": save_siglip, "dinov2": save_dinov2}.items():
+        save(root / name)
+    return {folder.name: folder for folder in root.iterdir()}
+
+
+@pytest.fixture
+def load(folders: dict[str, Path]) -> Callable[..., ClipEmbedder]:
+    return lambda family, **options: ClipEmbedder.load(str(folders[family]), device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    ("family", "dim", "crop"),
+    [
+        ("clip", 64, CropSpec(side=64, shortest_edge=64)),
+        ("siglip", 32, CropSpec(side=32, shortest_edge=None, resample=Image.Resampling.BILINEAR)),
+        ("dinov2", 32, CropSpec(side=28, shortest_edge=32)),
+    ],
+)
+def test_every_family_gives_unit_vectors_that_do_not_depend_on_their_batch(
+    load: Callable[..., ClipEmbedder], family: str, dim: int, crop: CropSpec
+) -> None:
+    embedder: Embedder = load(family, batch_size=3)
+    pixels = noise(7, crop.side)
+    pixels.setflags(write=False)  # as they come out of Arrow
+
+    vectors = embedder.embed_images(pixels)
+
+    assert embedder.crop == crop
+    assert embedder.identity.dim == dim
+    assert vectors.shape == (7, dim)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    for row in range(7):
+        np.testing.assert_allclose(embedder.embed_images(pixels[row : row + 1])[0], vectors[row], atol=1e-5)
+    assert embedder.embed_images(pixels[:0]).shape == (0, dim)
+
+
+def test_a_local_model_is_named_by_its_absolute_path(
+    load: Callable[..., ClipEmbedder], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["clip"].parent)
+    identity = ClipEmbedder.load("clip", device="cpu").identity
+
+    assert identity == load("clip").identity
+    assert identity.model_id == str(folders["clip"].resolve())
+    assert identity.revision is None
+
+
+def test_clip_texts_agree_with_the_model_given_each_text_alone(
+    load: Callable[..., ClipEmbedder], folders: dict[str, Path]
+) -> None:
+    texts = ["a red star", "the striped purple moon on a dark background", "red " * 100]
+    model, tokenizer = CLIPModel.from_pretrained(folders["clip"]), CLIPTokenizer.from_pretrained(folders["clip"])
+    with torch.inference_mode():
+        expected = np.concatenate([
+            model.get_text_features(**tokenizer([text], return_tensors="pt", truncation=True)).pooler_output
+            for text in texts
+        ])  # fmt: skip
+
+    vectors = load("clip", batch_size=2).embed_texts(texts)
+
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_siglip_texts_are_lowered_and_padded_on_the_right_to_the_full_length(
+    load: Callable[..., ClipEmbedder], folders: dict[str, Path]
+) -> None:
+    model = SiglipModel.from_pretrained(folders["siglip"])
+    tokens = torch.tensor([[2, 3, 5, 0, 0, 0, 0, 0], [3] * 8])
+    with torch.inference_mode():
+        expected = model.get_text_features(input_ids=tokens).pooler_output.numpy()
+
+    vectors = load("siglip").embed_texts(["A red STAR", "red " * 12])
+
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_no_texts_give_no_vectors_and_a_bare_string_is_refused(load: Callable[..., ClipEmbedder]) -> None:
+    embedder = load("clip")
+
+    assert embedder.embed_texts([]).shape == (0, 64)
+    with pytest.raises(ModelError, match=r"pass \['red'\]"):
+        embedder.embed_texts("red")
+
+
+def test_a_model_of_pictures_only_refuses_texts(load: Callable[..., ClipEmbedder]) -> None:
+    with pytest.raises(ModelError, match=r"\(dinov2\) knows pictures only: search by a picture"):
+        load("dinov2").embed_texts(["a red star"])
+
+
+def test_without_a_tokenizer_pictures_still_work_and_texts_say_why_they_do_not(tmp_path: Path) -> None:
+    save_clip(tmp_path)
+    for file in tmp_path.glob("tokenizer*"):
+        file.unlink()
+    embedder = ClipEmbedder.load(str(tmp_path), device="cpu")
+
+    assert embedder.embed_images(noise(1, 64)).shape == (1, 64)
+    with pytest.raises(ModelError, match=r"texts cannot, for there is no tokenizer: expected one of tokenizer.json"):
+        embedder.embed_texts(["red"])
+
+
+def limit_memory(monkeypatch: pytest.MonkeyPatch, embedder: ClipEmbedder, largest: int) -> list[int]:
+    """Make the model run out of memory over `largest` pictures; returns the sizes of the batches it is given."""
+    tried: list[int] = []
+    encode: Callable[..., Any] = vars(CLIPModel)["get_image_features"]
+
+    def limited(pixel_values: torch.Tensor) -> Any:
+        tried.append(len(pixel_values))
+        if len(pixel_values) > largest:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return encode(embedder.model, pixel_values=pixel_values)
+
+    monkeypatch.setattr(embedder.model, "get_image_features", limited)
+    return tried
+
+
+def test_out_of_memory_halves_the_batch_goes_on_and_remembers(
+    load: Callable[..., ClipEmbedder], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    embedder = load("clip", batch_size=16)
+    pixels = noise(20, 64)
+    expected = embedder.embed_images(pixels)
+    tried = limit_memory(monkeypatch, embedder, 5)
+
+    with caplog.at_level(logging.WARNING):
+        vectors = embedder.embed_images(pixels)
+
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert tried == [16, 8, 4, 4, 4, 4, 4]
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of memory with a batch of 16, going on with 8",
+        "out of memory with a batch of 8, going on with 4",
+    ]
+    tried.clear()
+    embedder.embed_images(pixels[:6])
+    assert tried == [4, 2]
+
+
+def test_out_of_memory_for_one_picture_says_what_to_do(
+    load: Callable[..., ClipEmbedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = load("clip", batch_size=2)
+    limit_memory(monkeypatch, embedder, 0)
+
+    with pytest.raises(ModelError, match=r"no memory left for a single input .* take a smaller model"):
+        embedder.embed_images(noise(3, 64))
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+def test_a_vector_without_direction_is_an_error(load: Callable[..., ClipEmbedder], value: float) -> None:
+    embedder = load("clip")
+    with torch.no_grad():
+        embedder.model.get_submodule("visual_projection").get_parameter("weight").fill_(value)
+
+    with pytest.raises(ModelError, match=r"gave 2 of 2 inputs a vector that is zero or not finite \(.* number 0\)"):
+        embedder.embed_images(noise(2, 64))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_fingerprint(
+    load: Callable[..., ClipEmbedder], dtype: str
+) -> None:
+    exact, half = load("clip"), load("clip", dtype=dtype)
+    pixels = noise(4, 64)
+    vectors = half.embed_images(pixels)
+
+    assert vectors.dtype == np.float32
+    assert half.identity == exact.identity
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.einsum("nd,nd->n", vectors, exact.embed_images(pixels)).min() > 0.999
+
+
+def test_pixels_of_the_wrong_kind_are_refused_with_what_came(load: Callable[..., ClipEmbedder]) -> None:
+    embedder = load("clip")
+
+    with pytest.raises(ModelError, match=r"expected uint8 \(n, 64, 64, 3\), got uint8 \(2, 32, 32, 3\)"):
+        embedder.embed_images(noise(2, 32))
+    with pytest.raises(ModelError, match="got float32"):
+        embedder.embed_images(noise(1, 64).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, "expected a device such as cuda"),
+        ({"dtype": "int8"}, "expected a dtype out of float32, float16, bfloat16, got 'int8'"),
+        ({"batch_size": 0}, "batch size of at least 1, got 0"),
+        ({"threads": 0}, "at least 1 thread, got 0"),
+        ({"revision": "main"}, "only a hub id has revisions: leave 'main' out"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    folders: dict[str, Path], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        ClipEmbedder.load(str(folders["clip"]), **options)
+
+
+def test_threads_are_set_when_given(load: Callable[..., ClipEmbedder]) -> None:
+    before = torch.get_num_threads()
+    try:
+        load("clip", threads=before + 1)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_cuda_is_preferred_with_the_best_half_precision_it_has(monkeypatch: pytest.MonkeyPatch, bfloat16: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16)
+
+    assert pick_device(None).type == "cuda"
+    assert pick_dtype(None, pick_device(None)) == (torch.bfloat16 if bfloat16 else torch.float16)
+    assert pick_dtype("float32", pick_device("cuda:0")) == torch.float32
+    assert pick_dtype(None, pick_device("cpu")) == torch.float32
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_asking_for_cuda_without_any_says_so(folders: dict[str, Path]) -> None:
+    with pytest.raises(ModelError, match=r"device 'cuda' was asked for, but torch .* sees no CUDA device"):
+        ClipEmbedder.load(str(folders["clip"]), device="cuda")
+
+
+def test_loading_is_silent_and_leaves_the_logging_of_transformers_as_it_was(
+    folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+
+    ClipEmbedder.load(str(folders["clip"]), device="cpu")
+
+    assert capfd.readouterr() == ("", "")
+    assert transformers_logging.get_verbosity() == verbosity
+    assert transformers_logging.is_progress_bar_enabled() == bars
+
+
+def test_the_fake_and_the_actor_do_not_import_torch() -> None:
+    code = "import sys, embedder.fake, jobs.embedding.actor; sys.exit('torch' in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+
+
+def run(code: str, *arguments: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    command, root = [sys.executable, "-c", code, *arguments], ROOT
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=root, env={**os.environ, **environment}
+    )
+    return done.stdout
+
+
+@_GLIBC
+def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
+    folders: dict[str, Path],
+) -> None:
+    code = (
+        "import os, sys, time; from embedder.models.clip import ClipEmbedder\n"
+        "def threads(): return len(os.listdir('/proc/self/task'))\n"
+        "before, deadline = threads(), time.monotonic() + 20\n"
+        "ClipEmbedder.load(sys.argv[1], device='cpu')\n"
+        "while threads() > before and time.monotonic() < deadline: time.sleep(0.01)\n"  # they end by themselves
+        "print(threads() - before)"
+    )
+
+    assert run(code, str(folders["clip"]), OMP_NUM_THREADS="4") == "0\n"
+
+
+@_GLIBC
+def test_memory_that_a_pass_frees_is_kept_for_the_next() -> None:
+    code = (
+        "import resource, torch; from embedder.models.loading import keep_freed_memory\n"
+        "keep_freed_memory()\n"
+        "for _ in range(20): torch.ones(64 << 20, dtype=torch.uint8)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(10): torch.ones(64 << 20, dtype=torch.uint8)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+
+    assert int(run(code)) < 100  # else each has 16,000 pages of 4 KiB

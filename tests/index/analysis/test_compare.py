@@ -1,0 +1,54 @@
+"""What is different between two versions: by content hash, and by neighbours."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index.analysis.compare import changes, shared_neighbours
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.errors import QueryError
+from index.search import Searcher
+from tests.support.collections.hand_made import DIM, add_run, rows
+
+
+def indexed(folder: Path, angles: dict[str, float], hashes: dict[str, str]) -> Collection:
+    """Images on a circle, in degrees."""
+    collection = Collection.create_or_open(str(folder))
+    add_rows(collection, angles, hashes)
+    return collection
+
+
+def add_rows(
+    collection: Collection, angles: dict[str, float], hashes: dict[str, str], deletes: list[str] | None = None
+) -> None:
+    vectors = np.zeros((len(angles), DIM), np.float32)
+    radians = np.radians(list(angles.values()))
+    vectors[:, 0], vectors[:, 1] = np.cos(radians), np.sin(radians)
+    table = rows(list(angles), vectors, metadata={"content_hash": pa.array([hashes[name] for name in angles])})
+    add_run(collection, table, deletes=deletes)
+    build_index(collection)
+
+
+def test_changes_are_told_by_content(tmp_path: Path) -> None:
+    collection = indexed(tmp_path, {"a": 0, "b": 10, "c": 20}, {"a": "1", "b": "2", "c": "3"})
+    # b is embedded again though it is the same, c is edited, d is new, a is gone
+    add_rows(collection, {"b": 10, "c": 50, "d": 30}, {"b": "2", "c": "33", "d": "4"}, deletes=["a"])
+    found = changes(Searcher.open(collection, "000001"), Searcher.open(collection, "000002"))
+    assert (found.added, found.removed, found.edited) == (("d",), ("a",), ("c",))
+    live = Searcher.open(collection)
+    assert changes(live, live) == changes(Searcher.open(collection, "000002"), live)
+    assert changes(live, live).edited == ()
+
+
+def test_shared_neighbours_are_counted_for_each_image(tmp_path: Path) -> None:
+    hashes = dict.fromkeys("abcde", "1")
+    one = Searcher.open(indexed(tmp_path / "1", {"a": 0, "b": 1, "c": 2, "d": 90, "e": 91}, hashes))
+    other = Searcher.open(indexed(tmp_path / "2", {"a": 0, "b": 1, "c": 90, "d": 2, "e": 91}, hashes))
+    # Nearest to a: b and c, and then b and d; to e: d and c, and then c and d.
+    np.testing.assert_allclose(shared_neighbours(one, other, ["a", "e"], k=2), [0.5, 1.0])
+    np.testing.assert_allclose(shared_neighbours(one, one, list("abcde"), k=3), np.ones(5))
+    with pytest.raises(QueryError, match="holds no image 'z'"):
+        shared_neighbours(one, other, ["z"])

@@ -1,0 +1,144 @@
+"""The kind of index that is chosen, and how well its memory is foretold."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index.build.choose import ann_factory, choose, factory_of
+from index.build.segment import write_ann, write_rows
+from index.collection.records import FLAT, IndexSettings
+from index.errors import FactoryError
+from index.segments.ann import new_index, row_bytes
+from index.segments.exact import exact_rows
+from index.segments.segment import ANN, ROWS, VECTORS
+from tests.support.collections.hand_made import unit_vectors
+
+M, MB = 1_000_000, 1 << 20
+
+
+def chosen(ntotal: int, dim: int, settings: IndexSettings) -> str:
+    (name,) = [option.name for option in choose(ntotal, dim, settings) if option.chosen]
+    return name
+
+
+@pytest.mark.parametrize(
+    ("ntotal", "dim", "settings", "expected"),
+    [
+        (1, 512, {}, "Flat"),
+        (24_414, 512, {}, "Flat"),  # 5 ms at 10 GB/s
+        (24_415, 512, {}, "PCA64,IVF312,PQ64x4fs,Refine(SQ8)"),
+        (24_415, 512, {"latency_ms": 6}, "Flat"),
+        (1_000, 512, {"latency_ms": 0.1}, "PCA64,IVF62,PQ64x4fs,Refine(SQ8)"),
+        (M, 1, {}, "Flat"),
+        (M, 512, {}, "PCA64,IVF1000,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"max_memory": 600 * MB}, "PCA64,IVF1000,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"max_memory": 100 * MB}, "PCA64,IVF1000,PQ64x4fs"),
+        (10_000, 512, {"max_memory": 30 * MB}, "Flat"),
+        (10_000, 512, {"max_memory": 10 * MB}, "PCA64,IVF200,PQ64x4fs,Refine(SQ8)"),
+        (M, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
+        (10, 512, {"factory": "HNSW32,SQ8"}, "HNSW32,SQ8"),
+        (M, 512, {"factory": "Flat"}, "Flat"),
+    ],
+)
+def test_the_first_that_is_fast_enough_and_fits_is_chosen(
+    ntotal: int, dim: int, settings: dict[str, Any], expected: str
+) -> None:
+    assert chosen(ntotal, dim, IndexSettings(**settings)) == expected
+
+
+def test_the_table_says_why() -> None:
+    options = choose(M, 512, IndexSettings(max_memory=200 * MB))
+    assert [option.chosen for option in options] == [False, False, True]
+    assert [option.why for option in options] == [
+        "exact; a scan takes about 204.8 ms, over 5 ms; over --max-memory 209,715,200",
+        "ranked by 8-bit vectors in memory; over --max-memory 209,715,200",
+        "least memory; ranked by exact vectors from disk",
+    ]
+    assert options[0].memory == 2_048_000_000
+
+
+def test_nothing_that_fits_is_told_with_what_it_would_take() -> None:
+    with pytest.raises(FactoryError, match=r"no index of 1,000,000 vectors of 512 .* 1,048,576 bytes: the smallest"):
+        choose(M, 512, IndexSettings(max_memory=MB))
+
+
+def test_what_is_named_and_weighed_is_the_index_of_a_segment() -> None:
+    options = choose(4 * M, 512, IndexSettings())
+    one = choose(M, 512, IndexSettings())
+    assert [option.name for option in options] == [option.name for option in one]
+    assert [option.memory for option in options] == [4 * option.memory for option in one]
+
+
+def test_the_memory_of_an_index_that_is_asked_for_is_limited_too() -> None:
+    settings = IndexSettings(factory="IVF100,PQ16x4fs,Refine(SQ8)")
+    (option,) = choose(M, 64, settings)
+    assert option.memory == M * (8 + 8 + 64)
+    with pytest.raises(FactoryError, match=r"takes 80,000,000 bytes for 1,000,000 .* over --max-memory 79,999,999"):
+        choose(M, 64, settings.model_copy(update={"max_memory": 79_999_999}))
+
+
+@pytest.mark.parametrize(
+    "factory", ["Flat", "SQ8", "HNSW16", "HNSW32,SQ8", "IVF16,Flat", "PCA8,IVF16,PQ4x4fs,Refine(SQ8)"]
+)
+def test_bytes_of_a_row_are_those_that_faiss_writes(tmp_path: Path, factory: str) -> None:
+    fill(tmp_path, (vectors := unit_vectors(20_000, dim=16)))
+    write_ann(tmp_path, factory, len(vectors), vectors)
+    assert row_bytes(new_index(factory, 16)) * 20_000 == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
+
+
+def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
+    settings = IndexSettings()
+    options = choose(M, 512, settings)
+    sample = unit_vectors(1_000, dim=512)
+    assert exact_rows(settings, 512) == 24_414
+    assert factory_of(options, sample, 24_414, settings, most_exact=24_414) == FLAT
+    # Random vectors spread over nearly all dimensions.
+    assert factory_of(options, sample, 40_000, settings, most_exact=24_414) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
+    sample[:, 50:] = 0
+    assert factory_of(options, sample, 40_000, settings, most_exact=24_414) == "PCA48,IVF400,PQ48x4fs,Refine(SQ8)"
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("dim", [*range(1, 20), 63, 64, 65, 67, 100, 127, 134, 192, 200, 255, 256, 257, 384, 512, 768])
+def test_every_dim_gets_codes_that_share_its_dimensions_evenly(dim: int, spread: float) -> None:
+    factory = ann_factory(10_000, dim, refine=True, spread=max(1, int(dim * spread)))
+    match = re.fullmatch(r"(?:PCA(\d+),)?IVF200,PQ(\d+)x4fs,Refine\(SQ8\)", factory)
+    assert match
+    reduced, codes = int(match[1] or dim), int(match[2])
+    assert codes == (reduced if reduced <= 64 else reduced / 2)
+    assert reduced >= min(dim, 256, spread * dim) - 1
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 63, 64, 65, 768])
+def test_what_is_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None:
+    settings = IndexSettings(latency_ms=1e-6)
+    sample = unit_vectors(600, dim=dim)
+    fill(tmp_path, sample)
+    for refine in (True, False):
+        limit = None if refine else choose(600, dim, settings)[2].memory
+        options = choose(600, dim, settings.model_copy(update={"max_memory": limit}))
+        write_ann(tmp_path, factory_of(options, sample, 600, settings, most_exact=0), 600, sample)
+    assert (tmp_path / ANN).stat().st_size > 0
+
+
+@pytest.mark.parametrize(("ntotal", "dim"), [(30_000, 64), (30_000, 24), (20_000, 192)])
+def test_memory_is_foretold_within_a_tenth(tmp_path: Path, ntotal: int, dim: int) -> None:
+    vectors = unit_vectors(ntotal, dim=dim)
+    fill(tmp_path, vectors)
+    options = choose(ntotal, dim, IndexSettings(latency_ms=0.01))
+    for option, refine in zip(options[1:], (True, False), strict=True):
+        write_ann(tmp_path, ann_factory(ntotal, dim, refine=refine, spread=dim), ntotal, vectors)
+        assert option.memory == pytest.approx((tmp_path / ANN).stat().st_size, rel=0.1)
+    assert options[0].memory == pytest.approx((tmp_path / VECTORS).stat().st_size, rel=0.1)
+
+
+def fill(folder: Path, vectors: np.ndarray[Any, Any]) -> None:
+    ids = pa.array([str(number) for number in range(len(vectors))])
+    embedding = pa.array(list(vectors), pa.list_(pa.float32(), vectors.shape[1]))
+    batch = pa.record_batch({"image_id": ids, "embedding": embedding})
+    assert write_rows(folder, [batch], batch.schema) == len(vectors)
+    assert (folder / ROWS).exists()

@@ -1,0 +1,511 @@
+"""Index versions: what is built, what is refused, and what a crash or a damaged file leaves behind."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.build.build_index import build_index, run_here
+from index.build.segment import SegmentJob
+from index.build.version import VersionBuild
+from index.collection import Collection, writing
+from index.collection.lease import LEASE
+from index.collection.records import IndexSettings, SegmentRecord, VersionManifest
+from index.errors import (
+    CollectionError,
+    DamagedVersionError,
+    EmptyCollectionError,
+    FactoryError,
+    LeaseLostError,
+    ModelMismatchError,
+    RecallTooLowError,
+)
+from index.search import Searcher
+from index.segments.segment import Segment
+from index.segments.vector_file import flat_header
+from index.versions.promotion import list_versions, promote, rollback
+from index.versions.prune import prune
+from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+
+IDS = [f"{number:03d}" for number in range(250)]
+FIRST = [
+    "000001/manifest.json",
+    "000001/queries.arrow",
+    "segments/000001-00/vectors.faiss",
+    "segments/000001-00/rows.arrow",
+]
+SECOND = [
+    "000002/manifest.json",
+    "000002/queries.arrow",
+    "000002/tombstones.arrow",
+    "segments/000002-00/vectors.faiss",
+    "segments/000002-00/rows.arrow",
+]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows(IDS[:100], unit_vectors(250)[:100]), rows(IDS[100:], unit_vectors(250)[100:]))
+    return collection
+
+
+def index_file(collection: Collection, name: str = "") -> Path:
+    return Path(collection.location) / "index" / name
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_version_says_what_it_holds(collection: Collection) -> None:
+    manifest = build_index(collection)
+    assert collection.current() == "000001"
+    assert collection.versions() == ["000001"]
+    assert collection.read_version("000001") == manifest
+    assert (manifest.ntotal, manifest.dim, manifest.model) == (250, DIM, MODEL)
+    assert manifest.runs == [run.run_id for run in collection.runs()]
+    assert (manifest.recall, manifest.kind) == ({"1": 1.0, "10": 1.0, "100": 1.0}, "Flat")
+    assert (manifest.base, manifest.queries) == (None, 250)
+    (segment,) = manifest.segments
+    assert (segment.name, segment.ntotal, segment.live, segment.factory) == ("000001-00", 250, 250, "Flat")
+    files = {f"segments/000001-00/{name}": file for name, file in segment.files.items()}
+    files |= {f"000001/{name}": file for name, file in manifest.files.items()}
+    assert sorted([*files, "000001/manifest.json"]) == sorted(FIRST)
+    for name, file in files.items():
+        assert file.size == index_file(collection, name).stat().st_size
+        assert file.sha256 == collection.storage.sha256(f"index/{name}")
+    assert names(index_file(collection)) == ["000001", "segments"]
+    assert names(index_file(collection, "000001")) == ["manifest.json", "queries.arrow", "started"]
+    assert names(index_file(collection, "segments/000001-00")) == ["rows.arrow", "vectors.faiss"]
+
+
+@pytest.mark.parametrize("segment_rows", [4_000, 1_000])
+def test_memory_is_limited_where_an_exact_scan_would_be_fast_too(tmp_path: Path, segment_rows: int) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    vectors = unit_vectors(4_000, dim=64)
+    model = MODEL.model_copy(update={"dim": 64})
+    add_run(collection, rows([str(number) for number in range(4_000)], vectors), model=model)
+    settings = IndexSettings(max_memory=660_000, segment_rows=segment_rows, target_recall=0.5)
+    manifest = build_index(collection, settings)
+    assert manifest.kind.startswith("IVF")
+    assert manifest.memory <= 660_000 < vectors.nbytes
+    with pytest.raises(FactoryError, match=r"the segments take [\d,]+ bytes of memory, over --max-memory|the smallest"):
+        build_index(collection, settings.model_copy(update={"max_memory": 100_000}))
+    assert collection.current() == "000001"
+
+
+def test_a_manifest_of_another_version_is_refused(collection: Collection) -> None:
+    build_index(collection)
+    root = Path(collection.location)
+    shutil.copytree(root / "index/000001", root / "index/000002")
+    with pytest.raises(DamagedVersionError, match=r"000002/manifest.json is damaged \(it is that of version 000001"):
+        collection.read_version("000002")
+
+
+def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collection) -> None:
+    add_run(
+        collection,
+        rows(["010", "new"], unit_vectors(2, seed=9), rejected={"011": "corrupt"}),
+        deletes=["012", "249"],
+    )
+    build_index(collection)
+    segment = Segment(index_file(collection, "segments/000001-00"))
+    expected = dict(zip(IDS, unit_vectors(250), strict=True))
+    expected |= dict(zip(["010", "new"], unit_vectors(2, seed=9), strict=True))
+    for gone in ("011", "012", "249"):
+        del expected[gone]
+    found = segment.rows(np.arange(segment.ntotal))
+    assert sorted(row["image_id"] for row in found) == sorted(expected)
+    assert "embedding" not in found[0]
+    vectors = segment.vectors(np.arange(segment.ntotal))
+    assert np.allclose(vectors, [expected[row["image_id"]] for row in found], atol=1e-6)
+
+
+def test_nothing_is_built_when_the_live_version_covers_all_runs(collection: Collection) -> None:
+    first = build_index(collection)
+    assert build_index(collection) == first
+    assert collection.versions() == ["000001"]
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).ntotal == 251
+    assert collection.versions() == ["000001", "000002"]
+    assert collection.current() == "000002"
+
+
+def test_a_version_can_be_built_without_going_live_and_promoted_later(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    assert build_index(collection, promote=False).version == "000002"
+    assert Searcher.open(collection).ntotal == 250
+    assert Searcher.open(collection, "000002").ntotal == 251
+    promote(collection, "000002")
+    assert Searcher.open(collection).ntotal == 251
+    with pytest.raises(DamagedVersionError, match="other versions: 000001, 000002"):
+        promote(collection, "000009")
+    assert collection.current() == "000002"
+
+
+def test_a_collection_without_embeddings_is_refused(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 0 rows in .*: embed images first"):
+        build_index(collection)
+    add_run(collection, rows([], unit_vectors(0), rejected={"a": "empty", "b": "corrupt"}))
+    with pytest.raises(EmptyCollectionError, match=r"embedded 0 of 2 rows in .*: see `likeness rejects`"):
+        build_index(collection)
+    with pytest.raises(EmptyCollectionError, match="build one with `likeness index`"):
+        Searcher.open(collection)
+    assert list((tmp_path / "index").rglob("*.*")) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"), [(1.01, "norm 1.01"), (0, "norm 0"), (np.nan, "norm nan"), (np.inf, "norm inf")]
+)
+def test_a_vector_that_is_not_of_unit_norm_is_named(collection: Collection, factor: float, message: str) -> None:
+    build_index(collection)
+    vectors = unit_vectors(3)
+    vectors[1, 0] = factor if not np.isfinite(factor) else vectors[1, 0]
+    vectors[1] *= factor if np.isfinite(factor) else 1
+    add_run(collection, rows(["good", "bad", "fine"], vectors))
+    with pytest.raises(CollectionError, match=f"the embedding of 'bad' has {message}: expected 1"):
+        build_index(collection)
+    assert Searcher.open(collection).ntotal == 250
+    assert names(index_file(collection)) == ["000001", "segments"]
+    assert names(index_file(collection, "segments")) == ["000001-00"]
+
+
+def test_rounded_norms_are_evened_out(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    vectors = unit_vectors(2)
+    add_run(collection, rows(["a", "b"], vectors * np.array([[0.9995], [1.0005]], np.float32)))
+    build_index(collection)
+    assert Searcher.open(collection).search(vectors[:1], 1)[0][0].score == 1.0
+
+
+def test_vectors_of_two_models_are_refused(collection: Collection) -> None:
+    other = MODEL.model_copy(update={"fingerprint": "b" * 64})
+    add_run(collection, rows(["new"]), model=other)
+    with pytest.raises(ModelMismatchError, match="an index holds one model's vectors"):
+        build_index(collection)
+    add_run(collection, rows(IDS, unit_vectors(250)), model=other)
+    assert build_index(collection).model == other
+
+
+@pytest.mark.parametrize("name", SECOND)
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
+def test_a_damaged_file_is_named_and_the_next_build_replaces_it(collection: Collection, name: str, damage: str) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]), deletes=["007"])
+    build_index(collection)
+    path = index_file(collection, name)
+    data = path.read_bytes()
+    left = {"flip": flipped(data, len(data) // 2), "truncate": data[:-2], "empty": b"", "remove": None}[damage]
+    path.unlink() if left is None else path.write_bytes(left)
+    with pytest.raises(DamagedVersionError, match="other versions: 000001") as caught:
+        Searcher.open(collection)
+    assert caught.value.file == f"index/{name}"
+    assert caught.value.file in str(caught.value)
+    assert Searcher.open(collection, "000001").ntotal == 250
+    assert build_index(collection).version == "000003"
+    assert Searcher.open(collection).ntotal == 250
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("name", [*FIRST, *SECOND])
+def test_a_build_over_a_damaged_version_starts_anew(collection: Collection, name: str, damage: str) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]), deletes=["007"])
+    build_index(collection)
+    path = index_file(collection, name)
+    data = path.read_bytes()
+    left = {"flip": flipped(data, len(data) // 2), "truncate": data[:-2], "remove": None}[damage]
+    path.unlink() if left is None else path.write_bytes(left)
+    add_run(collection, rows(["newer"]))
+    manifest = build_index(collection)
+    assert manifest.ntotal == 251
+    try:
+        assert Searcher.open(collection).ntotal == 251
+    except DamagedVersionError:  # an update trusts the content of its base: what it takes over is found out here
+        assert (manifest.base, damage, name[:8]) == ("000002", "flip", "segments")
+        assert build_index(collection).base is None
+        assert Searcher.open(collection).ntotal == 251
+
+
+def test_no_flipped_byte_goes_unseen(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]), deletes=["007"])
+    build_index(collection)
+    for name in [*SECOND, *FIRST[2:]]:
+        path = index_file(collection, name)
+        data = path.read_bytes()
+        for position in np.linspace(0, len(data) - 1, 40, dtype=int):
+            path.write_bytes(flipped(data, position))
+            if name.endswith("manifest.json") and data[position] in b" \n":
+                continue  # white space may change
+            with pytest.raises(DamagedVersionError) as caught:
+                Searcher.open(collection)
+            assert caught.value.file == f"index/{name}"
+        path.write_bytes(data)
+    assert Searcher.open(collection).ntotal == 250
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize("field", [{"ntotal": 249}, {"live": 249}])
+def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
+    manifest = build_index(collection)
+    segment = manifest.segments[0].model_copy(update=field)
+    wrong = manifest.model_copy(update={"segments": [segment]})
+    index_file(collection, "000001/manifest.json").write_bytes(wrong.to_bytes())
+    with pytest.raises(DamagedVersionError, match="index/segments/000001-00 holds 250 vectors of 8 dimensions"):
+        Searcher.open(collection)
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base is None
+    assert Searcher.open(collection).ntotal == 251
+
+
+def test_fewer_vectors_than_rows_in_a_base_are_built_anew(collection: Collection) -> None:
+    build_index(collection)
+    path = index_file(collection, "segments/000001-00/vectors.faiss")
+    data = path.read_bytes()
+    header = flat_header(DIM, 249)
+    path.write_bytes(header + data[len(header) :])
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base is None
+    assert Searcher.open(collection).ntotal == 251
+
+
+def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Collection) -> None:
+    build_index(collection)
+    (Path(collection.location) / "CURRENT").write_bytes(b"\xff nonsense")
+    with pytest.raises(
+        DamagedVersionError, match=r"CURRENT is damaged \(.*\): it names the live version of 000001; `likeness index`"
+    ):
+        Searcher.open(collection)
+    assert build_index(collection).version == "000001"
+    assert Searcher.open(collection).version == "000001"
+
+
+# Imports once and forks for each point, before any library has started a thread.
+_KILLED = """
+import os, sys
+from pathlib import Path
+from index.storage import disk, storage
+from index.build.build_index import build_index
+from index.collection import Collection
+
+real = disk.publish
+for folder in Path(sys.argv[1]).iterdir():
+    name, when = folder.name.split(" ")
+
+    def publish(partial, target):
+        if target.name == name and when == "before":
+            os._exit(9)
+        real(partial, target)
+        if target.name == name:
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        disk.publish = storage.publish = publish
+        build_index(Collection.open(str(folder)))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, folder
+"""
+
+_POINTS = {
+    "vectors.faiss before": "000001",
+    "rows.arrow before": "000001",
+    "rows.arrow after": "000001",
+    "tombstones.arrow before": "000001",
+    "queries.arrow before": "000001",
+    "queries.arrow after": "000001",
+    "manifest.json before": "000001",
+    "manifest.json after": "000001",
+    "CURRENT before": "000001",
+    "CURRENT after": "000002",
+}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of collections in which the second build was killed, named by the point."""
+    original = Collection.create_or_open(str(tmp_path_factory.mktemp("original")))
+    add_run(original, rows(IDS))
+    build_index(original)
+    add_run(original, rows(["new"], unit_vectors(1, seed=5)), deletes=["007"])
+    folder = tmp_path_factory.mktemp("killed")
+    for point in _POINTS:
+        shutil.copytree(original.location, folder / point)
+    subprocess.run([sys.executable, "-c", _KILLED, str(folder)], check=True)
+    return folder
+
+
+@pytest.mark.parametrize(("point", "live"), _POINTS.items())
+def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
+    killed: Path, point: str, live: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = Collection.create_or_open(str(killed / point))
+    searcher = Searcher.open(collection)
+    assert searcher.version == live
+    assert (searcher.ntotal, searcher.row("007") is None) == (250, live == "000002")
+    # A version that is complete keeps its number, and goes live as it is.
+    complete = "000002" in collection.versions()
+    final = build_index(collection)
+    assert final.version == ("000002" if complete else "000003")
+    assert (final.base, final.ntotal) == ("000001", 250)
+    matches = Searcher.open(collection).search(unit_vectors(1, seed=5), 1)[0]
+    assert [(match.image_id, match.score) for match in matches] == [("new", 1.0)]
+    # What the killed build left stays for a day, since it may be a build that is under way.
+    prune(collection)
+    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
+    prune(collection)
+    kept = {segment.name for version in collection.versions() for segment in collection.read_version(version).segments}
+    assert names(index_file(collection)) == [*collection.versions(), "segments"]
+    assert names(index_file(collection, "segments")) == sorted(kept)
+    assert not list(index_file(collection).rglob(".*"))
+
+
+def test_a_build_leaves_the_files_of_another_that_is_under_way(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+        records = run_here(jobs)
+        assert build_index(collection).version == "000002"
+        return records
+
+    with pytest.raises(CollectionError, match="index version 000002 was made live while 000001 was built"):
+        build_index(collection, run_jobs=meanwhile)
+    assert [Searcher.open(collection, version).ntotal for version in ("000001", "000002")] == [250, 250]
+
+
+def test_two_builds_that_begin_together_take_two_numbers(collection: Collection) -> None:
+    settings = IndexSettings()
+    first, second = (VersionBuild(collection, collection.runs(), settings, run_here) for _ in range(2))
+    assert (first.version, second.version) == ("000001", "000002")
+    assert collection.versions() == []
+    assert [second.from_scratch().ntotal, first.from_scratch().ntotal] == [250, 250]
+    assert collection.versions() == ["000001", "000002"]
+
+
+def test_a_build_that_lost_its_lease_begins_nothing_and_removes_nothing(collection: Collection) -> None:
+    with writing(collection, "index") as slept:
+
+        def sleep(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+            records = run_here(jobs)
+            collection.storage.delete(LEASE)  # as when another took it, and gave it back
+            return records
+
+        with pytest.raises(LeaseLostError):
+            build_index(slept, run_jobs=sleep)
+        assert collection.versions() == []
+        assert names(index_file(collection)) == ["000001", "segments"]
+        with pytest.raises(LeaseLostError):
+            build_index(slept)
+    assert names(index_file(collection)) == ["000001", "segments"]
+    assert names(index_file(collection, "segments")) == ["000001-00"]
+
+
+def test_what_an_operator_makes_live_during_a_build_stays(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    build_index(collection)
+    add_run(collection, rows(["newer"]))
+
+    def meanwhile(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+        rollback(collection)
+        return run_here(jobs)
+
+    told = (
+        f"index version 000001 was made live while 000003 was built, .*`likeness promote {collection.location} 000003`"
+    )
+    with pytest.raises(CollectionError, match=told):
+        build_index(collection, run_jobs=meanwhile)
+    assert collection.current() == "000001"
+    assert Searcher.open(collection, "000003").ntotal == 252
+    # Nothing goes to it by itself.
+    assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000002", "000003"]
+
+
+def test_what_is_complete_and_not_live_is_not_built_twice(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    made = build_index(collection, promote=False)
+    assert build_index(collection, promote=False) == made
+    assert collection.current() == "000001"
+    assert build_index(collection) == made
+    assert (collection.current(), collection.versions()) == ("000002", ["000001", "000002"])
+    assert build_index(collection, rebuild=True).version == "000003"
+
+
+@pytest.mark.parametrize("change", ["damaged", "other settings", "more rows"])
+def test_what_is_not_the_same_or_not_good_is_built_anew(collection: Collection, change: str) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    build_index(collection, promote=False)
+    if change == "damaged":
+        index_file(collection, "000002/queries.arrow").unlink()
+    elif change == "more rows":
+        add_run(collection, rows(["newer"]))
+    settings = IndexSettings(target_recall=0.9) if change == "other settings" else None
+    assert build_index(collection, settings).version == "000003"
+    assert collection.current() == "000003"
+
+
+def test_a_version_below_its_target_is_not_built_every_night(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"]))
+    with monkeypatch.context() as patch:
+        patch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.5]))
+        with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
+            build_index(collection)
+    with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
+        build_index(collection)
+    assert collection.versions() == ["000001", "000002"]
+    add_run(collection, rows(["newer"]))
+    assert build_index(collection).version == collection.current() == "000003"
+
+
+@pytest.mark.parametrize("wrong", ["ids", "vectors"])
+def test_a_self_check_that_fails_publishes_nothing(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new", "newer"]))
+    real = getattr(Segment, wrong)
+    monkeypatch.setattr(Segment, wrong, lambda segment, positions: real(segment, positions[::-1].copy()))
+    with pytest.raises(DamagedVersionError, match=r"failed its self-check and was not published: .*check the disk"):
+        build_index(collection)
+    monkeypatch.undo()
+    assert collection.versions() == [collection.current()] == ["000001"]
+    assert names(index_file(collection, "segments")) == ["000001-00"]
+
+
+def test_a_copied_collection_works_elsewhere(collection: Collection, tmp_path: Path) -> None:
+    build_index(collection)
+    shutil.copytree(collection.location, tmp_path / "copy")
+    shutil.rmtree(collection.location)
+    assert Searcher.open(Collection.open(str(tmp_path / "copy"))).ntotal == 250
+
+
+def test_a_manifest_of_a_later_release_is_refused_or_read(collection: Collection) -> None:
+    manifest = build_index(collection)
+    content = json.loads(manifest.to_bytes())
+    del content["checksum"]
+    extended = _Sealed.model_validate({**content, "colour": "blue"})
+    assert VersionManifest.from_bytes(extended.to_bytes()) == manifest
+    with pytest.raises(ValueError, match="format"):
+        VersionManifest.from_bytes(_Sealed.model_validate({**content, "format": 3}).to_bytes())
+
+
+class _Sealed(VersionManifest, extra="allow"):
+    format: int = 2  # type: ignore[assignment]

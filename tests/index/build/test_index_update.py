@@ -1,0 +1,290 @@
+"""Updates of a version: what they write, what they share with it, and when all is built anew."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index.build.build_index import build_index
+from index.build.ground_truth import HeldOut
+from index.collection import Collection
+from index.collection.records import IndexSettings, VersionManifest
+from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError
+from index.search import Searcher
+from index.versions.promotion import promote
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+
+IDS = [f"{number:04d}" for number in range(600)]
+APPROXIMATE = IndexSettings(latency_ms=1e-6, factory="IVF16,Flat", target_recall=0.9)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows(IDS, unit_vectors(600)))
+    return collection
+
+
+def tombstones(collection: Collection, manifest: VersionManifest) -> dict[str, list[int]]:
+    with pa.memory_map(f"{collection.location}/index/{manifest.version}/tombstones.arrow") as file:
+        table = pa.ipc.open_file(file).read_all()
+    found: dict[str, list[int]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["segment"], []).append(row["position"])
+    return found
+
+
+def names(manifest: VersionManifest) -> list[tuple[str, int, int]]:
+    return [(segment.name, segment.ntotal, segment.live) for segment in manifest.segments]
+
+
+def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None:
+    first = build_index(collection)
+    add_run(
+        collection, rows(["new", "0001"], unit_vectors(2, seed=5), rejected={"0002": "corrupt"}), deletes=["0003", "-"]
+    )
+    second = build_index(collection)
+    assert (second.base, second.ntotal) == ("000001", 599)
+    assert names(second) == [("000001-00", 600, 597), ("000002-00", 2, 2)]
+    assert second.segments[0].files == first.segments[0].files
+    assert tombstones(collection, second) == {"000001-00": [1, 2, 3]}
+    add_run(collection, rows(["0002", "0001"], unit_vectors(2, seed=6)), deletes=["new"])
+    third = build_index(collection)  # nothing of the second version's segment is left
+    assert names(third) == [("000001-00", 600, 597), ("000003-00", 2, 2)]
+    assert tombstones(collection, third) == {"000001-00": [1, 2, 3]}
+    assert third.runs == [run.run_id for run in collection.runs()]
+    assert third.settings == first.settings
+    assert Searcher.open(collection, "000001").ntotal == 600
+    assert Searcher.open(collection, "000002").row("new") is not None
+    assert Searcher.open(collection).row("new") is None
+
+
+def test_an_update_of_deletes_alone_writes_no_segment(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:10])
+    manifest = build_index(collection)
+    assert names(manifest) == [("000001-00", 600, 590)]
+    add_run(collection, rows([], unit_vectors(0), rejected=dict.fromkeys(IDS[10:20], "corrupt")))
+    assert names(build_index(collection)) == [("000001-00", 600, 580)]
+
+
+def test_a_segment_of_mostly_tombstones_is_written_anew(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows(["new"], unit_vectors(1, seed=5)), deletes=IDS[:201])
+    manifest = build_index(collection)
+    assert (manifest.base, names(manifest)) == ("000001", [("000002-00", 400, 400)])
+    assert "tombstones.arrow" not in manifest.files
+
+
+def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Collection) -> None:
+    build_index(collection)
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS)
+    with pytest.raises(EmptyCollectionError, match=r"every image of .* has been deleted: .* still finds them; embed"):
+        build_index(collection)
+    with pytest.raises(EmptyCollectionError, match="has been deleted"):
+        build_index(collection, rebuild=True)
+    assert collection.versions() == [collection.current()] == ["000001"]
+    add_run(collection, rows([], unit_vectors(0), rejected={"0001": "corrupt"}))
+    with pytest.raises(EmptyCollectionError, match="embedded 0 of 1 rows"):
+        build_index(collection)
+    add_run(collection, rows(["back"]))
+    assert names(build_index(collection)) == [("000002-00", 1, 1)]
+
+
+@pytest.mark.parametrize("first", [600, 50])
+def test_no_segment_is_larger_than_it_may_be(collection: Collection, first: int) -> None:
+    settings = IndexSettings(segment_rows=250)
+    if first < 600:
+        add_run(collection, rows([], unit_vectors(0)), deletes=IDS[first:])
+    manifest = build_index(collection, settings)
+    assert [segment.live for segment in manifest.segments] == ([200, 200, 200] if first == 600 else [50])
+    add_run(collection, rows([f"new-{number}" for number in range(501)], unit_vectors(501, seed=5)), deletes=IDS[:20])
+    manifest = build_index(collection)
+    assert manifest.base == "000001"
+    assert [segment.live for segment in manifest.segments][-3:] == [167, 167, 167]
+    assert all(segment.ntotal <= 250 for segment in manifest.segments)
+
+
+def test_what_is_written_anew_takes_new_rows_along_where_they_fit(collection: Collection) -> None:
+    build_index(collection, IndexSettings(segment_rows=600))
+    add_run(collection, rows([f"new-{number}" for number in range(300)], unit_vectors(300, seed=5)), deletes=IDS[:250])
+    manifest = build_index(collection)
+    assert [segment.live for segment in manifest.segments] == [350, 300]
+    add_run(collection, rows(["one more"], unit_vectors(1, seed=6)), deletes=[f"new-{number}" for number in range(150)])
+    assert [segment.live for segment in build_index(collection).segments] == [350, 151]
+
+
+def test_all_is_built_anew_when_it_has_to_be(collection: Collection) -> None:
+    build_index(collection)
+    assert build_index(collection, rebuild=True).base is None
+    assert build_index(collection).version == "000002"
+    assert build_index(collection, IndexSettings(segment_rows=300)).base is None
+    assert build_index(collection).version == "000003"  # the settings of the live version
+    add_run(collection, rows(["new"]))
+    assert build_index(collection).base == "000003"
+    other = MODEL.model_copy(update={"fingerprint": "b" * 64})
+    add_run(collection, rows([*IDS, "new"], unit_vectors(601)), model=other)
+    manifest = build_index(collection)
+    assert (manifest.base, manifest.model, manifest.settings.segment_rows) == (None, other, 300)
+
+
+def test_few_new_rows_are_searched_exactly_whatever_index_is_asked_for(collection: Collection) -> None:
+    assert [segment.factory for segment in build_index(collection, APPROXIMATE).segments] == ["IVF16,Flat"]
+    for step in range(8):
+        add_run(collection, rows([f"new-{step}"], unit_vectors(1, seed=step + 5)), deletes=[f"new-{step - 3}"])
+        manifest = build_index(collection)
+        assert manifest.base == f"{step + 1:06d}"
+    assert [segment.factory for segment in manifest.segments][:1] == ["IVF16,Flat"]
+    assert {segment.factory for segment in manifest.segments[1:]} == {"Flat"}
+    assert manifest.recall["10"] >= 0.9
+
+
+def test_an_index_that_was_asked_for_is_used_though_a_scan_would_do(collection: Collection) -> None:
+    settings = IndexSettings(factory="IVF64,Flat", target_recall=0.5)
+    manifest = build_index(collection, settings)
+    assert manifest.recall["10"] < 1  # an exact scan of 600 rows is well within its 5 ms
+
+
+def test_an_update_that_cannot_train_its_index_is_built_anew(collection: Collection) -> None:
+    build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF400,Flat", target_recall=0.1))
+    add_run(collection, rows([f"new-{number}" for number in range(300)], unit_vectors(300, seed=5)))
+    manifest = build_index(collection)
+    assert (manifest.base, names(manifest)) == (None, [("000002-00", 900, 900)])
+
+
+def test_a_collection_that_outgrows_exact_scans_is_searched_approximately(collection: Collection) -> None:
+    settings = IndexSettings(latency_ms=1e-6, target_recall=0.8)  # at most 256 rows are scanned exactly
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[100:])
+    assert [segment.factory for segment in build_index(collection, settings).segments] == ["Flat"]
+    vectors = unit_vectors(2_000, seed=5)
+    for step in range(6):
+        new = range(step * 300, (step + 1) * 300)
+        add_run(collection, rows([f"new-{number}" for number in new], vectors[new.start : new.stop]))
+        manifest = build_index(collection)
+        assert manifest.base == f"{step + 1:06d}"
+        assert [option.name for option in manifest.choice if option.chosen] != ["Flat"]
+        assert all(segment.factory != "Flat" or segment.ntotal <= 256 for segment in manifest.segments)
+    assert manifest.recall["10"] >= 0.8
+
+
+def test_memory_is_limited_in_updates_too(collection: Collection) -> None:
+    settings = IndexSettings(max_memory=40_000, target_recall=0.1)
+    assert build_index(collection, settings).memory <= 40_000
+    add_run(collection, rows([f"new-{number}" for number in range(400)], unit_vectors(400, seed=5)))
+    assert build_index(collection).memory <= 40_000
+    add_run(collection, rows([f"newer-{number}" for number in range(9_000)], unit_vectors(9_000, seed=6)))
+    with pytest.raises(FactoryError, match="the smallest takes"):
+        build_index(collection)
+    assert collection.current() == "000002"
+
+
+def test_small_segments_for_which_memory_is_short_become_one_that_is_approximate(collection: Collection) -> None:
+    vectors = unit_vectors(20_000, seed=5)
+    add_run(collection, rows([f"{number}" for number in range(16_000)], vectors[:16_000]), deletes=IDS)
+    settings = IndexSettings(latency_ms=0.01, max_memory=430_000, target_recall=0.8)
+    first = build_index(collection, settings)
+    assert [segment.factory != "Flat" for segment in first.segments] == [True]
+    counts = []
+    for step in range(6):
+        new = range(16_000 + 500 * step, 16_500 + 500 * step)
+        add_run(collection, rows([f"{number}" for number in new], vectors[new.start : new.stop]))
+        manifest = build_index(collection)
+        assert manifest.base == f"{step + 1:06d}"  # not built anew
+        assert manifest.memory <= 430_000
+        assert manifest.segments[0] == first.segments[0]
+        counts.append([(segment.ntotal, segment.factory == "Flat") for segment in manifest.segments[1:]])
+    assert counts[3:] == [[(2_000, True)], [(2_000, True), (500, True)], [(3_000, False)]]
+
+
+def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) -> None:
+    build_index(collection)
+    vectors = unit_vectors(4_000, seed=5)
+    add_run(collection, rows([f"{number:04d}" for number in range(4_000)], vectors))
+    settings = IndexSettings(factory="PCA1,IVF8,SQ4", latency_ms=1e-6, target_recall=0.99)
+    with pytest.raises(RecallTooLowError) as caught:
+        build_index(collection, settings)
+    manifest = collection.read_version("000002")
+    assert 0 < manifest.recall["10"] < 0.99
+    message = str(caught.value)
+    assert message.startswith(
+        f"index version 000002 reaches recall@10 {manifest.recall['10']:.6g}, expected 0.99 or more: it is not live, "
+        "000001 still is; "
+    )
+    for change in ("--max-memory", "--factory", "--target-recall", f"`likeness promote {collection.location} 000002`"):
+        assert change in message
+    assert collection.current() == "000001"
+    searcher = Searcher.open(collection, "000002")
+    assert searcher.search(vectors[:1], 1)[0][0].image_id == "0000"
+    promote(collection, "000002")
+    assert Searcher.open(collection).version == "000002"
+
+
+def test_an_update_below_the_target_leads_to_a_build_from_all_rows(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_index(collection, APPROXIMATE)
+    add_run(collection, rows(["new"]))
+    real = HeldOut.updated
+
+    def wrong(held_out: HeldOut, *arguments: object) -> HeldOut:
+        """As if the index found nothing that is as near as what it should find."""
+        good = real(held_out, *arguments)  # type: ignore[arg-type]
+        return replace(good, scores=good.scores + 1)
+
+    monkeypatch.setattr(HeldOut, "updated", wrong)
+    manifest = build_index(collection)
+    assert (manifest.base, manifest.ntotal, manifest.recall["10"] >= 0.9) == (None, 601, True)
+    assert "the update reaches recall@10 0: building from all rows" in caplog.text
+    assert sorted(entry.name for entry in collection.storage.list("index/segments")) == ["000001-00", "000002-00"]
+
+
+def test_a_version_that_outgrew_its_queries_is_measured_with_others(collection: Collection) -> None:
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[1:])
+    manifest = build_index(collection)
+    assert (manifest.queries, manifest.scores.random, manifest.recall["10"]) == (1, [], 1.0)
+    add_run(collection, rows(IDS[1:100], unit_vectors(100)[1:]))
+    manifest = build_index(collection)
+    assert (manifest.base, manifest.queries) == ("000001", 100)
+    exact = unit_vectors(100) @ unit_vectors(100).T
+    assert manifest.scores.random[-1] == pytest.approx(np.max(exact - 2 * np.eye(100)), abs=1e-3)
+    add_run(collection, rows(IDS[100:150], unit_vectors(150)[100:]))
+    assert build_index(collection).queries == 100
+    # 100 rows were sampled: when they are half as many, 51 of the queries are of rows that are gone.
+    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:101])
+    assert build_index(collection).queries == 49
+
+
+def test_queries_are_taken_anew_whenever_the_rows_have_doubled(collection: Collection) -> None:
+    build_index(collection)
+    for start, total, queries in [(600, 1_200, 600), (1_200, 1_250, 1_000), (1_250, 2_400, 1_000)]:
+        new = [f"{number:04d}" for number in range(start, total)]
+        add_run(collection, rows(new, unit_vectors(total - start, seed=start)))
+        manifest = build_index(collection)
+        assert (manifest.ntotal, HeldOut.read(queries_of(collection)).sampled_from) == (
+            total,
+            600 if total == 1_200 else 1_250,
+        )
+        assert len(HeldOut.read(queries_of(collection)).ids) == queries
+
+
+def queries_of(collection: Collection) -> Path:
+    return Path(collection.location) / "index" / str(collection.current()) / "queries.arrow"
+
+
+def test_a_recall_just_below_the_target_is_not_rounded_up_to_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.98996]))
+    with pytest.raises(RecallTooLowError, match=r"recall@10 0\.98996, expected 0\.99 or more"):
+        build_index(collection)
+
+
+def test_a_factory_that_cannot_be_built_leaves_the_live_version(collection: Collection) -> None:
+    build_index(collection)
+    for factory in ("nonsense", "PQ4x4", "IVF601,Flat"):
+        with pytest.raises(FactoryError):
+            build_index(collection, IndexSettings(factory=factory))
+    assert collection.versions() == [collection.current()] == ["000001"]
+    assert [entry.name for entry in collection.storage.list("index/segments")] == ["000001-00"]

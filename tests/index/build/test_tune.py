@@ -1,0 +1,81 @@
+"""Parameters of the approximate search are the cheapest that reach the recall."""
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from index.build.segment import write_ann, write_rows
+from index.build.tune import tune
+from index.segments.segment import Segment
+from tests.support.collections.hand_made import rows, unit_vectors
+
+ROWS, DIM = 2_000, 16
+
+
+def segment_of(folder: Path, factory: str, vectors: npt.NDArray[np.float32]) -> Segment:
+    table = rows([str(number) for number in range(len(vectors))], vectors)
+    write_rows(folder, table.to_batches(), table.schema)
+    if factory != "Flat":
+        write_ann(folder, factory, len(vectors), vectors)
+    return Segment(folder, approximate=factory != "Flat")
+
+
+def recall_at_10(segment: Segment, vectors: npt.NDArray[np.float32]) -> float:
+    """Of the rows as queries, themselves left out, against brute force."""
+    exact = vectors @ vectors.T
+    np.fill_diagonal(exact, -np.inf)
+    _, found = segment.search(vectors, 11)
+    best = np.argsort(-exact, axis=1)[:, :10]
+    hits = [len(set(mine) & set(its)) for mine, its in zip(found, best, strict=True)]
+    return float(np.mean(hits)) / 10
+
+
+@pytest.mark.parametrize("factory", ["IVF32,Flat", "HNSW16", "IVF32,PQ8x4fs", "IVF32,PQ8x4fs,Refine(SQ8)", "SQ8"])
+def test_the_recall_that_is_asked_for_is_reached(tmp_path: Path, factory: str) -> None:
+    vectors = unit_vectors(ROWS, dim=DIM)
+    segment = segment_of(tmp_path, factory, vectors)
+    for target in (0.7, 0.95):
+        # Its own measure is of every other row.
+        assert tune(segment, target) == pytest.approx(recall_at_10(segment, vectors), abs=0.02)
+        assert recall_at_10(segment, vectors) >= target
+    parameters = segment.parameters
+    segment.tune({"nprobe": 1.0, "efSearch": 8.0, "rescore": 1.0, "k_factor": 1.0})
+    segment.tune(parameters)
+    assert segment.parameters == parameters
+
+
+def test_less_recall_costs_less(tmp_path: Path) -> None:
+    segment = segment_of(tmp_path, "IVF64,Flat", unit_vectors(ROWS, dim=DIM))
+    tune(segment, 0.5)
+    low = segment.parameters["nprobe"]
+    tune(segment, 0.99)
+    high = segment.parameters["nprobe"]
+    assert 1 <= low < high <= 64
+
+
+def test_every_list_is_probed_where_that_is_what_it_takes(tmp_path: Path) -> None:
+    segment = segment_of(tmp_path, "IVF13,Flat", unit_vectors(ROWS, dim=DIM))
+    tune(segment, 1.0)
+    assert segment.parameters["nprobe"] == 13
+
+
+def test_the_best_is_taken_where_none_is_good_enough(tmp_path: Path) -> None:
+    vectors = unit_vectors(ROWS, dim=DIM)
+    segment = segment_of(tmp_path, "PCA1,IVF8,SQ4", vectors)
+    best = tune(segment, 0.999)
+    assert segment.parameters["nprobe"] == 8
+    assert recall_at_10(segment, vectors) == pytest.approx(best, abs=0.02)
+    segment.tune({"nprobe": 1.0, "rescore": 1.0})
+    assert recall_at_10(segment, vectors) < best < 0.999
+
+
+@pytest.mark.parametrize("count", [17, 40])
+def test_a_segment_of_few_rows_can_be_tuned(tmp_path: Path, count: int) -> None:
+    vectors = unit_vectors(count, dim=DIM)
+    segment = segment_of(tmp_path, "IVF1,PQ8x4fs", vectors)
+    tune(segment, 0.99)
+    assert recall_at_10(segment, vectors) == 1
+    assert faiss.try_extract_index_ivf(faiss.read_index(str(tmp_path / "ann.faiss"))).nlist == 1

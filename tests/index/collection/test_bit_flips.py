@@ -1,0 +1,241 @@
+"""Any damage to any file of a collection is refused by the file's name or without an effect on answers, and nothing
+raises anything raw. Each case is drawn from its number, so one that fails can be run again alone.
+"""
+
+import logging
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.lease import LEASE, LeaseRecord
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings
+from index.errors import CollectionError, RolledBackError
+from index.search import Searcher
+from index.search.searcher import open_last_good
+from index.versions.promotion import list_versions, rollback
+from index.versions.prune import prune
+from jobs.cli.tables import collection_facts, facts_table, list_rejects
+from jobs.planning.plan import written_files
+from jobs.schedule.history import JobRun, last_runs, read_output, save, save_output
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+
+IDS = [f"{number:03d}" for number in range(300)]
+LIVE = "000004"
+
+# So short that no more than 31 rows are scanned exactly: the large segment is approximate, the small ones are flat.
+SETTINGS = IndexSettings(target_recall=0.8, latency_ms=1e-4)
+
+Answers = list[Any]
+Damage = Callable[[bytes, random.Random], bytes]
+T = TypeVar("T")
+
+
+def make(folder: Path) -> Collection:
+    """Four versions of as many runs, the third rolled back; a run that was stopped, and a job's history."""
+    collection = Collection.create_or_open(str(folder))
+    vectors, labels = unit_vectors(300), {"label": [f"label {number % 3}" for number in range(150)]}
+    add_run(
+        collection,
+        rows(IDS[:150], vectors[:150], metadata=labels),
+        rows(IDS[150:], vectors[150:], rejected={"bad": "corrupt"}),
+    )
+    build_index(collection, SETTINGS)
+    add_run(collection, rows(["new-1", "007"], unit_vectors(2, seed=1)), deletes=["003", "200"])
+    build_index(collection)
+    add_run(collection, rows(["new-2"], unit_vectors(1, seed=2)))
+    build_index(collection)
+    rollback(collection)
+    add_run(collection, rows(["new-3", "008"], unit_vectors(2, seed=3)), deletes=["new-2"])
+    assert build_index(collection).version == LIVE
+    stopped = collection.start_run("memory:", MODEL)
+    collection.write_rows(stopped.run_id, "0001-block", rows(["late"], unit_vectors(1, seed=4)))
+    outcome = JobRun.begin("memory:", collection.location)
+    save(collection.storage, outcome.end("succeeded", index=LIVE))
+    save_output(collection.storage, outcome.id, "what it printed\n")
+    then = datetime.now(UTC) - timedelta(hours=1)
+    lease = LeaseRecord(token="t", command="embed", user="u", host="h", pid=1, process="", since=then, expires_at=then)
+    collection.storage.write_atomic(LEASE, lease.to_bytes())
+    return collection
+
+
+def answers(searcher: Searcher) -> Answers:
+    found = searcher.search(unit_vectors(4, seed=9), 10)
+    some = searcher.search(unit_vectors(2, seed=8), 5, filter={"label": "label 1"})
+    looked_up = [searcher.row(image_id) for image_id in ("007", "003", "new-1", "new-2", "new-3", "bad")]
+    return [searcher.ntotal, found, some, looked_up, searcher.vector("007").tolist(), searcher.percentile(0.5)]
+
+
+def assert_same(searcher: Searcher, expected: Searcher) -> None:
+    """Every live row and its vector, but for the rounding of a vector that was written again."""
+    (rows, vectors), (expected_rows, expected_vectors) = map(contents, (searcher, expected))
+    assert rows == expected_rows
+    np.testing.assert_allclose(vectors, expected_vectors, atol=1e-6)
+
+
+def contents(searcher: Searcher) -> tuple[list[dict[str, Any]], npt.NDArray[np.float32]]:
+    segments = searcher.segments
+    positions = segments.live_positions(np.arange(segments.live_count))
+    positions = positions[np.argsort(segments.ids(positions))]
+    return segments.rows(positions, segments.schema.names), segments.vectors(positions)
+
+
+def row_values(collection: Collection) -> list[tuple[Any, ...]]:
+    """What a build reads of runs."""
+    batches = LiveRows.of_runs(collection.storage, collection.runs()).embedded()
+    return [tuple(map(str, row.values())) for batch in batches for row in batch.to_pylist()]
+
+
+class Untouched:
+    """The collection as it was made, and what it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "made"
+        self.work = folder / "work"
+        collection = make(self.root)
+        self.files = sorted(
+            path.relative_to(self.root).as_posix()
+            for path in self.root.rglob("*")
+            if path.is_file() and path.stat().st_size
+        )
+        self.answers = {name: answers(Searcher.open(collection, name)) for name in collection.versions()}
+        self.searcher = Searcher.open(collection)
+        self.rows = row_values(collection)
+
+    def damaged(self, path: str, data: bytes) -> Collection:
+        """A copy of links in which one file is another one; whoever writes to the copy replaces a link."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.root, self.work, copy_function=os.link)
+        (self.work / path).unlink()
+        (self.work / path).write_bytes(data)
+        return Collection.open(str(self.work))
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Untouched]:
+    # The file system may be slow to promise that bytes are on its disk, which is not what is tested here.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)  # searches of few rows: several threads wait for each other longer than they work
+        yield Untouched(tmp_path_factory.mktemp("flips"))
+        faiss.omp_set_num_threads(threads)
+
+
+def flip(data: bytes, drawn: random.Random) -> bytes:
+    bit = drawn.randrange(8 * len(data))
+    return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+
+
+def cut_short(data: bytes, drawn: random.Random) -> bytes:
+    return data[: drawn.randrange(len(data))]
+
+
+def zero_page(data: bytes, drawn: random.Random) -> bytes:
+    size = drawn.choice([16, 512, 4096])
+    start = drawn.randrange(len(data)) // size * size
+    page = data[start : start + size]
+    return data[:start] + bytes(len(page)) + data[start + len(page) :]
+
+
+def empty(data: bytes, drawn: random.Random) -> bytes:
+    return b""
+
+
+def unless_refused(path: str, act: Callable[[], T]) -> T | None:
+    """What `act` returns; None if it is refused by the name of the damaged file."""
+    try:
+        return act()
+    except RolledBackError:
+        return None
+    except CollectionError as error:
+        refused = str(error)
+    assert path in refused
+    return None
+
+
+def show_everything(collection: Collection) -> None:
+    facts_table(collection_facts(collection))
+
+
+def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, damage: Damage) -> None:
+    drawn = random.Random(number)
+    path = drawn.choice(untouched.files)
+    data = (untouched.root / path).read_bytes()
+    collection = untouched.damaged(path, damage(data, drawn))
+    for act in (show_everything, list_rejects, list_versions, lambda c: prune(c, 1, dry_run=True)):
+        unless_refused(path, partial(act, collection))
+    for run in last_runs(collection, 10):
+        read_output(collection.storage, run.id)
+    caplog.clear()
+    if searcher := unless_refused(path, partial(open_last_good, collection)):
+        assert searcher.version == LIVE or path in caplog.text
+        assert answers(searcher) == untouched.answers[searcher.version]
+    read = unless_refused(path, partial(row_values, collection))
+    assert read in (None, untouched.rows)
+    unless_refused(path, partial(resume, collection))
+    if number % 10 and path != "CURRENT":
+        return  # a build takes far longer than all the rest, and what it reads of runs was compared
+    if number % 20 == 0:  # the build is an update
+        add_run(collection, rows(["new-3"], unit_vectors(2, seed=3)[:1]))
+    if unless_refused(path, partial(build_index, collection, rebuild=path.startswith("runs/"))):
+        searcher = Searcher.open(collection)
+    assert searcher
+    assert_same(searcher, untouched.searcher)
+
+
+def resume(collection: Collection) -> None:
+    """Reads all that a job reads which goes on with a run."""
+    for run in collection.snapshot().unfinished:
+        LiveRows.of_files(collection.storage, written_files(collection, run)).read()
+
+
+def check_all(untouched: Untouched, numbers: range, caplog: pytest.LogCaptureFixture, damage: Damage) -> None:
+    caplog.set_level(logging.WARNING)
+    for number in numbers:
+        try:
+            check(untouched, number, caplog, damage)
+        except Exception as error:
+            error.add_note(f"case {number}: {random.Random(number).choice(untouched.files)}")
+            raise
+
+
+DAMAGES: list[Damage] = [cut_short, zero_page, empty]
+
+
+def test_mend_05_a_few_hundred_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture) -> None:
+    check_all(untouched, range(200), caplog, flip)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_mend_05_files_cut_short_zeroed_and_empty(
+    untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage
+) -> None:
+    check_all(untouched, range(40), caplog, damage)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(10))
+def test_five_thousand_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, part: int) -> None:
+    check_all(untouched, range(500 * part, 500 * (part + 1)), caplog, flip)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_many_files_cut_short_zeroed_and_empty(
+    untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage
+) -> None:
+    check_all(untouched, range(300), caplog, damage)

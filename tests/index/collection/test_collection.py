@@ -1,0 +1,374 @@
+"""Collections: what counts as one, runs and their order, and the fold that lets the newest row win."""
+
+import pickle
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from index.build.update import touched_ids
+from index.collection import Collection, live_rows, row_files
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord
+from index.collection.rows import FIXED, TEXT, metadata_columns, newest
+from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
+from index.storage import Storage
+from index.versions.current import collection_model
+from jobs.cli.tables import collection_facts
+from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def live_ids(collection: Collection) -> list[Any]:
+    return collection.live_rows(["image_id"]).column("image_id").to_pylist()
+
+
+def newest_rows(collection: Collection) -> LiveRows:
+    return LiveRows.of_runs(collection.storage, collection.runs())
+
+
+def test_foreign_files_are_named(tmp_path: Path) -> None:
+    for name in ["holiday.jpg", "notes.txt"]:
+        (tmp_path / name).touch()
+    (tmp_path / ".DS_Store").touch()
+    with pytest.raises(NotACollectionError, match=r"holiday\.jpg, notes\.txt; expected a new or an empty folder"):
+        Collection.create_or_open(str(tmp_path))
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(NotACollectionError, match="is a file"):
+        Collection.create_or_open(str(tmp_path / "notes.txt"))
+
+
+def test_a_new_an_empty_and_an_existing_folder_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / ".gitkeep").touch()
+    assert Collection.create_or_open(str(tmp_path)).runs() == []
+    assert Collection.create_or_open(str(tmp_path / "deep" / "new")).runs() == []
+    assert Collection.create_or_open(str(tmp_path / "deep" / "new")).live_rows().num_rows == 0
+    assert Collection.open(str(tmp_path / "deep" / "new")).current() is None
+
+
+def test_open_wants_a_collection(tmp_path: Path) -> None:
+    with pytest.raises(NotACollectionError, match="does not exist: make a collection with `likeness embed`"):
+        Collection.open(str(tmp_path / "missing"))
+    with pytest.raises(NotACollectionError, match="is not a collection: expected runs/ in it"):
+        Collection.open(str(tmp_path))
+
+
+def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
+    start = collection.start_run("memory:", MODEL)
+    file = collection.write_rows(start.run_id, "one", rows(["a"]))
+    assert collection.runs() == []
+    assert collection.snapshot().unfinished == [start]
+    assert collection.row_files(start.run_id) == [f"runs/{start.run_id}/rows/one.{file.sha256[:16]}.parquet"]
+    assert collection.row_file(file.path) == file
+    written = LiveRows.of_files(collection.storage, [file])
+    assert written.read(["image_id"]).to_pylist() == [{"image_id": "a"}]
+    assert live_ids(collection) == []
+    committed = add_run(collection, rows(["b"]))
+    assert collection.runs() == [committed]
+    assert collection.snapshot().unfinished == [start]
+    assert live_ids(collection) == ["b"]
+    assert collection_model(collection, collection.runs()) == MODEL
+
+
+def test_run_ids_sort_by_start_even_when_the_clock_goes_back(collection: Collection) -> None:
+    future = datetime.now(UTC) + timedelta(days=400)
+    collection.storage.create_folder(f"runs/{future:%Y%m%dT%H%M%SZ}-ffff")
+    ids = [collection.start_run("memory:", MODEL).run_id for _ in range(5)]
+    assert sorted(ids) == ids
+    assert ids[0] > f"{future:%Y%m%dT%H%M%SZ}-ffff"
+
+
+def test_rows_come_back_as_they_were_written(collection: Collection) -> None:
+    vectors = unit_vectors(3)
+    add_run(collection, rows(["b", "a", "c"], vectors, metadata={"label": ["x", "y", None], "rank": [2, 1, 3]}))
+    live = collection.live_rows()
+    assert live.schema.names == [*FIXED, "label", "rank"]
+    assert metadata_columns(live.schema) == ["label", "rank"]
+    assert live.select(["image_id", "uri", "label", "rank", "width"]).to_pylist() == [
+        {"image_id": "a", "uri": "memory:a", "label": "y", "rank": 1, "width": None},
+        {"image_id": "b", "uri": "memory:b", "label": "x", "rank": 2, "width": None},
+        {"image_id": "c", "uri": "memory:c", "label": None, "rank": 3, "width": None},
+    ]
+    assert live.schema.field("embedding").type == pa.list_(pa.float32(), DIM)
+    assert np.array_equal(np.array(live.column("embedding").to_pylist(), np.float32), vectors[[1, 0, 2]])
+    file = collection.runs()[0].files[0]
+    plain = pq.read_schema(f"{collection.location}/{file.path}").field("embedding").type
+    assert plain == pa.list_(pa.float32(), DIM)
+
+
+def test_a_file_takes_less_than_its_vectors_and_other_tools_read_them(collection: Collection, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
+    run_id = collection.start_run("here", MODEL.model_copy(update={"dim": 512})).run_id
+    file = collection.write_rows(run_id, "block", rows([str(n) for n in range(256)], vectors))
+    assert file.size < vectors.nbytes
+    np.save(tmp_path / "vectors.npy", vectors)
+    # In a process of its own: at the end duckdb takes the interpreter down with it, beside all that is loaded here.
+    subprocess.run(
+        [sys.executable, "-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy"], check=True
+    )
+
+
+_OTHER_TOOLS = """
+import sys, duckdb, numpy, polars
+path, expected = sys.argv[1], numpy.load(sys.argv[2])
+for column in (polars.read_parquet(path)["embedding"].to_list(), duckdb.read_parquet(path).fetchnumpy()["embedding"]):
+    numpy.testing.assert_array_equal(numpy.array(list(column), numpy.float32), expected)
+"""
+
+
+def test_the_newest_row_wins_and_deletes_apply_to_older_runs(collection: Collection) -> None:
+    old, new = unit_vectors(4, seed=1), unit_vectors(2, seed=2)
+    add_run(collection, rows(["a", "b", "c", "d"], old))
+    add_run(collection, rows(["b", "d"], new), deletes=["c", "d"])
+    add_run(collection, rows([], unit_vectors(0), rejected={"a": "truncated"}))
+    live = collection.live_rows(["image_id", "embedding", "error_reason"]).to_pylist()
+    assert [(row["image_id"], row["error_reason"]) for row in live] == [
+        ("a", "truncated"),
+        ("b", None),
+        ("d", None),
+    ]
+    assert live[0]["embedding"] is None
+    assert np.array_equal(np.array([live[1]["embedding"], live[2]["embedding"]], np.float32), new)
+    assert collection.rejects().select(["image_id", "error_reason"]).to_pylist() == [
+        {"image_id": "a", "error_reason": "truncated"}
+    ]
+    embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=1))
+    assert embedded.column("image_id").to_pylist() == ["b", "d"]
+    facts = collection_facts(collection)
+    assert [facts[name] for name in ("runs", "unfinished_runs", "embedded", "rejected")] == [3, 0, 2, 1]
+
+
+_RUN = st.tuples(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=6),  # id, rejected?
+    st.lists(st.sampled_from("abcdef"), max_size=3),
+    st.integers(1, 3),
+)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs=st.lists(_RUN, max_size=5))
+def test_the_fold_agrees_with_a_dict(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("fold")))
+    expected: dict[str, tuple[str, bool]] = {}
+    for number, (seen, deleted, files) in enumerate(runs):
+        for image_id in deleted:
+            expected.pop(image_id, None)
+        tables = []
+        for part in range(files):
+            some = seen[part::files]
+            uris = [f"{number}/{part}/{place}" for place in range(len(some))]
+            vectors = [None if rejected else unit_vectors(1)[0] for _, rejected in some]
+            tables.append(
+                pa.table(
+                    {
+                        "image_id": pa.array([image_id for image_id, _ in some], pa.string()),
+                        "uri": pa.array(uris, pa.string()),
+                        "embedding": pa.array(vectors, pa.list_(pa.float32(), DIM)),
+                        "error_reason": pa.array([(r and "corrupt") or None for _, r in some], pa.string()),
+                    }
+                )
+            )
+            for (image_id, rejected), uri in zip(some, uris, strict=True):
+                expected[image_id] = (uri, rejected)
+        add_run(collection, *tables, deletes=deleted)
+    live = collection.live_rows(["image_id", "uri", "error_reason"]).to_pylist()
+    found = {row["image_id"]: (row["uri"], row["error_reason"] is not None) for row in live}
+    assert found == expected
+    assert [row["image_id"] for row in live] == sorted(expected)
+    embedded = [row["image_id"] for batch in newest_rows(collection).embedded() for row in batch.to_pylist()]
+    assert sorted(embedded) == sorted(image_id for image_id, (_, rejected) in expected.items() if not rejected)
+
+
+def test_many_ids_fold() -> None:
+    ids = [pa.chunked_array([pa.array(np.arange(start, 200_000).astype(str), TEXT)]) for start in (0, 80_000)]
+    old, new = newest(ids)
+    assert np.array_equal(old, np.arange(80_000))
+    assert np.array_equal(new, np.arange(120_000))
+
+
+def test_texts_of_all_rows_have_no_limit_in_memory_and_files_stay_as_they_are(collection: Collection) -> None:
+    label = pa.array(["cat"], pa.large_string())
+    run = add_run(collection, rows(["a"], metadata={"label": label}), deletes=["gone"])
+    assert run.deletes
+    for file in (run.files[0], run.deletes):
+        schema = pq.read_schema(f"{collection.location}/{file.path}")
+        assert pa.large_string() not in schema.types
+        assert schema.field("image_id").type == pa.string()
+    live = LiveRows.of_runs(collection.storage, [run])
+    texts = ("image_id", "uri", "content_hash", "etag", "error_message", "label")
+    assert {live.read().schema.field(name).type for name in texts} == {pa.large_string()}
+    assert {live.read(texts).schema.field(name).type for name in texts} == {pa.large_string()}
+    assert {batch.schema.field(name).type for batch in live.embedded() for name in texts} == {pa.string()}
+    assert touched_ids(collection.storage, [run], live).to_pylist() == ["gone", "a"]
+    assert touched_ids(collection.storage, [run], live).type == pa.large_string()
+
+
+def test_metadata_that_differs_between_runs_is_unified(collection: Collection) -> None:
+    add_run(collection, rows(["a"], metadata={"year": [1999], "mixed": [1], "only_old": ["x"], "a.b": ["dot"]}))
+    add_run(collection, rows(["b"], metadata={"year": [2.5], "mixed": ["one"], "a": ["whole"]}))
+    live = collection.live_rows()
+    assert live.select(["year", "mixed", "only_old", "a", "a.b"]).to_pylist() == [
+        {"year": 1999.0, "mixed": "1", "only_old": "x", "a": None, "a.b": "dot"},
+        {"year": 2.5, "mixed": "one", "only_old": None, "a": "whole", "a.b": None},
+    ]
+    assert collection.live_rows(["a"]).to_pylist() == [{"a": None}, {"a": "whole"}]
+    with pytest.raises(CollectionError, match="no column colour: expected some of image_id"):
+        collection.live_rows(["colour"])
+
+
+def test_types_that_no_string_can_hold_are_refused_by_name(collection: Collection) -> None:
+    add_run(collection, rows(["a"], metadata={"tags": [{"k": 1}]}))
+    add_run(collection, rows(["b"], metadata={"tags": [1.5]}))
+    with pytest.raises(CollectionError, match="column 'tags': expected large_string, got struct"):
+        collection.live_rows()
+    assert live_ids(collection) == ["a", "b"]
+
+
+def test_rows_that_could_not_be_read_again_are_not_written(collection: Collection) -> None:
+    start = collection.start_run("memory:", MODEL)
+    good = rows(["a"])
+    twice = pa.Table.from_arrays([*good.columns, good.column("uri")], names=[*good.column_names, "uri"])
+    bad = [
+        (twice, "more than once: uri"),
+        (good.append_column("width", pa.array(["wide"])), "column 'width': expected int32, got string"),
+        (good.drop_columns("embedding"), "expected fixed_size_list"),
+        (good.set_column(0, "image_id", pa.array([None], pa.string())), "1 rows have no image_id"),
+    ]
+    for table, message in bad:
+        with pytest.raises(CollectionError, match=message):
+            collection.write_rows(start.run_id, "bad", table)
+    assert collection.row_files(start.run_id) == []
+
+
+def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> None:
+    run = add_run(collection, rows(["a"]))
+    folder = Path(collection.location) / "runs" / run.run_id
+    pq.write_table(rows(["stranger"]), folder / "rows" / "stranger.parquet")
+    (folder / "rows" / "junk.parquet").write_bytes(b"not parquet")
+    pq.write_table(pa.table({"image_id": ["a"]}), folder / "deletes.parquet")
+    assert live_ids(collection) == ["a"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_row_file_is_named(collection: Collection, damage: str) -> None:
+    file = add_run(collection, rows([f"{n}" for n in range(100)])).files[0]
+    path = Path(collection.location) / file.path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 4] ^= 0x10
+    left = {"flip": bytes(data), "truncate": bytes(data[:-7]), "remove": None}[damage]
+    path.unlink() if left is None else path.write_bytes(left)
+    with pytest.raises(DamagedRunError, match=file.path) as caught:
+        collection.live_rows()
+    assert pickle.loads(pickle.dumps(caught.value)).file == file.path
+
+
+def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:
+    run = add_run(collection, rows(["a"]))
+    missing = run.model_copy(update={"files": [run.files[0].model_copy(update={"path": "runs/x/rows/y.parquet"})]})
+    with pytest.raises(DamagedRunError, match=r"runs/x/rows/y\.parquet is missing or has changed"):
+        collection.commit_run(missing)
+    path = Path(collection.location) / "runs" / run.run_id / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
+    with pytest.raises(DamagedRunError, match=r"manifest\.json is damaged"):
+        collection.runs()
+
+
+def test_vectors_of_two_models_do_not_meet(collection: Collection) -> None:
+    other = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
+    add_run(collection, rows(["a", "b"]))
+    add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=other)
+    with pytest.raises(ModelMismatchError, match="vectors of 4 and 8 dimensions"):
+        collection.live_rows()
+    assert live_ids(collection) == ["a", "b"]
+    add_run(collection, rows(["a"], unit_vectors(1, dim=4)), model=other)
+    assert len(collection.live_rows().column("embedding")[0]) == 4
+    retrained = other.model_copy(update={"fingerprint": "c" * 64})
+    add_run(collection, rows(["b"], unit_vectors(1, dim=4)), model=retrained)
+    with pytest.raises(ModelMismatchError, match=r"other \(fingerprint bbbbbbbbbbbb\).* other \(fingerprint cccc"):
+        list(newest_rows(collection).embedded())
+
+
+@pytest.mark.parametrize(("whole", "ahead"), [(8 << 20, 64 << 20), (8 << 20, 1), (0, 64 << 20)])
+def test_vectors_stream_in_order_however_their_files_are_fetched(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, whole: int, ahead: int
+) -> None:
+    monkeypatch.setattr(row_files, "_WHOLE", whole)
+    monkeypatch.setattr(live_rows, "_AHEAD", ahead)
+    run = add_run(collection, rows(["a", "b", "c"]), rows(["d"]), rows(["e", "f"]))
+    add_run(collection, rows(["b"]), deletes=["f"])
+    embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=2))
+    assert embedded["image_id"].to_pylist() == ["a", "c", "d", "e", "b"]
+    path = Path(collection.location) / run.files[1].path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it from a backup"):
+        list(LiveRows.of_files(collection.storage, run.files).embedded())
+
+
+def test_row_files_are_fetched_side_by_side(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each request takes 30 ms, an index of a million rows waited ten minutes for them one after the other."""
+    add_run(collection, *(rows([f"{number}"]) for number in range(4)))
+    together, read = threading.Barrier(4, timeout=10), Storage.read
+
+    def read_together(storage: Storage, path: str) -> bytes:
+        if path.endswith(".parquet"):
+            together.wait()
+        return read(storage, path)
+
+    monkeypatch.setattr(Storage, "read", read_together)
+    assert sum(len(batch) for batch in newest_rows(collection).embedded()) == 4
+
+
+def test_a_collection_pickles_small(collection: Collection) -> None:
+    add_run(collection, rows([f"{n}" for n in range(1000)]))
+    data = pickle.dumps(collection)
+    assert len(data) < 1000
+    assert pickle.loads(data).live_rows(["image_id"]).num_rows == 1000
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [([], []), ([0], ["c"]), ([1, 3], ["d", "f"]), ([0, 1, 2, 3], ["c", "d", "e", "f"]), ([3], ["f"])],
+)
+def test_rows_are_taken_by_position_across_files(
+    collection: Collection, positions: list[int], expected: list[str]
+) -> None:
+    add_run(collection, rows(["a", "b", "c"]), rows(["d"]))
+    run = add_run(collection, rows(["e", "f"]), deletes=["a", "b"])
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    taken = live.take(np.array(positions, np.int64))
+    assert (len(taken), taken.read(["image_id"])["image_id"].to_pylist()) == (len(expected), expected)
+    assert LiveRows.of_files(collection.storage, run.files).take(np.array([1])).read(["image_id"]).to_pylist() == [
+        {"image_id": "f"}
+    ]
+
+
+def test_rows_know_their_source_and_their_model(collection: Collection) -> None:
+    copy = MODEL.model_copy(update={"id": "a copy elsewhere"})
+    other = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=DIM)
+    add_run(collection, rows(["a", "b"]))
+    add_run(collection, rows(["b"]), model=other)
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    assert live.sources == ["memory:"]
+    assert live.of_source("memory:") is live
+    assert len(live.of_source("elsewhere")) == 0
+    assert live.of_model(copy).read(["image_id"])["image_id"].to_pylist() == ["a"]
+    assert live.of_model(other).read(["image_id"])["image_id"].to_pylist() == ["b"]
+
+
+def test_copies_of_a_model_fit_one_index(collection: Collection) -> None:
+    add_run(collection, rows(["a"]))
+    add_run(collection, rows(["b"]), model=MODEL.model_copy(update={"id": "a copy elsewhere"}))
+    assert [batch.column("image_id").to_pylist() for batch in newest_rows(collection).embedded()] == [["a"], ["b"]]

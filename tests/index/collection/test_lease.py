@@ -1,0 +1,350 @@
+"""One writer at a time: in a folder and in an object store, after deaths, sleeps and takeovers."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from obstore.store import AzureStore, GCSStore, S3Store
+
+import index.collection.lease
+from index.build.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.lease import LEASE, TTL, LeaseRecord
+from index.errors import CollectionError, LeaseHeldError, LeaseLostError
+from index.storage import Storage
+from index.storage.compare_and_set import update_file
+from index.storage.objects import object_store
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket
+
+SHORT = timedelta(seconds=1.2)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Collection:
+    """An empty collection, in a folder and in a bucket."""
+    if request.param == "folder":
+        return Collection.create_or_open(str(tmp_path / "collection"))
+    return Collection.create_or_open(request.getfixturevalue("bucket").address("collection"))
+
+
+def held_record(collection: Collection) -> LeaseRecord:
+    return LeaseRecord.from_bytes(collection.storage.read(LEASE))
+
+
+def put(collection: Collection, record: LeaseRecord) -> None:
+    update_file(collection.storage, LEASE, lambda _: record.to_bytes())
+
+
+def a_record(**changes: object) -> LeaseRecord:
+    now = datetime.now(UTC)
+    fields = {
+        "token": "another",
+        "command": "reembed",
+        "user": "ann",
+        "host": "gpu-1",
+        "pid": 4242,
+        "process": "boot/pid:[1]/77",
+        "since": now - timedelta(hours=3),
+        "expires_at": now + timedelta(minutes=1),
+    }
+    return LeaseRecord.model_validate(fields | changes)
+
+
+def test_a_second_job_hears_who_writes_and_since_when(collection: Collection) -> None:
+    put(collection, a_record(since=datetime(2026, 11, 21, 3, 0, tzinfo=UTC)))
+    before = collection.storage.read(LEASE)
+    with (
+        pytest.raises(
+            LeaseHeldError,
+            match=r"is being written by `likeness reembed` of ann on gpu-1 \(process 4242\) since "
+            r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it works; nothing was changed",
+        ),
+        writing(collection, "index"),
+    ):
+        pytest.fail("two writers")
+    assert collection.storage.read(LEASE) == before
+
+
+def test_a_lease_is_free_again_after_use_and_after_an_error(collection: Collection) -> None:
+    with writing(collection, "embed") as held:
+        assert held == collection  # the lease is no part of what a collection is
+        assert held_record(collection).pid == os.getpid()
+        with writing(held, "index") as same:
+            assert same is held
+        with pytest.raises(LeaseHeldError), writing(collection, "index"):
+            pytest.fail("two writers")
+    assert collection.storage.read(LEASE) == b""
+    with pytest.raises(ZeroDivisionError), writing(collection, "embed"):
+        _ = 1 / 0
+    with writing(collection, "embed"):
+        assert held_record(collection).command == "embed"
+    assert collection.storage.list() == [entry for entry in collection.storage.list() if entry.name == "runs"]
+
+
+def test_of_many_at_once_one_gets_it(collection: Collection) -> None:
+    inside, most, refused = 0, 0, 0
+    lock, start = threading.Lock(), threading.Barrier(8)
+
+    def work(_: int) -> None:
+        nonlocal inside, most, refused
+        start.wait()
+        try:
+            with writing(collection, "embed"):
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.3)
+                with lock:
+                    inside -= 1
+        except LeaseHeldError:
+            with lock:
+                refused += 1
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    assert most == 1
+    assert refused >= 1
+
+
+def test_updates_at_once_lose_nothing(collection: Collection) -> None:
+    def add_one(content: bytes) -> bytes:
+        return str(int(content or b"0") + 1).encode()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: update_file(collection.storage, "counter", add_one), range(20)))
+    assert collection.storage.read("counter") == b"20"
+
+
+def test_an_expired_lease_is_taken_over_with_a_word(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
+    put(collection, a_record(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
+    with writing(collection, "embed"):
+        assert held_record(collection).command == "embed"
+    assert "`likeness reembed` of ann on gpu-1" in caplog.text
+    assert "taken over" in caplog.text
+
+
+def test_it_is_renewed_while_it_is_held(collection: Collection) -> None:
+    with writing(collection, "embed", SHORT):
+        first = later = held_record(collection)
+        deadline = time.monotonic() + 60
+        while later.expires_at < first.expires_at + SHORT and time.monotonic() < deadline:
+            time.sleep(0.05)
+            later = held_record(collection)
+        assert later.expires_at >= first.expires_at + SHORT
+        assert later.model_copy(update={"expires_at": first.expires_at}) == first
+
+
+def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) -> None:
+    add_run(collection, rows(list("abc"), unit_vectors(3)))
+    build_index(collection)
+    with writing(collection, "index") as slept:
+        put(collection, a_record())  # as when this machine slept, and another took over
+        with pytest.raises(LeaseLostError, match=r"was lost.*now it is with `likeness reembed` of ann"):
+            add_run(slept, rows(list("d"), unit_vectors(1, seed=1)))
+        with pytest.raises(LeaseLostError):
+            build_index(slept, rebuild=True)
+        with pytest.raises(LeaseLostError):
+            slept.promote("000001", "000001")
+    assert len(collection.runs()) == 1
+    assert collection.versions() == ["000001"]
+    assert held_record(collection).token == "another"  # and it is left to its owner
+
+
+def test_between_commits_the_storage_is_asked_only_after_a_silence(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Mock(wraps=update_file)
+    monkeypatch.setattr("index.collection.lease.update_file", asked)
+    with writing(collection, "embed") as held:
+        assert held.lease
+        asked.reset_mock()
+        for _ in range(100):
+            held.check_lease_lately()
+        assert asked.call_count == 0
+        for away in (TTL / 3, -TTL / 3):  # a machine that slept, and a clock that was set back
+            held.lease._renewed -= away
+            held.check_lease_lately()
+            held.check_lease_lately()
+        assert asked.call_count == 2
+        put(collection, a_record())
+        held.lease._renewed -= TTL  # less than what passes before another may take it
+        for _ in range(2):
+            with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
+                held.check_lease_lately()
+        assert asked.call_count == 3
+
+
+def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing = threading.Event()
+
+    def slowly(*arguments: object) -> None:
+        if threading.current_thread().name == "lease":
+            renewing.set()
+            time.sleep(0.3)
+
+    monkeypatch.setattr("index.collection.lease.update_file", slowly)
+    with writing(collection, "embed", timedelta(seconds=0.2)):
+        assert renewing.wait(10)
+    assert "lease" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_lease_that_its_renewal_found_lost_ends_the_next_block(collection: Collection) -> None:
+    with writing(collection, "embed", SHORT) as held:
+        assert held.lease
+        put(collection, a_record())
+        deadline = time.monotonic() + 60
+        while held.lease._lost is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        held.lease._renewed = datetime.now(UTC)
+        with pytest.raises(LeaseLostError):
+            held.check_lease_lately()
+
+
+def test_a_lease_that_expired_and_nobody_took_goes_on(collection: Collection) -> None:
+    with writing(collection, "index") as slept:
+        record = held_record(collection)
+        put(collection, record.model_copy(update={"expires_at": datetime.now(UTC) - timedelta(hours=1)}))
+        slept.check_lease()
+        assert held_record(collection).expires_at > datetime.now(UTC)
+
+
+def test_a_lease_removed_by_hand_is_lost(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    with writing(collection, "index") as held:
+        (tmp_path / LEASE).unlink()
+        with pytest.raises(LeaseLostError, match="now it is with nobody"):
+            held.check_lease()
+
+
+def test_whoever_may_write_to_the_collection_may_take_the_lease(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        tmp_path.chmod(0o775)
+        with writing(Collection.create_or_open(str(tmp_path)), "index"):
+            assert (tmp_path / f".{LEASE}.lock").stat().st_mode & 0o777 == 0o664  # the lease itself is replaced
+    finally:
+        os.umask(before)
+
+
+def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fchmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))  # as on vfat
+    collection = Collection.create_or_open(str(tmp_path))
+    with writing(collection, "index"):
+        assert held_record(collection).command == "index"
+
+
+def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
+    code = (
+        "import sys; from jobs.cli import app; from index.collection import Collection\n"
+        "from index.collection import writing\n"
+        "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
+        "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("gs://anonymous@bucket/a", GCSStore),
+        ("az://account@container/a", AzureStore),
+        ("s3://K:S@bucket/a?region=eu-west-1", S3Store),
+    ],
+)
+def test_every_object_store_has_its_client(address: str, kind: type) -> None:
+    bucket = Storage.open(address).bucket
+    assert bucket is not None
+    assert isinstance(object_store(bucket), kind)
+
+
+def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    (tmp_path / LEASE).write_bytes(a_record().to_bytes()[:100])
+    with writing(collection, "index"):
+        assert held_record(collection).command == "index"
+
+
+HOLD = """
+import os, sys
+from index.collection import Collection
+from index.collection.collection.lease import Lease
+Lease.acquire(Collection.open(sys.argv[1]).storage, "embed")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    owner = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "held\n"
+        with pytest.raises(LeaseHeldError, match=rf"process {owner.pid}\)"), writing(collection, "index"):
+            pytest.fail("two writers")
+        owner.kill()
+        while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        with writing(collection, "index"):  # ended, though nobody has waited for it
+            pass
+        put(collection, held := a_record(**_like_this_process(pid=owner.pid, start="12")))
+    finally:
+        owner.kill()
+        owner.communicate()
+    with writing(collection, "index"):  # no such process
+        assert held_record(collection).token != held.token
+
+
+def _like_this_process(*, pid: int, start: str) -> dict[str, object]:
+    here = index.collection.lease._record_of_this_process("embed", SHORT)
+    return {"host": here.host, "pid": pid, "process": "/".join([*here.process.split("/")[:2], start])}
+
+
+def test_a_process_that_got_the_number_of_a_dead_one_is_not_its_owner(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    put(collection, a_record(**_like_this_process(pid=os.getpid(), start="1")))
+    with writing(collection, "index"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "changes", [{"host": "elsewhere"}, {"process": "other-boot/pid:[1]/1"}, {"process": ""}], ids=lambda c: str(c)
+)
+def test_a_process_that_cannot_be_seen_is_waited_for(tmp_path: Path, changes: dict[str, object]) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    put(collection, a_record(**(_like_this_process(pid=2**22 + 1, start="1") | changes)))
+    with pytest.raises(LeaseHeldError), writing(collection, "index"):
+        pytest.fail("it may be alive")
+
+
+def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with_key = Storage.open(bucket.address("here", credentials="KEY:sec%2Fret@"))
+    update_file(with_key, "file", lambda _: b"mine")
+    assert with_key.read("file") == b"mine"
+    assert "ret" not in repr(with_key)
+    with pytest.raises(CollectionError, match="no AWS credentials were found"):
+        update_file(Storage.open(bucket.address("here")), "file", lambda _: b"other")
+
+
+def test_a_store_that_refuses_is_named(bucket: Bucket) -> None:
+    storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
+    with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written on a condition"):
+        update_file(storage, "file", lambda _: b"data")

@@ -1,0 +1,237 @@
+"""Files that are lost: CURRENT beside whole versions, and manifests of runs that the live version was built from."""
+
+import json
+import logging
+import shutil
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.errors import DamagedRunError, DamagedVersionError, EmptyCollectionError, RecallTooLowError, RolledBackError
+from index.search import Searcher
+from index.search.searcher import open_last_good
+from index.versions.promotion import promote, rollback
+from index.versions.prune import prune
+from jobs.cli.app import app
+from jobs.sources.listing import LISTING
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.plans import plan_of
+
+IDS = [f"{number:02d}" for number in range(20)]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    """Three runs, each with its version: of 20, 21 and 22 images."""
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    build_index(collection)
+    for number in (1, 2):
+        add_run(collection, rows([f"new-{number}"], unit_vectors(1, seed=number)))
+        build_index(collection)
+    return collection
+
+
+def spoil(collection: Collection, how: str) -> None:
+    path = Path(collection.location) / "CURRENT"
+    path.unlink() if how == "missing" else path.write_bytes(b"")
+
+
+# CURRENT
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_mend_06_without_current_the_newest_good_version_is_served_and_index_repairs_it(
+    collection: Collection, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(collection, how)
+    with pytest.raises(DamagedVersionError, match=rf"CURRENT is {how}.*000001, 000002, 000003; `likeness index` makes"):
+        Searcher.open(collection)
+    with caplog.at_level(logging.WARNING):
+        assert open_last_good(collection).version == "000003"
+    assert f"CURRENT is {how}" in caplog.text
+    for refused in (rollback, prune):
+        with pytest.raises(DamagedVersionError, match=f"CURRENT is {how}"):
+            refused(collection)
+    result = CliRunner().invoke(app, ["info", collection.location, "--format", "json"])
+    assert f"CURRENT is {how}" in json.loads(result.output)["index"]["damage"]
+    assert build_index(collection).version == collection.current() == "000003"
+    assert collection.versions() == ["000001", "000002", "000003"]
+
+
+@pytest.mark.parametrize("file", ["CURRENT", "index/000003/manifest.json"])
+def test_the_command_warns_once_of_what_it_repairs(
+    collection: Collection, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (Path(collection.location) / file).write_text("{}")
+    with caplog.at_level(logging.WARNING):
+        result = CliRunner().invoke(app, ["index", collection.location])
+    assert result.exit_code == 0, result.output
+    assert caplog.text.count(f"{file} is damaged") == 1
+
+
+def test_mend_06_current_is_repaired_with_the_version_that_somebody_went_back_to(collection: Collection) -> None:
+    rollback(collection)
+    spoil(collection, "missing")
+    assert open_last_good(collection).version == "000002"
+    with pytest.raises(RolledBackError, match="000003 has these images"):
+        build_index(collection)
+    assert collection.current() == "000002"
+    spoil(collection, "missing")
+    promote(collection, "000001")
+    assert collection.current() == "000001"
+
+
+def test_mend_06_new_rows_update_the_version_that_current_named(collection: Collection) -> None:
+    spoil(collection, "missing")
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=9)))
+    manifest = build_index(collection)
+    assert (manifest.base, manifest.ntotal, collection.current()) == ("000003", 23, "000004")
+
+
+def test_mend_06_a_version_that_never_went_live_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows(IDS))
+    build_index(collection, promote=False)
+    assert (collection.versions(), collection.current()) == (["000001"], None)
+    with pytest.raises(EmptyCollectionError, match="has no index to search"):
+        open_last_good(collection)
+    assert build_index(collection).version == collection.current() == "000001"
+
+
+def test_mend_06_current_that_a_first_build_has_just_made_is_not_taken_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = Collection.create_or_open(str(tmp_path / "new"))
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    listed = Collection.versions
+
+    def build_and_list(collection: Collection) -> list[str]:
+        monkeypatch.setattr(Collection, "versions", listed)
+        build_index(collection)
+        return listed(collection)
+
+    monkeypatch.setattr(Collection, "versions", build_and_list)
+    assert collection.current() == "000001"
+
+
+def test_mend_06_one_flipped_bit_never_names_another_version(collection: Collection) -> None:
+    path = Path(collection.location) / "CURRENT"
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        path.write_bytes(data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :])
+        found = "000003"
+        with suppress(DamagedVersionError):
+            found = str(collection.current())
+        assert found == "000003"
+
+
+# Manifests of runs
+
+
+def lose_run(collection: Collection, number: int, *, all_of_it: bool = False) -> str:
+    run_id = collection.runs()[number].run_id
+    folder = Path(collection.location) / "runs" / run_id
+    shutil.rmtree(folder) if all_of_it else (folder / "manifest.json").unlink()
+    return run_id
+
+
+@pytest.mark.parametrize("all_of_it", [False, True])
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_mend_04_a_lost_run_does_not_shrink_the_index(collection: Collection, rebuild: bool, all_of_it: bool) -> None:
+    run_id = lose_run(collection, 0, all_of_it=all_of_it)
+    source = "" if all_of_it else r" \(of memory:\)"
+    named = rf"runs/{run_id}/manifest\.json{source} is missing, and index version 000003"
+    with pytest.raises(DamagedRunError, match=named) as refused:
+        build_index(collection, rebuild=rebuild)
+    assert refused.value.file == f"runs/{run_id}/manifest.json"
+    for remedy in ("backup", "`likeness embed`", f"`likeness index {collection.location} --accept-lost-runs`"):
+        assert remedy in str(refused.value)
+    assert (collection.versions()[-1], collection.current(), Searcher.open(collection).ntotal) == (
+        "000003",
+        "000003",
+        22,
+    )
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=9)))
+    with pytest.raises(DamagedRunError, match=named):
+        build_index(collection)
+    assert build_index(collection, rebuild=rebuild, accept_lost_runs=True).ntotal == 3
+    assert build_index(collection).version == "000004"  # once accepted, it is known no more
+
+
+def test_mend_04_the_commands_take_the_option(collection: Collection) -> None:
+    run_id = lose_run(collection, 1)
+    run = CliRunner()
+    for command in ("index", "compact"):
+        result = run.invoke(app, [command, collection.location])
+        assert (result.exit_code, Searcher.open(collection).ntotal) == (1, 22)
+        assert run_id in str(result.exception or result.output)
+    facts = json.loads(run.invoke(app, ["info", collection.location, "--format", "json"]).output)
+    assert facts["index"]["lost_runs"] == [run_id]
+    assert run.invoke(app, ["index", collection.location, "--accept-lost-runs"]).exit_code == 0
+    assert Searcher.open(collection).ntotal == 21
+
+
+def test_mend_04_what_a_rolled_back_version_was_built_from_may_go(collection: Collection) -> None:
+    rollback(collection)
+    lose_run(collection, 2)
+    assert build_index(collection).version == collection.current() == "000002"
+
+
+@pytest.mark.parametrize("damaged", ["CURRENT", "index/000003/manifest.json"])
+def test_mend_04_a_lost_run_is_noticed_beside_other_damage(collection: Collection, damaged: str) -> None:
+    (Path(collection.location) / damaged).unlink()
+    lose_run(collection, 0)
+    with pytest.raises(DamagedRunError):
+        build_index(collection)
+
+
+def test_mend_04_a_lost_run_is_embedded_again_as_another(collection: Collection) -> None:
+    """With other rows under its name the live version would seem to be of all rows."""
+    lose_run(collection, 2)
+    plan = plan_of(listed("new-2"), collection, "memory:", MODEL)
+    assert (plan.run, plan.todo.num_rows) == (None, 1)
+    add_run(collection, rows(["new-2", "new-3"], unit_vectors(2, seed=2)))
+    assert build_index(collection, accept_lost_runs=True).ntotal == 23
+
+
+def test_mend_04_a_damaged_row_file_has_a_way_out(collection: Collection) -> None:
+    run = collection.runs()[0]
+    (Path(collection.location) / run.files[0].path).write_bytes(b"")
+    with pytest.raises(DamagedRunError, match="remove its run's manifest"):
+        build_index(collection, rebuild=True)
+    lose_run(collection, 0)
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    assert build_index(collection, accept_lost_runs=True).ntotal == 22
+
+
+def listed(*ids: str) -> pa.Table:
+    return pa.Table.from_pylist([{"image_id": name, "uri": f"memory:{name}"} for name in ids], schema=LISTING)
+
+
+def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index.versions.prune.ABANDONED", timedelta(0))
+    run_id = lose_run(collection, 0)
+    pruned = prune(collection, 1)
+    assert pruned.runs == []
+    assert "index version 000003 was built from it" in pruned.left[f"runs/{run_id}"]
+    assert build_index(collection, accept_lost_runs=True).ntotal == 2
+    assert prune(collection, 1).runs == []  # version 3 could still be gone back to
+
+
+def test_a_build_below_its_target_leaves_current_naming_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows(IDS))
+    monkeypatch.setattr("index.build.measure.recall", lambda found, exact, k: found[:, 0] * 0)
+    with pytest.raises(RecallTooLowError):
+        build_index(collection, IndexSettings())
+    assert (collection.versions(), collection.current()) == (["000001"], None)

@@ -1,0 +1,257 @@
+"""A version in shards answers as it does whole, to the bit; without some of them as if the others were all."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings, SegmentRecord
+from index.errors import DamagedVersionError, FilterError, QueryError
+from index.queries import Example
+from index.search import Searcher
+from index.search.shard import Shard, slices, version_schema
+from index.search.sharded_index import Call, Shards, ShardsLostError
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+
+COUNT = 700
+SHARDS = (1, 2, 3, 4, 5)
+FILTERS: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {"label": "cat"},
+    {"label": {"$in": ["cat", "dog"]}, "number": {"$gte": 400}},
+    {"late": {"$gt": 10}},  # a column that the first run lacks
+    {"label": "cow"},
+)
+
+
+class InProcess:
+    """The shards of a version in this process, and how often they were asked. Those `lost` do not answer."""
+
+    def __init__(self, collection: Collection, count: int) -> None:
+        self.manifest = collection.read_version(collection.current() or "")
+        self.held = dict(enumerate(slices(self.manifest.segments, count)))
+        self.shards = {
+            number: Shard.open(collection, self.manifest, part) for number, part in self.held.items() if part.segments
+        }
+        self.schema = version_schema(collection, self.manifest)
+        self.lost: set[int] = set()
+        self.lost_from: dict[str, set[int]] = {}
+        self.rounds: list[tuple[str, list[int]]] = []
+
+    def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
+        (method,) = {method for method, _ in calls.values()}
+        self.rounds.append((method, sorted(calls)))
+        self.lost |= self.lost_from.get(method, set())
+        return {
+            number: getattr(self.shards[number], method)(*arguments)
+            for number, (method, arguments) in calls.items()
+            if number not in self.lost
+        }
+
+    def searcher(self) -> Searcher:
+        return Searcher(self.manifest, Shards(self.held, self.schema, self.manifest.dim, self))
+
+
+@pytest.fixture(scope="module", params=["flat", "approximate"])
+def collection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    """Segments of uneven sizes with tombstones in all; 60 images that score the same, spread over all of them."""
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("collection")))
+    factory = "IVF8,PQ8x4fs,Refine(SQ8)" if request.param == "approximate" else "Flat"
+    limits = IndexSettings(segment_rows=180, factory=factory)
+    vectors = unit_vectors(COUNT)
+    vectors[5 : COUNT : COUNT // 60] = vectors[5]
+    ids = [f"{number:04d}" for number in np.random.default_rng(7).permutation(COUNT)]
+    labels = ["cat" if number % 3 else "dog" for number in range(COUNT)]
+    metadata = {"label": pa.array(labels), "number": pa.array(range(COUNT), pa.int32())}
+    add_run(collection, rows(ids, vectors, metadata=metadata))
+    build_index(collection, limits)
+    again = np.arange(0, COUNT, 9)
+    late = {
+        "label": pa.array(["cat"] * len(again)),
+        "number": pa.array(again * 1.5),  # a double: the earlier rows' numbers are told as doubles too
+        "late": pa.array(again),
+    }
+    table = rows([ids[row] for row in again], unit_vectors(len(again), seed=3), metadata=late)
+    add_run(collection, table, deletes=ids[1:COUNT:13])
+    build_index(collection, limits)
+    return collection
+
+
+def same(one: Searcher, other: Searcher, **search: Any) -> None:
+    queries = np.concatenate([unit_vectors(3, seed=11), one.vector("0003")[np.newaxis]])
+    assert one.search(queries, **search) == other.search(queries, **search), search
+    for query in queries:
+        assert one.search(query[np.newaxis], **search) == other.search(query[np.newaxis], **search), search
+
+
+@pytest.mark.parametrize("count", SHARDS)
+@pytest.mark.parametrize("where", FILTERS, ids=str)
+def test_shards_answer_as_the_whole_does(collection: Collection, count: int, where: dict[str, Any] | None) -> None:
+    whole, sharded = Searcher.open(collection), InProcess(collection, count).searcher()
+    assert len(whole.manifest.segments) >= 5
+    assert (sharded.filterable, sharded.searched) == (whole.filterable, whole.ntotal)
+    for k in (1, 10, 75, COUNT):
+        same(whole, sharded, k=k, filter=where)
+    same(whole, sharded, k=20, filter=where, offset=15)
+    same(whole, sharded, k=20, filter=where, min_score=0.3)
+    same(whole, sharded, k=20, filter=where, distinct=0.6)
+    same(whole, sharded, k=20, filter=where, exclude={"0001", "0005", "0400"})
+
+
+@pytest.mark.parametrize("count", SHARDS)
+def test_rows_vectors_and_mixes_are_those_of_the_whole(collection: Collection, count: int) -> None:
+    whole, sharded = Searcher.open(collection), InProcess(collection, count).searcher()
+    known = [match.image_id for match in whole.search(unit_vectors(1), COUNT)[0]]
+    assert len(known) == whole.ntotal
+    for image_id in known[::25]:
+        assert whole.row(image_id) == sharded.row(image_id)
+        np.testing.assert_array_equal(whole.vector(image_id), sharded.vector(image_id))
+    assert sharded.row("nobody") is None
+    with pytest.raises(QueryError, match="holds no image 'nobody'"):
+        sharded.vector("nobody")
+    mixed = [Example(known[1]), Example(known[2], 0.5)], [Example(known[200])]
+    assert whole.more_like(*mixed, k=30, distinct=0.9) == sharded.more_like(*mixed, k=30, distinct=0.9)
+
+
+def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> None:
+    """Or the tests of ties above would show nothing."""
+    asked = InProcess(collection, 4)
+    ties = [match.image_id for match in asked.searcher().search(unit_vectors(COUNT)[5:6], 100, min_score=1)[0]]
+    assert len(ties) > 40
+    assert ties == sorted(ties)
+    owners = {number for number, shard in asked.shards.items() if (shard.positions(ties) >= 0).any()}
+    assert owners == {0, 1, 2, 3}
+
+
+def test_a_search_takes_two_rounds_and_a_new_filter_one_more(collection: Collection) -> None:
+    asked = InProcess(collection, 4)
+    searcher, query = asked.searcher(), unit_vectors(1, seed=2)
+    searcher.search(query, 10)
+    assert [method for method, _ in asked.rounds] == ["search", "rows"]
+    for expected in (["count", "search", "rows"], ["search", "rows"]):
+        asked.rounds.clear()
+        searcher.search(query, 10, filter={"label": "cat"})
+        assert [method for method, _ in asked.rounds] == expected
+
+
+def test_near_duplicates_take_a_round_for_each_block_that_is_looked_at(collection: Collection) -> None:
+    """Vectors of what is kept are not asked for anew with every block."""
+    asked = InProcess(collection, 4)
+    asked.searcher().search(unit_vectors(1, seed=2), 290, distinct=0.99)
+    assert [method for method, _ in asked.rounds] == ["search", "vectors", "vectors", "rows"]
+
+
+def test_a_filter_that_is_wrong_reaches_no_shard(collection: Collection) -> None:
+    asked = InProcess(collection, 2)
+    with pytest.raises(FilterError, match="unknown column 'colour'"):
+        asked.searcher().search(unit_vectors(1), 10, filter={"colour": "red"})
+    assert asked.rounds == []
+
+
+# Shards that do not answer
+
+
+def held_by(shard: Shard) -> set[str]:
+    """The ids of its live rows."""
+    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
+
+
+@pytest.mark.parametrize("lost", [{0}, {2}, {1, 3}])
+@pytest.mark.parametrize("method", ["search", "rows", "count"])
+def test_the_rest_answers_as_if_it_were_all(collection: Collection, lost: set[int], method: str) -> None:
+    """Whenever in the course of a search they are lost."""
+    whole, asked = Searcher.open(collection), InProcess(collection, 4)
+    asked.lost_from = {method: lost}
+    searcher, query = asked.searcher(), unit_vectors(1, seed=5)
+    where = {"label": {"$exists": True}} if method == "count" else None
+    with pytest.raises(ShardsLostError, match=r"shards? [\d, ]+ do(es)? not answer: [\d,]+ of [\d,]+ images") as caught:
+        searcher.search(query, COUNT, filter=where)
+    rest = Searcher(asked.manifest, caught.value.rest)
+    assert rest.searched == whole.ntotal - sum(asked.held[number].live for number in lost)
+    gone = set().union(*(held_by(asked.shards[number]) for number in lost))
+    every = [(match.image_id, match.score) for match in whole.search(query, COUNT)[0]]
+    expected = [each for each in every if each[0] not in gone]
+    for k in (10, COUNT):
+        found = [(match.image_id, match.score) for match in rest.search(query, k, filter=where)[0]]
+        assert found == expected[:k]
+    assert not any(number in lost for _, numbers in asked.rounds[-2:] for number in numbers)
+
+
+def test_an_image_is_found_by_its_id_unless_its_own_shard_is_lost(collection: Collection) -> None:
+    whole, asked = Searcher.open(collection), InProcess(collection, 4)
+    asked.lost = {1}
+    searcher = asked.searcher()
+    here, away = min(held_by(asked.shards[0])), min(held_by(asked.shards[1]))
+    assert searcher.row(here) == whole.row(here)
+    for ask in (searcher.row, searcher.vector):
+        for image_id in (away, "nobody"):  # nobody can tell whether the lost shard has it
+            with pytest.raises(ShardsLostError, match="shard 1 does not answer"):
+                ask(image_id)
+
+
+def test_with_no_shard_left_nothing_is_searched(collection: Collection) -> None:
+    asked = InProcess(collection, 2)
+    asked.lost = {0, 1}
+    with pytest.raises(ShardsLostError) as caught:
+        asked.searcher().search(unit_vectors(1), 10)
+    assert len(caught.value.rest) == 0
+
+
+def test_a_sharded_searcher_says_that_its_segments_are_elsewhere(collection: Collection) -> None:
+    searcher = InProcess(collection, 2).searcher()
+    with pytest.raises(QueryError, match="other processes hold the segments"):
+        _ = searcher.segments
+    with pytest.raises(QueryError, match="other processes hold the segments"):
+        searcher.within(unit_vectors(1)[0], 0.9)
+
+
+# Which shard holds what
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(1, 1_000), max_size=30), count=st.integers(1, 12))
+def test_shards_are_runs_of_segments_as_even_as_these_allow(sizes: list[int], count: int) -> None:
+    held = slices(segments_of(sizes), count)
+    assert len(held) == count
+    assert [segment.ntotal for part in held for segment in part.segments] == sizes
+    totals = [sum(segment.ntotal for segment in part.segments) for part in held]
+    assert [part.start for part in held] == np.cumsum([0, *totals])[:-1].tolist()
+    filled = [total > 0 for total in totals]
+    assert filled == [True] * min(count, len(sizes)) + [False] * (count - min(count, len(sizes)))
+    if sizes:
+        assert max(totals) <= sum(sizes) / count + max(sizes)
+
+
+def test_equal_segments_are_dealt_out_evenly() -> None:
+    assert [len(part.segments) for part in slices(segments_of([100] * 10), 4)] == [2, 3, 2, 3]
+    assert [len(part.segments) for part in slices(segments_of([1, 1, 1, 97]), 2)] == [3, 1]
+
+
+def segments_of(sizes: list[int]) -> list[SegmentRecord]:
+    return [
+        SegmentRecord(name=str(n), ntotal=size, live=size, factory="Flat", parameters={}, memory=size, files={})
+        for n, size in enumerate(sizes)
+    ]
+
+
+def test_a_shard_reads_and_verifies_its_own_segments_alone(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    add_run(collection, rows([f"{n:03d}" for n in range(100)], unit_vectors(100)))
+    manifest = build_index(collection, IndexSettings(segment_rows=50))
+    one, other = slices(manifest.segments, 2)
+    for part, after in pairwise([one, other, one]):
+        path = tmp_path / "index/segments" / part.segments[0].name / "vectors.faiss"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert Shard.open(collection, manifest, after).positions(["000", "099"]).tolist() != [-1, -1]
+        with pytest.raises(DamagedVersionError, match="has been altered"):
+            Shard.open(collection, manifest, part)
+        path.write_bytes(whole)

@@ -1,0 +1,302 @@
+"""A segment: exact scores, k results whenever there are k, nothing that is hidden; for every kind of index or none."""
+
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from index.build.choose import choose
+from index.build.segment import SegmentJob, write_ann
+from index.collection.records import IndexSettings, SegmentRecord
+from index.collection.rows import EMBEDDING, embedding_type
+from index.errors import DamagedVersionError, FactoryError
+from index.segments.exact import exact_rows
+from index.segments.segment import ANN, VECTORS, Segment
+from index.segments.vector_file import flat_header
+from index.storage import Storage
+from tests.support.collections.hand_made import unit_vectors
+
+DIM, ROWS = 16, 2_000
+FACTORIES = [
+    "Flat",
+    "IVF16,Flat",
+    "HNSW16",
+    "HNSW16,SQ8",
+    "SQ8",
+    "IVF16,PQ4x4fs",
+    "PCA8,IVF16,SQ8",
+    "OPQ4_8,IVF16,PQ4x4fs,Refine(SQ8)",
+    "IVF16,PQ4x4,RFlat",
+    "IVF16_HNSW8,Flat",
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """So little data is searched sooner without waiting for other threads."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Vectors under the ids "0", "1", …, in batches."""
+
+    vectors: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        columns = {"image_id": pa.string(), "parity": pa.int64(), EMBEDDING: embedding_type(self.vectors.shape[1])}
+        return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
+
+    def embedded(self) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(self), 700):
+            block = self.vectors[start : start + 700]
+            numbers = range(start, start + len(block))
+            columns: dict[str, Sequence[Any]] = {
+                "image_id": [str(n) for n in numbers],
+                "parity": [n % 2 for n in numbers],
+                "embedding": list(block),
+            }
+            yield pa.record_batch(columns, schema=self.schema)
+
+
+def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSettings) -> SegmentRecord:
+    source = Rows(vectors)
+    options = choose(len(vectors), vectors.shape[1], settings)
+    job = SegmentJob(
+        storage=Storage.open(folder),
+        name="000001-00",
+        source=source,
+        options=options,
+        settings=settings,
+        most_exact=0 if settings.factory else exact_rows(settings, vectors.shape[1]),
+    )
+    record = job.run()
+    assert record is not None
+    return record
+
+
+def open_segment(folder: Path, record: SegmentRecord, **options: Any) -> Segment:
+    return Segment(
+        folder / "index/segments" / record.name,
+        parameters=record.parameters,
+        approximate=ANN in record.files,
+        **options,
+    )
+
+
+def brute_force(
+    queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], mask: npt.NDArray[np.bool_], k: int
+) -> npt.NDArray[np.int64]:
+    scores = np.where(mask, queries @ vectors.T, -np.inf)
+    return np.argsort(-scores, axis=1)[:, :k]
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_every_kind_of_index_finds_among_what_may_be_found(tmp_path: Path, factory: str) -> None:
+    vectors, queries = unit_vectors(ROWS, dim=DIM), unit_vectors(60, seed=1, dim=DIM)
+    record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
+    assert (record.factory, ANN in record.files, record.ntotal) == (factory, factory != "Flat", ROWS)
+    dead = np.arange(0, ROWS, 7)
+    segment = open_segment(tmp_path, record, tombstones=dead)
+    assert {name: pytest.approx(value) for name, value in segment.parameters.items()} == record.parameters
+    live = np.ones(ROWS, bool)
+    live[dead] = False
+    for share in (1.0, 0.5, 0.2, 0.01, 0.003):
+        mask = np.random.default_rng(2).random(ROWS) < share
+        eligible = None if share == 1 else segment.eligible(mask)
+        allowed = live & mask if eligible else live
+        k = min(10, int(allowed.sum()))
+        scores, positions = segment.search(queries, 10, eligible)
+        assert (positions[:, k:] == -1).all()
+        positions = positions[:, :k]
+        assert allowed[positions].all()
+        assert (np.diff(np.sort(positions, axis=1), axis=1) > 0).all()  # none twice
+        exact = np.einsum("nd,nkd->nk", queries, vectors[positions])
+        assert np.allclose(scores[:, :k], exact, atol=1e-5)
+        assert (np.diff(scores[:, :k], axis=1) <= 0).all()
+        best = brute_force(queries, vectors, allowed, k)
+        recall = np.mean([len(set(a) & set(b)) / k for a, b in zip(positions, best, strict=True)])
+        # Eight codes of 16 dimensions cannot do better, and nothing says that they should.
+        assert recall >= (0.9 if "8" in factory.split(",")[0] or "PQ4x4fs" in factory else 0.95)
+
+
+@pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,PQ16x4fs,Refine(SQ8)", "HNSW16"])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.2])
+def test_neighbours_are_found_among_what_does_not_lie_near_the_query(
+    tmp_path: Path, factory: str, share: float
+) -> None:
+    """A filter on what is in the pictures lets whole clusters through and leaves others out."""
+    rng = np.random.default_rng(3)
+    cluster = rng.integers(0, 100, 6_000)
+    vectors = unit_vectors(100, seed=4, dim=DIM)[cluster] + 0.15 * unit_vectors(6_000, seed=5, dim=DIM)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
+    segment = open_segment(tmp_path, record)
+    mask = cluster < 100 * share
+    queries = vectors[rng.choice(6_000, 200, replace=False)]
+    _, positions = segment.search(queries, 10, segment.eligible(mask))
+    best = brute_force(queries, vectors, mask, 10)
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(positions, best, strict=True)]) >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("PQ4x4", "cannot be filled and searched with a selection of its rows: invalid search params; name another"),
+        ("PQ4x4fs", "with a selection of its rows: search params not supported for this index; name another"),
+        ("NSG16", "with a selection of its rows: search params not supported for this index; name another"),
+        ("IVF16,RQ4x4", "with a selection of its rows: id selector not supported for this index; name another"),
+        ("IDMap,Flat", "add does not make sense with IndexIDMap"),
+        ("HNSW16,PQ4", "'HNSW16,PQ4' for 16 dimensions: faiss has it for Euclidean distances alone"),
+        ("LSH", "'LSH' for 16 dimensions: 'metric == METRIC_L2' failed"),
+        ("IMI2x4,Flat", "MultiIndex not implemented for inner prod search"),
+        ("nonsense", "'nonsense' for 16 dimensions: could not parse index string nonsense"),
+        ("IVF16", "'IVF16' for 16 dimensions: could not parse index string IVF16"),
+        ("Flat,Flat", "could not parse index string Flat,Flat"),
+        ("IVF99999999999,Flat", "'IVF99999999999,Flat' for 16 dimensions: C"),
+        ("PQ3", "multiple of the number of subquantizers"),
+        ("HNSW0", "'HNSW0' for 16 dimensions: expected sizes above 0"),
+        ("HNSW1", "'HNSW1' for 16 dimensions: expected sizes above 0, and 2 or more for HNSW"),
+        ("IVF0,Flat", "expected sizes above 0"),
+        ("IVF5000,Flat", "cannot be trained on 600 vectors: .*; name one with fewer lists or codes with --factory"),
+        ("IVF4,Flat,Refine(IVF8,Flat)", r"expected Flat, SQ or PQ in Refine\(…\), got IndexIVFFlat"),
+        ("HNSW100000000", "bad_alloc|too large"),
+        ("PCA99,Flat", "cannot output 99 dimensions from 16"),
+    ],
+)
+def test_an_index_that_cannot_serve_is_refused_in_one_line(tmp_path: Path, factory: str, message: str) -> None:
+    with pytest.raises(FactoryError, match=message) as caught:
+        build(tmp_path, unit_vectors(600, dim=DIM), IndexSettings(factory=factory))
+    assert "\n" not in str(caught.value)
+    assert "/faiss/" not in str(caught.value)
+    assert not list(tmp_path.rglob("*.faiss"))
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
+def test_k_is_reached_whenever_there_are_k(tmp_path: Path, factory: str) -> None:
+    vectors = unit_vectors(ROWS, dim=DIM)
+    record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
+    # Only the last twelve rows live, and those far from the query: few lists that are probed hold any.
+    segment = open_segment(tmp_path, record)
+    segment.tune({"nprobe": 1.0})
+    far = np.argsort(vectors @ vectors[0])[:400]
+    eligible = segment.eligible(np.isin(np.arange(ROWS), far))
+    for k in (1, 10, 12, 399, 400, 401, 5_000):
+        scores, positions = segment.search(vectors[:1], k, eligible)
+        assert positions.shape == scores.shape == (1, k)
+        there = positions[0, : min(k, 400)]
+        assert (there >= 0).all()
+        assert np.isin(there, far).all()
+        assert len(set(there)) == len(there)
+        assert (positions[0, 400:] == -1).all()
+    assert set(segment.search(vectors[:1], 5_000)[1][0].tolist()) == {*range(ROWS), -1}
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
+def test_a_range_holds_every_live_row_at_or_above_the_bar(tmp_path: Path, factory: str) -> None:
+    vectors = unit_vectors(ROWS, dim=DIM)
+    vectors[5] = vectors[4]
+    record = build(tmp_path, vectors, IndexSettings(factory=factory, latency_ms=1e-6))
+    segment = open_segment(tmp_path, record, tombstones=np.array([9]))
+    for query, bar in [(vectors[4], 0.3), (vectors[9], 0.5), (vectors[4], -1.1), (vectors[4], 1.1)]:
+        scores, positions = segment.within(query, bar)
+        exact = vectors @ query
+        exact[9] = -2
+        assert np.allclose(scores, exact[positions], atol=1e-5)
+        assert set(positions) == set(np.flatnonzero(exact >= bar))
+    odd = segment.eligible(np.arange(ROWS) % 2 == 1)
+    assert set(segment.within(vectors[4], 0.3, odd)[1]) == {
+        n for n in np.flatnonzero(vectors @ vectors[4] >= 0.3) if n % 2 and n != 9
+    }
+
+
+def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
+    vectors = unit_vectors(ROWS, dim=DIM)
+    record = build(tmp_path, vectors, IndexSettings())
+    segment = open_segment(tmp_path, record, tombstones=np.array([3, 1_500]))
+    assert segment.positions(pa.array(["1999", "3", "none", "0", "1500", "1400"])).tolist() == [
+        1999,
+        -1,
+        -1,
+        0,
+        -1,
+        1400,
+    ]
+    assert segment.rows(np.array([1400, 2])) == [{"image_id": "1400", "parity": 0}, {"image_id": "2", "parity": 0}]
+    assert segment.ids(np.array([1999, 0, 700])).tolist() == ["1999", "0", "700"]
+    assert np.allclose(segment.vectors(np.array([7, 2, 7])), vectors[[7, 2, 7]], atol=1e-6)
+    assert (len(segment), segment.ntotal, segment.dead_positions().tolist()) == (ROWS - 2, ROWS, [3, 1500])
+    segment.add_tombstones(np.array([4, 3]))
+    assert segment.dead_positions().tolist() == [3, 4, 1500]
+    assert segment.eligible(np.arange(ROWS) < 6).count == 4
+    ids = [image_id for batch in segment.embedded() for image_id in batch.column("image_id").to_pylist()]
+    assert ids == [str(number) for number in range(ROWS) if number not in (3, 4, 1500)]
+    blocks = list(segment.live_blocks(1_000))
+    assert np.array_equal(np.concatenate([positions for positions, _ in blocks]), segment.live_positions())
+    assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
+
+
+def test_a_job_says_what_its_index_takes(tmp_path: Path) -> None:
+    def memory(factory: str | None) -> int:
+        settings = IndexSettings(factory=factory)
+        source = Rows(unit_vectors(1_000, dim=512))
+        return SegmentJob(
+            storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings, most_exact=0
+        ).memory
+
+    flat = memory("Flat")
+    assert memory("SQ8") - flat == 2 * 1_000 * 512
+    assert memory("HNSW32,Flat") - flat == 2 * 1_000 * (4 * 512 + 4 * 64 + 16)
+    assert memory(None) - flat == 2 * 1_000 * (512 + 64 + 8)
+
+
+def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
+    vectors = unit_vectors(50_000, dim=2)
+    segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))
+    assert [len(batch) for batch in segment.batches] == [16_800, 16_800, 16_400]  # of 700 each
+    somewhere = np.random.default_rng(1).permutation(50_000)[:1_000]
+    ids = segment.ids(somewhere)
+    assert ids.tolist() == [str(position) for position in somewhere]
+    assert np.array_equal(segment.positions(pa.array(ids)), somewhere)
+    assert [row["image_id"] for row in segment.rows(somewhere, ["image_id"])] == ids.tolist()
+    assert segment.ids(np.empty(0, np.int64)).tolist() == segment.rows(np.empty(0, np.int64)) == []
+
+
+def test_an_index_that_no_record_names_is_not_searched(tmp_path: Path) -> None:
+    record = build(tmp_path, unit_vectors(5, dim=DIM), IndexSettings())
+    (tmp_path / "index/segments" / record.name / ANN).write_bytes(b"stray")
+    assert open_segment(tmp_path, record).parameters == {}
+
+
+def test_vectors_and_rows_of_different_numbers_do_not_open(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    record = build(one, unit_vectors(5, dim=DIM), IndexSettings())
+    build(two, unit_vectors(6, dim=DIM), IndexSettings())
+    place = f"index/segments/{record.name}/rows.arrow"
+    (two / place).replace(one / place)
+    with pytest.raises(DamagedVersionError, match="has 5 vectors but 6 rows: build the index again"):
+        open_segment(one, record)
+
+
+def test_a_disk_without_room_for_the_approximate_index_is_named(tmp_path: Path) -> None:
+    vectors = unit_vectors(2_000)
+    (tmp_path / VECTORS).write_bytes(flat_header(vectors.shape[1], len(vectors)) + vectors.tobytes())
+    (tmp_path / ANN).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as error:
+        write_ann(tmp_path, "HNSW8,SQ8", len(vectors), vectors)
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / ANN))

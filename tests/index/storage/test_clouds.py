@@ -1,0 +1,167 @@
+"""Both clients of a bucket, and that which opens its pictures, reach it as its address and the environment say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow.fs as pafs
+import pytest
+from obstore.store import AzureStore, S3Store
+
+from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.stores import Stores
+from index.errors import CollectionError
+from index.storage import Storage
+from index.storage.bucket import Bucket, _amazons_region
+from index.storage.objects import object_store, put, read
+from tests.support.servers.scripted_server import Reply, scripted
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """One with a key and nothing else in its environment."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("ACCOUNT", "KEY", "SAS_TOKEN", "CONNECTION_STRING"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    object_store.cache_clear()
+    _amazons_region.cache_clear()
+    return monkeypatch
+
+
+def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
+    bucket, _ = Bucket.of(address)
+    filesystem, store = bucket.filesystem(), object_store(bucket)
+    assert isinstance(filesystem, pafs.S3FileSystem)
+    assert isinstance(store, S3Store)
+    return filesystem, store
+
+
+@pytest.mark.parametrize(
+    ("address", "environment", "region"),
+    [
+        ("s3://mine/a", {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, "eu-west-1"),
+        ("s3://mine/a", {"AWS_DEFAULT_REGION": "us-west-2"}, "us-west-2"),
+        ("s3://mine/a", {}, "ap-south-1"),
+        ("s3://anonymous@mine/a", {}, "ap-south-1"),
+        ("s3://K:S@mine/a", {}, "ap-south-1"),
+        ("s3://K:S@mine/a?region=sa-east-1", {"AWS_REGION": "eu-west-1"}, "sa-east-1"),
+        ("s3://mine/a", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "garage"}, "garage"),
+    ],
+)
+def test_both_clients_ask_the_region_that_was_named_or_found(
+    machine: pytest.MonkeyPatch, address: str, environment: dict[str, str], region: str
+) -> None:
+    for name, value in environment.items():
+        machine.setenv(name, value)
+    amazon = Mock(return_value="ap-south-1")
+    machine.setattr(pafs, "resolve_s3_region", amazon)
+    filesystem, store = s3_clients(address)
+    assert (filesystem.region, store.config.get("region")) == (region, region)
+    assert amazon.call_count == (region == "ap-south-1")
+
+
+def test_a_profile_says_the_region_of_another_server(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = garage\n")
+    _, store = s3_clients("s3://mine/a?endpoint_override=127.0.0.1:1")
+    assert store.config.get("region") == "garage"
+
+
+@pytest.mark.parametrize(("environment", "region"), [({"AWS_REGION": "eu-west-1"}, "eu-west-1"), ({}, "ap-south-1")])
+def test_pictures_are_looked_for_in_the_same_region(
+    machine: pytest.MonkeyPatch, environment: dict[str, str], region: str
+) -> None:
+    for name, value in environment.items():
+        machine.setenv(name, value)
+    machine.setattr(pafs, "resolve_s3_region", lambda _: "ap-south-1")
+    client: Any = Stores(FetchPolicy())._connect("s3://mine/a.jpg", "s3", "", "mine")
+    assert client.region == region
+
+
+@pytest.mark.parametrize(
+    ("login", "sent"), [("K:S@", ("K", None)), ("", ("key", "the environment's"))], ids=["address", "environment"]
+)
+def test_a_key_of_the_address_goes_without_the_environments_token(
+    machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]
+) -> None:
+    machine.setenv("AWS_SESSION_TOKEN", "the environment's")
+    with scripted(Reply(status=404)) as server:
+        bucket, _ = Bucket.of(f"s3://{login}mine/a?endpoint_override={server.url}&region=eu-west-1")
+        with pytest.raises(FileNotFoundError):
+            read(bucket, "a")
+    headers = server.asked[0].headers
+    key = headers["authorization"].split("Credential=")[1].split("/")[0]
+    assert (key, headers.get("x-amz-security-token")) == sent
+
+
+def test_credentials_of_a_role_are_asked_for_again_before_they_end() -> None:
+    """boto3 renews them ten minutes before."""
+    _, store = s3_clients("s3://mine/a?region=eu-west-1")
+    provider: Any = store.credential_provider
+    assert provider()["expires_at"] <= datetime.now(UTC) + timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "suffix"),
+    [("https://shop.blob.core.windows.net/", "core.windows.net"), ("https://shop.blob.x.test", "x.test")],
+)
+def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
+    machine: pytest.MonkeyPatch, endpoint: str, suffix: str
+) -> None:
+    machine.setenv(
+        "AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};SharedAccessSignature=sv=2024&sig=abc%3D"
+    )
+    server: Any = {f"{kind}_storage_authority": f".{kind}.{suffix}" for kind in ("blob", "dfs")}
+    server |= {f"{kind}_storage_scheme": "https" for kind in ("blob", "dfs")}
+    expected = pafs.AzureFileSystem("shop", sas_token="sv=2024&sig=abc%3D", **server)
+    bucket, prefix = Bucket.of("az://images/here")
+    assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
+    assert bucket.filesystem() == expected
+    store = object_store(bucket)
+    assert isinstance(store, AzureStore)
+    assert store.config["account_name"] == "shop"
+    assert store.config["endpoint"] == f"https://shop.blob.{suffix}"
+    assert Stores(FetchPolicy())._connect("az://images/a.jpg", "az", "", "images") == expected
+
+
+def test_an_emulators_account_is_in_its_path(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/devstore;AccountKey=a2V5")
+    assert Bucket.of("az://images/here")[0].user == "devstore"
+
+
+@pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])
+def test_no_file_is_put_in_more_parts_than_stores_take(
+    machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int
+) -> None:
+    path = tmp_path / "vectors.faiss"
+    with path.open("wb") as file:
+        file.truncate(size)  # takes no room
+    machine.setattr("index.storage.objects.obstore.put", sent := Mock())
+    put(Bucket.of("s3://mine/a?region=eu-west-1")[0], "a", path)
+    assert sent.call_args.kwargs["chunk_size"] == part
+    assert -(-size // part) <= 10_000
+
+
+@pytest.mark.parametrize("scheme", ["abfs", "abfss", "az"])
+def test_azures_other_addresses_are_refused_with_the_one_to_write(scheme: str) -> None:
+    """Read as account@container they would name another account."""
+    with pytest.raises(CollectionError, match=r"\.net/here: write az://account@container/prefix"):
+        Storage.open(f"{scheme}://images@shop.dfs.core.windows.net/here")
+    with pytest.raises(CollectionError, match=r"write az://account@container/prefix"):
+        Storage.open("abfss://images/here")
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:9000"])
+def test_both_clients_ask_the_same_server(machine: pytest.MonkeyPatch, endpoint: str) -> None:
+    machine.setenv("AWS_REGION", "eu-west-1")
+    machine.setenv("AWS_ENDPOINT_URL", endpoint)
+    filesystem, store = s3_clients("s3://mine/a")
+    given: Any = filesystem.__reduce__()[1]
+    assert (given[0]["endpoint_override"] or "") == endpoint
+    assert store.config.get("endpoint", "") == endpoint

@@ -1,0 +1,431 @@
+"""Storage: whole files or none, in folders and in an object store; records that notice when they were altered."""
+
+import base64
+import hashlib
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import obstore
+import pyarrow.fs as pafs
+import pytest
+from obstore.exceptions import PermissionDeniedError
+
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
+from index.analysis.duplicates import near_duplicates
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RunStart
+from index.errors import CollectionError, DamagedVersionError, UnreachableError
+from index.search import Searcher
+from index.storage.bucket import without_secrets
+from index.storage.compare_and_set import update_file
+from index.storage.storage import FileInfo, Storage, place
+from jobs.planning.plan import written_files
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+
+
+def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    storage = Storage.open(tmp_path / "new" / "folder")
+    storage.write_atomic("a/b.bin", b"\x00\x01")
+    storage.write_atomic("a/b.bin", b"other")
+    assert storage.read("a/b.bin") == b"other"
+    assert storage.size("a/b.bin") == 5
+    assert storage.sha256("a/b.bin") == hashlib.sha256(b"other").hexdigest()
+    assert storage.list("a") == [FileInfo(path="a/b.bin", size=5, is_folder=False)]
+    assert [(entry.name, entry.is_folder) for entry in storage.list()] == [("a", True)]
+    storage.delete("a")
+    assert not storage.exists("a")
+    storage.delete("a")
+    assert storage.list("a") == []
+    with pytest.raises(FileNotFoundError):
+        storage.read("a/b.bin")
+
+
+@pytest.mark.parametrize("broken", ["write", "sync", "rename"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    storage = Storage.open(tmp_path)
+    storage.write_atomic("file", b"old")
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    def write_half(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        fail()
+
+    target, name, double = {
+        "write": (Path, "write_bytes", write_half),
+        "sync": (os, "fsync", fail),
+        "rename": (Path, "replace", fail),
+    }[broken]
+    monkeypatch.setattr(target, name, double)
+    with pytest.raises(OSError, match="disk full"):
+        storage.write_atomic("file", b"something new")
+    monkeypatch.undo()
+    assert storage.read("file") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_in_the_making_are_not_listed(tmp_path: Path) -> None:
+    (tmp_path / ".part.parquet.1234").write_bytes(b"half")
+    assert Storage.open(tmp_path).list() == []
+
+
+def test_scratch_lies_beside_the_target_and_is_removed(tmp_path: Path) -> None:
+    storage = Storage.open(tmp_path)
+    with storage.scratch("index/000001") as scratch:
+        assert scratch.parent == tmp_path / "index" / "000001"
+        (scratch / "file").write_bytes(b"large")
+        (scratch / "left").write_bytes(b"over")
+        storage.put_file(scratch / "file", "index/000001/segments/file")
+    assert storage.read("index/000001/segments/file") == b"large"
+    assert [path.name for path in (tmp_path / "index" / "000001").iterdir()] == ["segments"]
+
+
+def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Storage.open("pictures").root == str(tmp_path / "pictures")  # a worker has another working folder
+    assert Storage.open(f"file://{tmp_path}/x").root == str(tmp_path / "x")
+    secret = Storage.open("s3://KEY:secret@bucket/prefix?region=eu-west-1")
+    assert secret.location == "s3://bucket/prefix?region=eu-west-1"
+    assert secret.root == "bucket/prefix"
+    assert "secret" not in repr(secret)
+    assert pickle.loads(pickle.dumps(secret)).bucket == secret.bucket  # a worker needs what the address holds
+    assert not secret.is_local
+    with pytest.raises(CollectionError, match=r"expected a folder or a file:// s3:// gs:// az:// address"):
+        Storage.open("ftp://host/folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://KEY:s3cret@bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("cannot parse 's3://KEY:s3/cret@bucket'", "cannot parse 's3://bucket'"),
+        ("s3://bucket/a?endpoint_override=127.0.0.1:9000&x=a@b", None),
+        ("az://account@container/a", None),
+        ("/pictures/a:b@c", None),
+        ("s3://bucket/day:1 and mail to a@b", None),
+        ("az://account@box/a?sv=2024&sig=s3cret%3D", "az://account@box/a"),
+    ],
+)
+def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
+    assert without_secrets(text) == (shown or text)
+
+
+@pytest.mark.parametrize(
+    ("spellings", "one"),
+    [
+        (["/data/pics", "/data/pics/", "/data/jobs/../pics", "/data/./pics", "file:///data/pics/"], "/data/pics"),
+        (["/with space", "file:///with%20space"], "/with space"),
+        (["/[a]", "//[a"], None),
+        (["s3://b/pics", "s3://b/pics/", "s3://b/pics?region=eu-west-1", "s3://anonymous@b/pics"], "s3://b/pics"),
+        (["gs://b", "gs://b/", "gs://anonymous@b"], "gs://b"),
+        (["s3://b/50%25", "s3://b/../pics"], None),
+        (["az://one@c/pics", "az://two@c/pics"], None),
+    ],
+)
+def test_a_place_has_one_name_however_it_is_written(spellings: list[str], one: str | None) -> None:
+    assert [place(spelling) for spelling in spellings] == ([one] * len(spellings) if one else spellings)
+
+
+def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:
+    with_key = bucket.address("theirs", credentials="KEY:s3cret@")
+    for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
+        with pytest.raises(CollectionError) as error:
+            Storage.open(location)
+        assert "KEY:s3cret" not in str(error.value)
+    with pytest.raises(CollectionError, match="does not exist") as error:
+        Collection.open(with_key)
+    assert "s3cret" not in str(error.value)
+    Storage.open(with_key).write_atomic("mine.txt", b"mine")
+    for opened in (Collection.open, Collection.create_or_open):
+        with pytest.raises(CollectionError) as error:
+            opened(with_key)
+        assert "s3cret" not in str(error.value)
+
+
+def test_azure_takes_the_account_from_the_address_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
+    with pytest.raises(CollectionError, match="set AZURE_STORAGE_ACCOUNT"):
+        Storage.open("az://container/prefix")
+    named = Storage.open("az://account@container/prefix")
+    assert isinstance(named.filesystem, pafs.AzureFileSystem)
+    assert named.root == "container/prefix"
+    assert named.location == "az://account@container/prefix"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
+    assert Storage.open("az://container/prefix").filesystem == named.filesystem
+
+
+def test_a_record_refuses_altered_content() -> None:
+    model = ModelRecord(id="m", revision=None, fingerprint="f", dim=4)
+    start = RunStart(run_id="20261121T033100Z-1a2b", source="é", model=model, started_at=datetime.now(UTC))
+    data = start.to_bytes()
+    assert RunStart.from_bytes(data) == start
+    for position in range(len(data)):
+        flipped = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+        if data[position] in b" \n":
+            continue  # white space may change
+        with pytest.raises(ValueError):  # noqa: PT011  (not JSON, or not what was written)
+            RunStart.from_bytes(flipped)
+
+
+@pytest.mark.parametrize("size", [1_000, 20_000_000], ids=["at once", "in parts"])
+def test_an_upload_that_fails_leaves_nothing(bucket: Bucket, tmp_path: Path, size: int) -> None:
+    """pyarrow's stream completes the upload of what was written when something is raised within it."""
+    bucket.put("here/file", b"before")
+    (tmp_path / "new").write_bytes(b"x" * size)
+    proxy = FaultyProxy(bucket.server, share=1.0, seed=0, faults=("400",), after=1 if size > 1_000 else 0)
+    with proxy.listening() as host, pytest.raises(CollectionError, match=r"here/file cannot be written \("):
+        Storage.open(bucket.address("here", server=host)).put_file(tmp_path / "new", "file")
+    assert (tmp_path / "new").exists()
+    assert Storage.open(bucket.address("here")).read("file") == b"before"
+    Storage.open(bucket.address("here")).put_file(tmp_path / "new", "file")
+    assert Storage.open(bucket.address("here")).size("file") == size
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, fault: str) -> None:
+    content = os.urandom(9_000_000)
+    (tmp_path / "large").write_bytes(content)
+    proxy = FaultyProxy(bucket.server, share=0.5, seed=2, faults=(fault,), page=3, pause_s=0.05)
+    with proxy.listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        for number in range(8):
+            storage.write_atomic(f"small/{number}", f"{number}".encode())
+        storage.put_file(tmp_path / "large", "large")
+        assert storage.read("large") == content
+        assert [storage.read(entry.path) for entry in storage.list("small")] == [b"%d" % n for n in range(8)]
+        update_file(storage, "counted", lambda before: before if before == b"1" else b"1")
+        assert storage.read("counted") == b"1"
+        storage.delete("small")
+        assert storage.list("small") == []
+    assert proxy.count[fault] > 0
+
+
+@pytest.mark.parametrize("size", [2, 100])
+def test_a_file_that_is_replaced_meanwhile_is_read_as_it_was_or_is(bucket: Bucket, size: int) -> None:
+    bucket.put("here/CURRENT", b"x" * 10)
+    after = b"y" * size
+
+    class Replaced(FaultyProxy):
+        def draw(self, request: str) -> None:
+            self.count["requests"] += 1
+            if self.count["requests"] == 2:  # of a HEAD and a GET
+                bucket.put("here/CURRENT", after)
+
+    with Replaced(bucket.server, share=0.0, seed=0).listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        assert storage.read("CURRENT") in (b"x" * 10, after)
+    with Storage.open(bucket.address("here")).open_input("CURRENT") as file:
+        bucket.put("here/CURRENT", b"z")
+        with pytest.raises(OSError, match=r"here/CURRENT cannot be read"):
+            file.read()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+def test_requests_that_hear_nothing_are_made_again(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    class Silent(FaultyProxy):
+        def draw(self, request: str) -> str | None:
+            return super().draw(request) if request.startswith(method) else None
+
+    monkeypatch.setattr("index.storage.objects.REQUEST_S", 0.5)
+    proxy = Silent(bucket.server, share=1.0, seed=0, faults=("silent",), pause_s=1.5)
+    with proxy.listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        storage.write_atomic("file", b"x")
+        with storage.open_input("file") as file:
+            assert file.read() == b"x"
+        update_file(storage, "counted", lambda before: before + b"1")
+        update_file(storage, "counted", lambda before: before + b"1")
+    assert Storage.open(bucket.address("here")).read("counted") == b"11"
+    assert proxy.count["silent"] >= 2
+
+
+def test_few_parts_of_an_upload_share_the_line(bucket: Bucket, tmp_path: Path) -> None:
+    """Each has 30 s, however many there are."""
+
+    class Counting(FaultyProxy):
+        now = most = 0
+
+        def draw(self, request: str) -> None:
+            if "partNumber" in request:
+                Counting.now += 1
+                Counting.most = max(Counting.most, Counting.now)
+                time.sleep(0.3)
+                Counting.now -= 1
+
+    (tmp_path / "large").write_bytes(os.urandom(48 << 20))
+    with Counting(bucket.server, share=0.0, seed=0).listening() as host:
+        Storage.open(bucket.address("here", server=host)).put_file(tmp_path / "large", "large")
+    assert Counting.most in (2, 3)
+    assert Storage.open(bucket.address("here")).size("large") == 48 << 20
+
+
+@pytest.mark.parametrize("action", ["list", "write", "change"])
+def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
+    storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{unused_port()}"))
+    actions: dict[str, Callable[[], object]] = {
+        "list": storage.list,
+        "write": lambda: storage.write_atomic("file", b""),
+        "change": lambda: update_file(storage, "file", lambda _: b"x"),
+    }
+    started = time.monotonic()
+    with pytest.raises(CollectionError, match=rf"{bucket.name}/here") as error:
+        actions[action]()
+    assert "\n" not in str(error.value)
+    assert time.monotonic() - started < 40
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both clients ask the very server that the environment names, with the credentials that it names."""
+    with heard_by() as (host, heard):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}")
+        monkeypatch.setenv(
+            "AZURE_STORAGE_CONNECTION_STRING",
+            f"AccountName=shop;AccountKey={base64.b64encode(b'key').decode()};BlobEndpoint=http://{host}/shop",
+        )
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
+        for address in ("gs://images/here", "az://images/here"):
+            storage = Storage.open(address)
+            with suppress(CollectionError):  # to Azure's client a container that lists nothing is an error
+                assert not storage.exists("file")
+            with pytest.raises(CollectionError, match="images/here/file cannot be written"):
+                storage.write_atomic("file", b"x")
+            before = len(heard)
+            with pytest.raises(FetchError, match=r"no such file|cannot be read|a\.jpg"):
+                Fetcher().fetch(f"{address}/a.jpg")
+            assert len(heard) > before
+    by_method = {(path.startswith("/shop/"), method) for method, path, _ in heard}
+    assert {(False, "GET"), (True, "HEAD")} <= by_method
+    assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
+    assert all(("SharedKey shop:" in (login or "")) == path.startswith("/shop/") for _, path, login in heard)
+
+
+@contextmanager
+def heard_by() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
+    """host:port of a server that has nothing, and what it was asked: method, path and Authorization."""
+    heard: list[tuple[str, str, str | None]] = []
+
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            heard.append((self.command, self.path, self.headers.get("Authorization")))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}", heard
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_files_of_runs_are_looked_at_side_by_side_and_once(bucket: Bucket) -> None:
+    """A night of a million images has thousands of files, and a request to a bucket takes 30 ms."""
+
+    class Counting(FaultyProxy):
+        now = most = 0
+
+        def draw(self, request: str) -> None:
+            if ".parquet" in request:
+                Counting.now += 1
+                Counting.most = max(Counting.most, Counting.now)
+                self.count[request.split()[0]] += 1
+                time.sleep(0.2)
+                Counting.now -= 1
+
+    proxy = Counting(bucket.server, share=0.0, seed=0)
+    with proxy.listening() as host:
+        collection = Collection.create_or_open(bucket.address("likeness", server=host))
+        Counting.most = 0
+        vectors = unit_vectors(6)
+        add_run(collection, *(rows([str(number)], vectors[number : number + 1]) for number in range(6)))
+        assert (Counting.most, proxy.count["HEAD"]) == (6, 6)
+        Counting.most = 0
+        live = LiveRows.of_runs(collection.storage, collection.runs())
+        assert (len(live), Counting.most) == (6, 6)
+        path = collection.row_files(collection.runs()[0].run_id)[0]
+        proxy.count.clear()
+        assert collection.row_file(path) in collection.runs()[0].files
+        assert proxy.count == {"GET": 1}
+
+
+@pytest.mark.parametrize("call", ["head", "get", "get_range"])
+def test_a_bucket_that_refuses_is_not_taken_for_a_damaged_one(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Nobody is told to restore files, and nothing is embedded again, because a token has expired."""
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    run = add_run(collection, rows(["a", "b"]))
+    started = collection.start_run("memory:", run.model)
+    collection.write_rows(started.run_id, "0001-b", rows(["c"]))
+    live = LiveRows.of_runs(collection.storage, [run])
+    monkeypatch.setattr(obstore, call, Mock(side_effect=PermissionDeniedError("403 Forbidden: ExpiredToken")))
+    told = r"parquet cannot be read \(403 Forbidden: ExpiredToken\): check the network and the credentials"
+    with pytest.raises(UnreachableError, match=told):
+        list(live.embedded()) if call == "get" else live.read(["uri"])
+    if call == "get":
+        with pytest.raises(UnreachableError, match=told):
+            written_files(collection, started)
+
+
+def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    vectors = unit_vectors(50)
+    ids = [f"{number:02d}" for number in range(50)]
+    start = collection.start_run("memory:", ModelRecord(id="m", revision=None, fingerprint="f", dim=8))
+    assert [run.run_id for run in collection.snapshot().unfinished] == [start.run_id]
+    add_run(collection, rows(ids[:30], vectors[:30]), rows(ids[30:], vectors[30:]), deletes=["gone"])
+    reopened = pickle.loads(pickle.dumps(Collection.open(collection.location)))
+    assert reopened.live_rows(["image_id"]).column("image_id").to_pylist() == ids
+    first = build_index(reopened)
+    assert build_index(reopened) == first  # nothing new: nothing built
+    searcher = Searcher.open(reopened)
+    assert reopened.versions() == ["000001"]
+    matches = searcher.search(vectors[7:8], 3)[0]
+    exact = vectors @ vectors[7]
+    assert [match.image_id for match in matches] == [ids[row] for row in np.argsort(-exact)[:3]]
+    assert matches[0].score == pytest.approx(1.0, abs=1e-6)
+    # Its local copies have lost their names by now.
+    groups = near_duplicates(searcher, matches[1].score)
+    assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)
+    path = "index/segments/000001-00/rows.arrow"
+    reopened.storage.write_atomic(path, reopened.storage.read(path)[:-1])
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "another machine's"))
+    with pytest.raises(DamagedVersionError, match=r"rows\.arrow has .* bytes, expected"):
+        Searcher.open(reopened)
+    assert build_index(reopened).version == "000002"
+    assert Searcher.open(reopened).search(vectors[7:8], 3)[0] == matches

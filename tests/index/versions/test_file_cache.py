@@ -1,0 +1,362 @@
+"""The cache of index files: whole or not at all, shared by processes, and no larger than it may be."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import FileRecord, ModelRecord
+from index.errors import CollectionError, DamagedVersionError
+from index.search import Searcher
+from index.storage import Storage
+from index.versions.file_cache import FileCache
+from index.versions.opening import _copied
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket, FaultyProxy
+
+CONTENT = b"content of a segment" * 1000
+
+
+def record(content: bytes = CONTENT) -> FileRecord:
+    return FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+@pytest.fixture
+def storage(bucket: Bucket) -> Storage:
+    """A bucket with the file `a`, of `CONTENT`."""
+    bucket.put("here/a", CONTENT)
+    return Storage.open(bucket.address("here"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> FileCache:
+    (tmp_path / "files").mkdir()
+    return FileCache(folder=tmp_path / "files", max_bytes=10**6)
+
+
+@contextmanager
+def reads(location: str) -> Iterator[list[str]]:
+    """The paths of what is opened below a location; threads that other tests left may read what is theirs."""
+    paths: list[str] = []
+    open_input = Storage.open_input
+
+    def noted(storage: Storage, path: str) -> Any:
+        if storage.location == location:
+            paths.append(path)
+        return open_input(storage, path)
+
+    with patch.object(Storage, "open_input", noted):
+        yield paths
+
+
+def test_a_file_is_downloaded_once(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    with reads(storage.location) as opened:
+        for name in ("one", "other"):
+            cache.place(storage, "a", record(), tmp_path / "view" / name)
+            assert (tmp_path / "view" / name).read_bytes() == CONTENT
+    assert opened == ["a"]
+    assert [path.name for path in cache.folder.iterdir()] == [record().sha256]
+
+
+def test_a_cache_on_another_disk_is_linked_by_name(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert (tmp_path / "view").readlink() == cache.folder / record().sha256
+    assert (tmp_path / "view").read_bytes() == CONTENT
+
+
+def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    cached = cache.folder / record().sha256
+    for damage in (CONTENT[:-1], b"x" + CONTENT[1:]):
+        cached.write_bytes(damage)
+        cache.place(storage, "a", record(), tmp_path / "view" / str(len(damage)))
+        assert (tmp_path / "view" / str(len(damage))).read_bytes() == CONTENT
+        assert cached.read_bytes() == CONTENT
+
+
+def test_what_the_bucket_does_not_have_as_recorded_is_refused(
+    storage: Storage, cache: FileCache, tmp_path: Path
+) -> None:
+    for other in (CONTENT[:-1], b"x" + CONTENT[1:]):
+        with pytest.raises(CollectionError, match="a is not what its manifest says"):
+            cache.place(storage, "a", record(other), tmp_path / "view")
+    with pytest.raises(FileNotFoundError):
+        cache.place(storage, "b", record(), tmp_path / "view")
+    assert list(cache.folder.iterdir()) == []
+    assert not (tmp_path / "view").exists()
+
+
+def test_threads_that_want_the_same_file_wait_for_one_download(
+    storage: Storage, cache: FileCache, tmp_path: Path
+) -> None:
+    with reads(storage.location) as opened:
+        threads = [
+            threading.Thread(target=cache.place, args=(storage, "a", record(), tmp_path / "view" / str(number)))
+            for number in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert opened == ["a"]
+    assert [(tmp_path / "view" / str(number)).read_bytes() for number in range(8)] == [CONTENT] * 8
+
+
+DIE_HALF_WAY = """
+import os, sys
+from pathlib import Path
+from index.versions.promotion.file_cache import FileCache
+from index.collection.collection.records import FileRecord
+from index.storage import Storage
+FileCache._write = lambda self, partial, chunk: (partial.write(chunk[:100]), partial.flush(), os._exit(9))
+cache = FileCache(folder=Path(sys.argv[1]), max_bytes=10**6)
+cache.place(Storage.open(sys.argv[2]), "a", FileRecord.model_validate_json(sys.argv[3]), Path(sys.argv[1]) / "x")
+"""
+
+
+def test_a_download_that_was_killed_is_begun_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    arguments = [str(cache.folder), storage.address, record().model_dump_json()]
+    done = subprocess.run([sys.executable, "-c", DIE_HALF_WAY, *arguments], check=False)
+    left = cache.folder / f"{record().sha256}.part"
+    assert (done.returncode, left.stat().st_size) == (9, 100)
+    cache.place(storage, "a", record(), tmp_path / "view")
+    assert (tmp_path / "view").read_bytes() == CONTENT
+    assert not left.exists()
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def names(folder: Path) -> list[str]:
+    """Of the files of a cache that `digest` named, and of all else."""
+    known = {digest(name): name for name in ("new", "needed", "old", "oldest")}
+    return sorted(known.get(path.stem, path.stem) + path.suffix for path in folder.iterdir())
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    cache = FileCache(folder=tmp_path, max_bytes=100)
+    for age, name in enumerate(["new", "needed", "old", "oldest"]):
+        (tmp_path / digest(name)).write_bytes(b"x" * 30)
+        os.utime(tmp_path / digest(name), (1e9 - age, 1e9 - age))
+    (tmp_path / f"{digest('old')}.part").write_bytes(b"x" * 30)
+    reading = (tmp_path / digest("oldest")).open("rb")
+    needed = FileRecord(size=30, sha256=digest("needed"))
+    cache.make_room({"needed": needed, "more": FileRecord(size=40, sha256=digest("more"))})
+    assert names(tmp_path) == ["needed", "new", "old.part"]
+    with reading:
+        assert reading.read() == b"x" * 30
+    cache.make_room({"huge": FileRecord(size=1000, sha256=digest("huge"))})  # it is needed, so it may be too large
+    assert names(tmp_path) == ["old.part"]
+
+
+def test_what_is_not_the_caches_stays_and_does_not_count(tmp_path: Path) -> None:
+    """Somebody named a folder that holds other things too."""
+    theirs = ["thesis.odt", "download.part", digest("x")[:-1], digest("x") + ".txt"]
+    for name in theirs:
+        (tmp_path / name).write_bytes(b"x" * 1000)
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / digest("folder")).mkdir()
+    (tmp_path / digest("link")).symlink_to(tmp_path / "thesis.odt")
+    (tmp_path / digest("old")).write_bytes(b"x" * 30)
+    cache = FileCache(folder=tmp_path, max_bytes=100)
+    cache.make_room({"more": FileRecord(size=60, sha256=digest("more"))})
+    assert (tmp_path / digest("old")).exists()
+    cache.make_room({"more": FileRecord(size=80, sha256=digest("more"))})
+    left = {*theirs, digest("folder"), digest("link")}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    cached = cache.folder / record().sha256
+    cached.write_bytes(CONTENT)
+    refused = PermissionError(errno.EPERM, "Operation not permitted")
+    with patch("os.utime", side_effect=refused), patch.object(Path, "unlink", side_effect=refused):
+        cache.make_room({"huge": FileRecord(size=10**7, sha256=digest("huge"))})
+    with patch("os.utime", side_effect=refused), reads(storage.location) as opened:
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert (tmp_path / "view").read_bytes() == CONTENT
+    assert opened == []
+
+
+def test_a_file_that_is_removed_while_it_is_placed_is_fetched_again(
+    storage: Storage, cache: FileCache, tmp_path: Path
+) -> None:
+    (cache.folder / record().sha256).write_bytes(CONTENT)
+    utime = os.utime
+    removed: list[Path] = []
+
+    def evicted_first(path: Path) -> None:
+        if not removed:
+            removed.append(path)
+            path.unlink()
+        utime(path)
+
+    with patch("os.utime", side_effect=evicted_first):
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert removed == [cache.folder / record().sha256]
+    assert (tmp_path / "view").read_bytes() == CONTENT
+
+
+def test_a_name_that_leads_nowhere_is_replaced(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    """The cache is on another disk, and what it lent has been removed to make room."""
+    with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
+        for _ in range(2):
+            cache.place(storage, "a", record(), tmp_path / "view")
+            assert (tmp_path / "view").read_bytes() == CONTENT
+            (cache.folder / record().sha256).unlink()
+
+
+def test_the_next_ones_lock_stays(cache: FileCache) -> None:
+    path = cache.folder / f"{record().sha256}.part"
+    with cache._locked(record().sha256):
+        path.rename(cache.folder / record().sha256)
+        path.write_bytes(b"the next one's")
+    assert path.read_bytes() == b"the next one's"
+
+
+def test_a_folder_of_another_user_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In /tmp anybody can make one by this user's number."""
+    monkeypatch.delenv("LIKENESS_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert FileCache.of_environment().folder == tmp_path / f"likeness-{os.getuid()}"
+    number = os.getuid() + 1
+    (tmp_path / f"likeness-{number}").mkdir()
+    monkeypatch.setattr("os.getuid", lambda: number)
+    with pytest.raises(CollectionError, match=rf"likeness-{number}, .* is another user's: set LIKENESS_CACHE_DIR"):
+        FileCache.of_environment()
+
+
+def test_a_full_disk_is_named(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    write = FileCache._write
+    full = patch.object(FileCache, "_write", lambda self, _, chunk: write(self, Full(), chunk))
+    with full, pytest.raises(OSError, match=r"no room for the files .* LIKENESS_CACHE_DIR names another disk") as error:
+        cache.place(storage, "a", record(), tmp_path / "view")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(cache.folder))
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "here"))
+    monkeypatch.setenv("LIKENESS_CACHE_BYTES", "1000")
+    assert FileCache.of_environment() == FileCache(folder=tmp_path / "here", max_bytes=1000)
+    monkeypatch.setenv("LIKENESS_CACHE_BYTES", "50 GB")
+    with pytest.raises(CollectionError, match="LIKENESS_CACHE_BYTES is '50 GB': expected a number of bytes"):
+        FileCache.of_environment()
+    monkeypatch.delenv("LIKENESS_CACHE_BYTES")
+    monkeypatch.delenv("LIKENESS_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert FileCache.of_environment().folder == tmp_path / "likeness"
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "file" / "below"))
+    with pytest.raises(CollectionError, match=r"LIKENESS_CACHE_DIR is .*, which cannot be made"):
+        FileCache.of_environment()
+
+
+def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    collection.start_run("memory:", ModelRecord(id="m", revision=None, fingerprint="f", dim=8))
+    vectors = unit_vectors(60)
+    ids = [f"{number:02d}" for number in range(60)]
+    add_run(collection, rows(ids[:50], vectors[:50]))
+    build_index(collection)
+    before = Searcher.open(collection).search(vectors[:1], 3)
+    with reads(collection.storage.location) as opened:
+        assert Searcher.open(collection).search(vectors[:1], 3) == before
+    assert [path for path in opened if path.startswith("index/segments")] == []
+    add_run(collection, rows(ids[50:], vectors[50:]))
+    build_index(collection)
+    with reads(collection.storage.location) as opened:
+        assert Searcher.open(collection).ntotal == 60
+    assert [path for path in opened if path.startswith("index/segments/000001")] == []
+
+
+def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_without(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    vectors = unit_vectors(20)
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], vectors))
+    build_index(collection)
+    path = "index/segments/000001-00/rows.arrow"
+    data = collection.storage.read(path)
+    collection.storage.write_atomic(path, b"x" + data[1:])
+    assert Searcher.open(collection).ntotal == 20
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "empty"))
+    with pytest.raises(DamagedVersionError, match=r"rows\.arrow has been altered"):
+        Searcher.open(collection)
+    collection.storage.delete(path)
+    with pytest.raises(DamagedVersionError, match=r"rows\.arrow is missing"):
+        Searcher.open(collection)
+
+
+def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    built = build_index(collection)
+    with reads(collection.storage.location) as opened:
+        assert build_index(collection) == built
+    assert [path for path in opened if path.startswith("index/segments")] == []
+    path = "index/segments/000001-00/rows.arrow"
+    collection.storage.write_atomic(path, collection.storage.read(path)[:-1])
+    assert build_index(collection).version == "000002"
+
+
+@pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow"])
+def test_a_version_whose_files_others_remove_while_it_is_opened_is_not_damaged(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The cache is on another disk."""
+    collection = Collection.create_or_open(bucket.address("likeness"))
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    cached = FileCache.of_environment().folder / build_index(collection).segments[0].files[name].sha256
+    left = 2
+
+    def evicted(*args: Any, **options: Any) -> Storage:
+        nonlocal left
+        copies = _copied(*args, **options)
+        if left:
+            left -= 1
+            cached.unlink()
+        return copies
+
+    monkeypatch.setattr("index.versions.opening._copied", evicted)
+    with patch("os.link", side_effect=OSError(errno.EXDEV, "Invalid cross-device link")):
+        assert Searcher.open(collection).ntotal == 20
+        left = 3
+        with pytest.raises(CollectionError, match=r"is too small: set LIKENESS_CACHE_DIR"):
+            Searcher.open(collection)
+
+
+def test_bodies_that_break_off_are_read_on(bucket: Bucket, cache: FileCache, tmp_path: Path) -> None:
+    content = os.urandom(1 << 20)
+    bucket.put("here/large", content)
+    proxy = FaultyProxy(bucket.server, share=0.6, seed=3, faults=("cut", "refused", "503"))
+    with proxy.listening() as host:
+        storage = Storage.open(bucket.address("here", server=host))
+        for number in range(5):
+            target = tmp_path / "view" / str(number)
+            cache.place(storage, "large", record(content), target)
+            assert target.read_bytes() == content
+            (cache.folder / record(content).sha256).unlink()
+    assert proxy.count["cut"] > 0

@@ -1,0 +1,113 @@
+"""Runs that were begun and not finished: which of them `likeness prune` removes."""
+
+import json
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from index.collection import Collection, writing
+from index.collection.records import ModelRecord, RunStart
+from index.errors import LeaseHeldError
+from index.storage import Storage
+from index.versions.prune import ABANDONED, prune
+from index.versions.prune_runs import FORGOTTEN
+from jobs.cli import app
+from tests.support.collections.hand_made import MODEL, add_run, rows
+from tests.support.collections.storage_steps import KilledError
+
+OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=MODEL.dim)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def begin(collection: Collection, idle: timedelta, *, source: str = "memory:", model: ModelRecord = MODEL) -> RunStart:
+    """A run with two files, to the last of which nothing was written for so long."""
+    start = collection.start_run(source, model)
+    for number in range(2):
+        collection.write_rows(start.run_id, f"0001-{number}", rows([f"{number}"]))
+    files = [path for path in folder(collection, start).rglob("*") if path.is_file()]
+    for path in files:
+        os.utime(path, (time.time() - 2 * FORGOTTEN.total_seconds(),) * 2)
+    os.utime(max(files), (time.time() - idle.total_seconds(),) * 2)
+    return start
+
+
+def folder(collection: Collection, start: RunStart) -> Path:
+    return Path(collection.location) / "runs" / start.run_id
+
+
+def left(collection: Collection) -> list[str]:
+    return [start.run_id for start in collection.snapshot().unfinished]
+
+
+def test_what_a_later_run_of_the_same_job_has_taken_over_is_removed(collection: Collection) -> None:
+    old, fresh = begin(collection, ABANDONED + HOUR), begin(collection, ABANDONED - HOUR)
+    elsewhere = begin(collection, ABANDONED + HOUR, source="elsewhere")
+    other = begin(collection, ABANDONED + HOUR, model=OTHER)
+    committed = add_run(collection, rows(["0", "1"]))
+    size = sum(path.stat().st_size for path in folder(collection, old).rglob("*") if path.is_file())
+    plan = prune(collection, dry_run=True)
+    assert (plan.runs, plan.bytes_freed) == ([old.run_id], size)
+    assert left(collection) == [old.run_id, fresh.run_id, elsewhere.run_id, other.run_id]
+    assert prune(collection) == plan
+    assert left(collection) == [fresh.run_id, elsewhere.run_id, other.run_id]
+    assert not folder(collection, old).exists()
+    assert collection.runs() == [committed]
+    assert len(collection.live_rows(["image_id"])) == 2
+
+
+def test_what_the_next_job_goes_on_with_stays_for_a_month(collection: Collection) -> None:
+    forgotten = begin(collection, FORGOTTEN + HOUR, source="elsewhere")
+    add_run(collection, rows(["0", "1"]))
+    resumed = begin(collection, FORGOTTEN - HOUR)
+    assert prune(collection).runs == [forgotten.run_id]
+    assert left(collection) == [resumed.run_id]
+
+
+def test_nothing_is_removed_while_a_run_is_written(collection: Collection) -> None:
+    begin(collection, 2 * FORGOTTEN)
+    with writing(collection, "reembed"), pytest.raises(LeaseHeldError):
+        prune(collection)
+    assert len(left(collection)) == 1
+
+
+def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begin(collection, 2 * FORGOTTEN)
+    delete = Storage.delete
+
+    def die_after_the_rows(storage: Storage, path: str) -> None:
+        delete(storage, path)
+        if path.endswith("/rows"):
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "delete", die_after_the_rows)
+        with pytest.raises(KilledError):
+            prune(collection)
+    assert left(collection) == [run.run_id]
+    assert prune(collection).runs == [run.run_id]
+    assert left(collection) == []
+
+
+def test_the_command_tells_of_them(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin(collection, 2 * FORGOTTEN)
+
+    def told(*options: str) -> str:
+        monkeypatch.setattr("sys.argv", ["likeness", "prune", collection.location, *options])
+        with pytest.raises(SystemExit) as end:
+            app.main()
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    assert json.loads(told("--dry-run", "--format", "json"))["runs"] == [run.run_id]
+    assert f"{run.run_id}\trun that was not finished" in told()
+    assert "nothing to remove" in told()

@@ -1,0 +1,128 @@
+"""What somebody went back from stays so: nothing that merely builds it again goes live but by `promote`."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings, ModelRecord
+from index.errors import RolledBackError
+from index.versions.current import collection_model
+from index.versions.promotion import list_versions, promote, rollback
+from jobs.cli.app import app
+from jobs.embedding.model import known_models
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+
+IDS = [f"{number:02d}" for number in range(20)]
+OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    """Version 2 has one image more than version 1 and was rolled back."""
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    add_run(collection, rows(IDS, unit_vectors(20)))
+    build_index(collection)
+    add_run(collection, rows(["new"], unit_vectors(1, seed=1)))
+    build_index(collection)
+    rollback(collection)
+    return collection
+
+
+def rolled_back(collection: Collection) -> list[str]:
+    return [version.name for version in list_versions(collection) if version.rolled_back]
+
+
+def test_mend_02_with_nothing_new_nothing_is_built(collection: Collection) -> None:
+    said = "index 000002 has these images and was rolled back: 000001 stays live; `likeness promote .* 000002`"
+    with pytest.raises(RolledBackError, match=said):
+        build_index(collection)
+    assert (collection.versions(), collection.current()) == (["000001", "000002"], "000001")
+    promote(collection, "000002")
+    assert build_index(collection).version == "000002"
+
+
+@pytest.mark.parametrize("how", ["compact", "other settings", "damaged"])
+def test_mend_02_the_same_rows_built_again_are_not_live(collection: Collection, how: str) -> None:
+    settings = IndexSettings(target_recall=0.9) if how == "other settings" else None
+    if how == "damaged":
+        (Path(collection.location) / "index/000002/queries.arrow").unlink()
+    for _ in range(2):
+        with pytest.raises(RolledBackError, match=r"`likeness promote .* 000003`"):
+            build_index(collection, settings, rebuild=how == "compact" and "000003" not in collection.versions())
+        assert (collection.versions(), collection.current()) == (["000001", "000002", "000003"], "000001")
+    assert rolled_back(collection) == ["000002", "000003"]
+    promote(collection, "000003")
+    # Whoever goes to the rows again may have them built again.
+    assert build_index(collection, rebuild=True).version == collection.current() == "000004"
+
+
+def test_mend_02_new_images_of_the_same_model_go_live(collection: Collection) -> None:
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
+    assert build_index(collection).ntotal == 22
+    assert (collection.current(), rolled_back(collection)) == ("000003", ["000002"])
+
+
+def test_mend_02_an_older_version_that_was_promoted_is_gone_back_to_too(collection: Collection) -> None:
+    promote(collection, "000002")
+    promote(collection, "000001")
+    assert rolled_back(collection) == ["000002"]
+    with pytest.raises(RolledBackError):
+        build_index(collection)
+    assert collection.current() == "000001"
+
+
+def test_mend_02_a_rolled_back_version_that_cannot_be_read_may_be_the_same(collection: Collection) -> None:
+    (Path(collection.location) / "index/000002/manifest.json").write_text("{}")
+    with pytest.raises(RolledBackError, match="index version 000003 is built and not live, for it may repeat 000002"):
+        build_index(collection)
+    assert collection.current() == "000001"
+    # What is new since the rollback is no repetition.
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
+    assert build_index(collection).ntotal == 22
+    assert (collection.current(), rolled_back(collection)) == ("000004", ["000002", "000003"])
+
+
+@pytest.mark.parametrize("mark", [b"", b"yesterday", b"\xff", b"2001-01-01T00:00:00", b"0001-01-01T00:00:00+23:59"])
+def test_a_rollback_whose_time_cannot_be_read_counts_as_of_now(collection: Collection, mark: bytes) -> None:
+    add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
+    version = Path(collection.location) / "index/000002"
+    (version / "manifest.json").write_text("{}")
+    (version / "rolled_back").write_bytes(mark)
+    assert rolled_back(collection) == ["000002"]
+    if mark.startswith(b"2001"):
+        assert build_index(collection).version == collection.current() == "000003"
+        return
+    with pytest.raises(RolledBackError, match="may repeat 000002"):
+        build_index(collection)
+    assert collection.current() == "000001"
+
+
+def test_mend_02_a_model_that_was_rolled_back_is_not_the_collections(collection: Collection) -> None:
+    promote(collection, "000002")
+    add_run(collection, rows([*IDS, "new"], unit_vectors(21, dim=4)), model=OTHER)
+    assert build_index(collection).model == OTHER
+    assert collection_model(collection, collection.runs()) == OTHER
+    rollback(collection)
+    assert collection_model(collection, collection.runs()) == MODEL
+    assert known_models(collection.snapshot()) == [MODEL, OTHER, MODEL, MODEL]  # the first is what jobs go on with
+    for rebuild, version in ((False, "000003"), (True, "000004")):
+        with pytest.raises(RolledBackError, match=f"`likeness promote .* {version}`"):
+            build_index(collection, rebuild=rebuild)
+        assert collection.current() == "000002"
+    # New images of it change nothing.
+    add_run(collection, rows(["newer"], unit_vectors(1, dim=4)), model=OTHER)
+    with pytest.raises(RolledBackError, match=f"has the model {OTHER.id}"):
+        build_index(collection)
+    assert collection.current() == "000002"
+
+
+def test_mend_02_the_commands_say_what_was_done(collection: Collection) -> None:
+    run = CliRunner()
+    for command, said in (("index", "000002 has these images"), ("compact", "000003 is built and not live")):
+        result = run.invoke(app, [command, collection.location])
+        assert (result.exit_code, said in result.output) == (0, True), result.output
+        assert "likeness promote" in result.output
+        assert collection.current() == "000001"

@@ -1,0 +1,719 @@
+"""The command line: what it prints of a small collection, and the one clear line that a mistake gets."""
+
+import importlib.metadata
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
+from index.build.build_index import build_index
+from index.build.measure import Measured
+from index.collection import Collection, writing
+from index.collection.lease import LEASE
+from index.collection.records import ModelRecord, RunManifest
+from index.collection.rows import row_schema
+from jobs.cli import app
+from jobs.cli.images import next_commands
+from jobs.cli.options import console
+from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
+from tests.support.collections.small_collection import COLOURS, png
+
+COMMANDS = (
+    *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
+    *("duplicates", "versions", "promote", "rollback", "prune", "compact", "keys"),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Calls the console command in a folder of its own. An exception that gets out of it fails the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "width", 200)
+
+    def call(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["likeness", *map(str, arguments)])
+        code: Any = 0
+        try:
+            app.main()
+        except SystemExit as end:
+            code = end.code
+        printed = capsys.readouterr()
+        return Result(int(code or 0), printed.out, printed.err)
+
+    return call
+
+
+def test_a_command_that_is_told_to_stop_ends_as_with_ctrl_c(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    monkeypatch.setattr(app, "app", lambda: signal.raise_signal(signal.SIGTERM))
+    try:
+        assert run("embed") == Result(130, "", "interrupted\n")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, colour in COLOURS.items():
+        (folder / name).write_bytes(png(colour))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def collection(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The three pictures and a reject, embedded with the demo model and indexed; an unfinished run as well."""
+    embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
+    identity = embedder.identity
+    model = ModelRecord(id=identity.model_id, revision=None, fingerprint=identity.fingerprint, dim=identity.dim)
+    collection = Collection.create_or_open(str(tmp_path_factory.mktemp("made") / "collection"))
+    schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
+    start = collection.start_run(str(pictures), model)
+    rows: list[dict[str, Any]] = []
+    for name in COLOURS:
+        crop = decode_image((pictures / name).read_bytes(), embedder.crop).pixels
+        vector = embedder.embed_images(crop[np.newaxis])[0]
+        row = {"image_id": name, "uri": str(pictures / name), "embedding": vector}
+        rows.append({**row, "label": f"[b]{name[:-4]}", "weight": float("nan")})
+    rows.append(reject("bad [red].jpg", "truncated", "ends\nearly"))
+    file = collection.write_rows(start.run_id, "0001-a", pa.Table.from_pylist(rows, schema=schema))
+    collection.commit_run(
+        RunManifest(**start.model_dump(exclude={"model"}), model=model, finished_at=start.started_at, files=[file])
+    )
+    build_index(collection)
+    stopped = collection.start_run(str(pictures), model)
+    late = pa.Table.from_pylist([reject("late.jpg", "timeout", "late")], schema=schema)
+    collection.write_rows(stopped.run_id, "0001-a", late)
+    return Path(collection.location)
+
+
+def reject(image_id: str, reason: str, message: str) -> dict[str, Any]:
+    stage = "decode" if reason == "truncated" else "fetch"
+    error = {"error_stage": stage, "error_reason": reason, "error_message": message, "retryable": stage == "fetch"}
+    return {"image_id": image_id, "uri": f"/x/{image_id}", **error}
+
+
+# Answers
+
+
+def test_search_by_picture(run: Run, collection: Path, pictures: Path) -> None:
+    result = run("search", collection, pictures / "green.png", "-k", "2", "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    first, second = json.loads(result.out)
+    assert (first["image_id"], first["uri"]) == ("green.png", str(pictures / "green.png"))
+    assert first["score"] == pytest.approx(1.0, abs=1e-5)
+    assert first["metadata"]["label"] == "[b]green"
+    assert first["metadata"]["weight"] is None  # JSON has no NaN
+    assert second["score"] < first["score"]
+
+
+def test_search_prints_a_table(run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    result = run("search", collection, "red.png")
+    assert result.code == 0
+    header, first, *others = result.out.splitlines()
+    assert header.split() == ["rank", "score", "percentile", "image", "label", "weight"]
+    assert first.split() == ["1", "1.000", "100.000", "red.png", "[b]red", "nan"]
+    assert len(others) == 2
+
+
+def test_search_by_words(run: Run, collection: Path) -> None:
+    matches = json.loads(run("search", collection, "--text", "a red star", "--format", "json").out)
+    assert {match["image_id"] for match in matches} == set(COLOURS)
+    assert [match["score"] for match in matches] == sorted((match["score"] for match in matches), reverse=True)
+
+
+def test_search_by_id_loads_no_model(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClipEmbedder, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    matches = json.loads(run("search", collection, "--like", "red.png", "--format", "json").out)
+    assert sorted(match["image_id"] for match in matches) == ["blue.png", "green.png"]  # itself left out
+    best, second = matches
+    ((only,)) = json.loads(run("search", collection, "--like", "red.png", "--offset", "1", "--format", "json").out)
+    assert only == second
+    result = run("search", collection, "--like", "red.png", "--min-score", str(best["score"]), "--format", "json")
+    assert json.loads(result.out) == [best]
+    where = json.dumps({"image_id": {"$in": ["red.png", "blue.png"]}})
+    (blue,) = json.loads(run("search", collection, "--like", "red.png", "--filter", where, "--format", "json").out)
+    assert blue["image_id"] == "blue.png"
+    table = run("search", collection, "--like", "red.png", "--distinct", "-1").out.splitlines()
+    assert table[0].split() == ["rank", "score", "percentile", "image", "alike", "label", "weight"]
+    assert best["percentile"] > second["percentile"]
+    assert (len(table), table[1].split()[:5]) == (
+        2,
+        ["1", f"{best['score']:.3f}", f"{best['percentile']:.3f}", best["image_id"], second["image_id"]],
+    )
+
+
+def test_search_by_several_ids(run: Run, collection: Path) -> None:
+    both = ["search", collection, "--like", "red.png", "--like", "blue.png"]
+    (only,) = json.loads(run(*both, "--format", "json").out)
+    assert (only["image_id"], only["percentile"]) == ("green.png", None)  # a mix scores on another scale
+    unlike = run("search", collection, "--like", "red.png", "--unlike", "blue.png", "--format", "json")
+    (other,) = json.loads(unlike.out)
+    assert other["image_id"] == "green.png"
+    assert other["score"] < only["score"]
+    assert "percentile" not in run(*both).out
+
+
+def test_search_by_picture_takes_the_same_options(run: Run, collection: Path, pictures: Path) -> None:
+    where = '{"label": {"$ne": "[b]green"}}'
+    result = run("search", collection, pictures / "green.png", "--filter", where, "--offset", "1", "--format", "json")
+    everything = json.loads(run("search", collection, pictures / "green.png", "--format", "json").out)
+    assert json.loads(result.out) == everything[2:]
+    assert run("search", collection, pictures / "green.png", "--offset", "2").out.splitlines()[1].split()[0] == "3"
+
+
+def test_duplicates(run: Run, collection: Path) -> None:
+    (group,) = json.loads(run("duplicates", collection, "--min-score", "-1", "--format", "json").out)
+    assert group["ids"] == sorted(COLOURS)
+    assert "1 groups of 3 images" in run("duplicates", collection, "--min-score", "-1").out
+    assert run("duplicates", collection, "--min-score", "1").out.strip() == "no duplicates"
+
+
+def test_a_model_that_has_moved_can_be_named(run: Run, collection: Path, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "moved").symlink_to(DEMO_MODEL)
+    for model in ("demo", "moved"):
+        result = run("search", collection, pictures / "red.png", "--model", model, "-k", "1")
+        assert "red.png" in result.out
+
+
+def test_info(run: Run, collection: Path) -> None:
+    facts = json.loads(run("info", collection, "--format", "json").out)
+    assert facts["collection"] == str(collection)
+    assert (facts["embedded"], facts["rejected"], facts["runs"], facts["unfinished_runs"]) == (3, 1, 1, 1)
+    assert (facts["model"]["id"], facts["model"]["dim"]) == (str(DEMO_MODEL), 64)
+    assert (facts["index"]["version"], facts["index"]["ntotal"], facts["index"]["kind"]) == ("000001", 3, "Flat")
+    assert facts["index"]["up_to_date"] is True
+    assert (facts["index"]["tombstones"], facts["index"]["base"], facts["index"]["memory"] > 0) == (0, None, True)
+    assert facts["index"]["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
+    assert facts["index"]["latency_ms"].keys() == {"p50", "p99"}
+    assert facts["index"]["settings"]["target_recall"] == 0.99
+    (segment,) = facts["index"]["segments"].values()
+    assert (segment["kind"], segment["ntotal"]) == ("Flat", 3)
+    lines = [line.split() for line in run("info", collection).out.splitlines()]
+    assert ["embedded", "3"] in lines
+    assert ["index", "version", "000001"] in lines
+    assert ["index", "recall@10", "1.0000"] in lines
+    segments = lines.index(["segment", "kind", "images", "tombstones", "memory"])
+    assert lines[segments + 1][:4] == ["000001-00", "Flat", "3", "0"]
+    assert lines[segments + 3] == ["index", "memory", "why"]
+    (chosen,) = [line for line in lines if "chosen" in line]
+    assert chosen[0] == "Flat"
+    assert facts["index"]["choice"][0]["name"] == "Flat"
+
+
+def test_info_shows_what_is_damaged(run: Run, growing: Path) -> None:
+    (growing / "index/segments/000001-00/vectors.faiss").unlink()
+    facts = json.loads(run("info", growing, "--format", "json").out)
+    assert facts["index"]["damage"] == "index/segments/000001-00/vectors.faiss is missing"
+    assert facts["index"]["ntotal"] == 3
+    (growing / "index/000001/manifest.json").write_text("{}")
+    facts = json.loads(run("info", growing, "--format", "json").out)
+    assert (facts["index"]["version"], facts["embedded"]) == ("000001", 3)
+    assert facts["index"]["damage"].startswith("index/000001/manifest.json is damaged")
+    (growing / "CURRENT").write_text("nonsense")
+    result = run("info", growing)
+    assert (result.code, result.err) == (0, "")
+    assert "CURRENT is damaged" in result.out
+    assert "likeness promote" in result.out
+
+
+def test_rejects(run: Run, collection: Path) -> None:
+    rows = json.loads(run("rejects", collection, "--format", "json").out)
+    assert [(row["image_id"], row["error_reason"], row["retryable"]) for row in rows] == [
+        ("bad [red].jpg", "truncated", False),
+        ("late.jpg", "timeout", True),
+    ]
+    assert json.loads(run("rejects", collection, "--reason", "timeout", "--format", "json").out) == rows[1:]
+    table = run("rejects", collection).out
+    assert "bad [red].jpg\ttruncated\tends early\n" in table
+    assert "truncated: 1, timeout: 1" in table
+    none = run("rejects", collection, "--reason", "nothing").out
+    assert none == "none for 'nothing'; there are: truncated: 1, timeout: 1\n"
+
+
+def test_index_says_that_it_covers_everything(run: Run, collection: Path) -> None:
+    assert run("index", collection).out == "index 000001 already covers every row: 3 images\n"
+
+
+# Versions
+
+
+@pytest.fixture
+def growing(collection: Path, tmp_path: Path) -> Path:
+    """A copy of the collection with room for versions of its own."""
+    shutil.copytree(collection, tmp_path / "growing")
+    return tmp_path / "growing"
+
+
+def test_while_another_job_writes_one_is_told_and_exits_with_75(run: Run, growing: Path) -> None:
+    with writing(Collection.open(str(growing)), "reembed"):
+        for command in (["index", growing], ["compact", growing], ["prune", growing]):
+            result = run(*command)
+            assert result.code == 75
+            assert "is being written by `likeness reembed`" in result.err
+        assert run("promote", growing, "000001").code == 0  # an operator does not wait for a job of hours
+        assert run("info", growing).code == 0
+    assert run("index", growing).code == 0
+
+
+def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Path) -> None:
+    result = run("index", growing, "--target-recall", "0.9", "--max-memory", "2 GiB", "--segment-rows", "1000")
+    assert result.code == 0
+    assert result.out.startswith("index 000002 is live: 3 images, Flat, recall@10 1.0000, in ")
+    assert result.out.count("\n") == 1  # `likeness info` has the rest
+    settings = json.loads(run("info", growing, "--format", "json").out)["index"]["settings"]
+    assert settings == {
+        **{"target_recall": 0.9, "max_memory": 2 * 1024**3, "segment_rows": 1000, "latency_ms": 5.0, "factory": None}
+    }
+    assert run("index", growing, "--max-memory", "none", "--latency", "7.5").code == 0  # the others stay as they were
+    settings = json.loads(run("info", growing, "--format", "json").out)["index"]["settings"]
+    assert (settings["target_recall"], settings["max_memory"], settings["latency_ms"]) == (0.9, None, 7.5)
+
+
+def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "index 000002 is built and not live" in run("index", growing, "--latency", "4", "--no-promote").out
+    assert Collection.open(str(growing)).current() == "000001"
+    assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "000002").out
+    assert "index 000003 is live" in run("compact", growing).out
+    assert "index 000002 is live, in place of 000003: 3 images" in run("rollback", growing).out
+    facts = json.loads(run("versions", growing, "--format", "json").out)
+    assert [(each["version"], each["live"], each["ntotal"]) for each in facts] == [
+        ("000001", False, 3),
+        ("000002", True, 3),
+        ("000003", False, 3),
+    ]
+    table = [line.split()[:3] for line in run("versions", growing).out.splitlines()]
+    assert [line[:2] for line in table[1:]] == [["000001", table[1][1]], ["000002", "live"], ["000003", "rolled"]]
+    assert (
+        "000001\tleft: index version 000002 took its place within 1:00:00" in run("prune", growing, "--keep", "1").out
+    )
+    monkeypatch.setattr("index.versions.prune.GRACE", timedelta(0))
+    plan = json.loads(run("prune", growing, "--keep", "1", "--dry-run", "--format", "json").out)
+    assert (plan["versions"], plan["segments"], plan["dry_run"]) == (["000001"], ["000001-00"], True)
+    assert "would be freed" in run("prune", growing, "--keep", "1", "--dry-run").out
+    removed = run("prune", growing, "--keep", "1").out
+    assert "000001-00\tsegment" in removed
+    assert removed.rstrip().endswith(" freed")
+    assert Collection.open(str(growing)).versions() == ["000002", "000003"]
+    assert run("prune", growing).out == "nothing to remove\n"
+
+
+def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poor = Measured(
+        queries=3, recall={"1": 0.5, "10": 0.5, "100": 0.5}, latency_ms={"p50": 1, "p99": 1}, queries_per_second=1
+    )
+    monkeypatch.setattr("index.build.version.measure", lambda *_, **__: poor)
+    result = run("compact", growing)
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert ["recall@10", "0.5000"] in [line.split() for line in result.out.splitlines()]  # seen, though refused
+    assert "\tchosen\t" in result.out
+    assert "0.5" in result.err
+    assert "--target-recall" in result.err
+    assert Collection.open(str(growing)).current() == "000001"
+    assert ["000002", "low", "recall"] in [line.split()[:3] for line in run("versions", growing).out.splitlines()]
+    assert "is below the 0.99 that was asked for" in run("promote", growing, "000002").out
+
+
+def test_a_damaged_version_is_refused_and_the_last_good_one_answers(run: Run, growing: Path) -> None:
+    run("compact", growing)
+    (growing / "index/segments/000002-00/rows.arrow").unlink()
+    refused = run("promote", growing, "000002")
+    assert_one_line(refused, "index/segments/000002-00/rows.arrow is missing", "other versions: 000001")
+    assert len(json.loads(run("search", growing, "--like", "red.png", "--format", "json").out)) == 2
+    (growing / "index/000001/manifest.json").write_text("{}")
+    assert ["000001", "damaged"] in [line.split()[:2] for line in run("versions", growing).out.splitlines()]
+    assert_one_line(run("rollback", growing), "no version before 000002 to go back to: index/000001/manifest.json is")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--max-memory", "lots"], "--max-memory is 'lots': expected a size such as 600MB"),
+        (["--max-memory", "0"], "--max-memory is '0': expected a size"),
+        (["--max-memory", "3 parsecs"], "--max-memory is '3 parsecs': expected a size"),
+        (["--factory", "Nonsense7"], "Nonsense7"),
+    ],
+)
+def test_settings_that_make_no_sense(run: Run, growing: Path, arguments: list[str], part: str) -> None:
+    assert_one_line(run("index", growing, *arguments), part)
+    assert Collection.open(str(growing)).versions() == ["000001"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500", 500), ("600MB", 600_000_000), ("2GiB", 2 * 1024**3), ("1.5 kb", 1_500), ("1TB", 10**12), ("7B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size("--max-memory", text) == size
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(run: Run, command: str) -> None:
+    result = run(command, "--help")
+    assert result.code == 0
+    assert f"likeness {command}" in result.out.partition("Example")[2]
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == Result(0, f"likeness {importlib.metadata.version('likeness')}\n", "")
+
+
+def test_help_names_every_command(run: Run) -> None:
+    result = run("--help")
+    assert all(command in result.out for command in COMMANDS)
+
+
+# Mistakes
+
+
+def assert_one_line(result: Result, *parts: str) -> None:
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    for part in parts:
+        assert part in result.err
+
+
+def assert_usage(result: Result, *parts: str) -> None:
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("Usage: ")
+    assert "Traceback" not in result.err
+    text = " ".join(result.err.replace("│", " ").split())
+    for part in parts:
+        assert part in text
+
+
+def test_sources_that_cannot_be_embedded(run: Run, tmp_path: Path) -> None:
+    assert_one_line(run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"below {tmp_path}")
+    (tmp_path / "empty").mkdir()
+    assert_one_line(run("embed", "empty", "made", "--model", "demo"), "empty is empty: expected images (jpg, ")
+    (tmp_path / "list.csv").write_text("path\na.jpg\n")
+    assert_one_line(
+        run("embed", "list.csv", "made", "--model", "demo"), "has no column `uri` or `url`; its columns are path"
+    )
+    (tmp_path / "bad.parquet").write_text("garbage")
+    assert_one_line(run("embed", "bad.parquet", "made", "--model", "demo"), "cannot read", "as parquet")
+    assert_one_line(
+        run("embed", "https://x.test/a.jpg", "made", "--model", "demo"), "a source cannot be one web address"
+    )
+
+
+def test_a_folder_with_other_files_is_no_place_for_a_collection(run: Run, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert_one_line(run("embed", pictures, tmp_path), "files that are not a collection's: mine.txt", "another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_model_that_is_not_there(run: Run, pictures: Path, tmp_path: Path) -> None:
+    hub = run("embed", pictures, "made", "--model", "no/such-model")
+    assert_one_line(hub, "model 'no/such-model' is neither a folder nor in the cache", "hf download no/such-model")
+    assert_one_line(run("embed", pictures, "made", "--model", "./gone"), "there is no folder", "config.json")
+    assert_one_line(run("embed", pictures, "made"), f"model '{DEFAULT_MODEL}' is neither a folder nor in the cache")
+    assert not (tmp_path / "made").exists()
+
+
+def test_embedding_again_keeps_the_model_and_tells_of_what_is_left_out(
+    run: Run, pictures: Path, collection: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(collection, tmp_path / "again")
+    raw = pictures / "raw.cr2"
+    raw.write_bytes(b"no picture that is read")
+    result = run("embed", pictures, "again")
+    raw.unlink()
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("files of other kinds are left out, 1 in all: 1 cr2.")
+    assert f"3 images listed, 0 to embed with {DEMO_MODEL}" in result.out
+
+
+def test_a_collection_of_another_model(run: Run, pictures: Path, collection: Path, tmp_path: Path) -> None:
+    model = tmp_path / "other"
+    model.mkdir()
+    for file in DEMO_MODEL.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    processor = model / "processor_config.json"
+    processor.write_text(processor.read_text().replace("0.4814", "0.4815"))
+    before = files(collection)
+    result = run("embed", pictures, collection, "--model", model)
+    assert_one_line(result, f"{collection} was embedded with {DEMO_MODEL}", "name another folder")
+    result = run("search", collection, "--text", "x", "--model", model)
+    assert_one_line(result, "fingerprint")
+    assert files(collection) == before
+
+
+def files(collection: Path) -> list[Path]:
+    return sorted(path for path in collection.rglob("*") if path.name not in (LEASE, f".{LEASE}.lock"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *[
+            ("index",),
+            ("search", "--text", "x"),
+            ("search", "--like", "x"),
+            ("serve", "--local"),
+            ("info",),
+            ("rejects",),
+        ],
+        *[("versions",), ("promote", "000001"), ("rollback",), ("prune",), ("compact",), ("duplicates",)],
+    ],
+)
+def test_a_collection_that_is_not_there(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+    name, *options = command
+    assert_one_line(run(name, "gone", *options), "gone does not exist: make a collection with `likeness embed`")
+    (tmp_path / "folder").mkdir()
+    assert_one_line(run(name, "folder", *options), "folder is not a collection: expected runs/ in it")
+
+
+def test_serve_on_ray_looks_for_the_collection_first(run: Run) -> None:
+    assert_one_line(run("serve", "gone"), "gone does not exist: make a collection with `likeness embed`")
+
+
+def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
+    Collection.create_or_open(str(tmp_path / "new"))
+    assert_one_line(run("index", "new"), "embed images first with `likeness embed`")
+    for search in (("search", "new", "--text", "x"), ("search", "new", "--like", "x"), ("serve", "new", "--local")):
+        assert_one_line(run(*search), "has no index to search: embed images first with `likeness embed`")
+    assert_one_line(run("rollback", "new"), "has no live index version to go back from")
+    assert json.loads(run("versions", "new", "--format", "json").out) == []
+    assert json.loads(run("info", "new", "--format", "json").out)["index"] is None
+    assert json.loads(run("rejects", "new", "--format", "json").out) == []
+
+
+def test_queries_that_cannot_be_answered(run: Run, collection: Path, tmp_path: Path) -> None:
+    for k in ("0", "-1", "1000000"):
+        assert_one_line(run("search", collection, "--text", "x", "-k", k), f"-k is {k}: expected 1 to 10,000")
+    assert_one_line(run("search", collection), "expected one of a picture, --text and --like")
+    assert_one_line(run("search", collection, "a.jpg", "--text", "x"), "expected one of a picture, --text and --like")
+    assert_one_line(run("search", collection, "--like", "a", "--text", "x"), "expected one of a picture, --text and")
+    assert_one_line(run("search", collection, "--like", "gone.png"), "holds no image 'gone.png'")
+    unlike = run("search", collection, "--text", "x", "--unlike", "red.png")
+    assert_one_line(unlike, "--unlike goes with --like")
+    assert_one_line(run("search", collection, "--unlike", "red.png"), "--unlike goes with --like")
+    cancelled = run("search", collection, "--like", "red.png", "--unlike", "red.png")
+    assert_one_line(cancelled, "cancel each other out")
+    far = run("search", collection, "--like", "red.png", "--offset", "9995")
+    assert_one_line(far, "-k is 10: expected 1 to 5 after 9,995")
+    farther = run("search", collection, "--like", "red.png", "--offset", "20000")
+    assert_one_line(farther, "--offset is 20,000: expected at most 9,999")
+    for where in ("label", "[1]", '{"label": }'):
+        result = run("search", collection, "--like", "red.png", "--filter", where)
+        assert_one_line(result, f"--filter is {where!r}: expected a JSON object such as")
+    for where in ('{"colour": "red"}', '{"label": 3}'):
+        result = run("search", collection, "--like", "red.png", "--filter", where)
+        assert_one_line(result, next(iter(json.loads(where))), "columns that can be filtered: ", "weight (double)")
+    assert_usage(run("search", collection, "a.jpg", "--format", "xml"), "xml")
+    assert_one_line(run("search", collection, "gone.jpg"), "gone.jpg: there is no such file")
+    (tmp_path / "note.jpg").write_text("not a picture")
+    assert_one_line(run("search", collection, "note.jpg"), "expected a picture, but this looks like plain text")
+    assert_one_line(run("search", collection, "--text", "  "), "text: expected words")
+
+
+def test_a_picture_is_looked_for_before_the_model_is_loaded(
+    run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("api.compose.build_service", refuse)
+    assert_one_line(run("search", collection, "gone.jpg"), "gone.jpg: there is no such file")
+
+
+def test_mend_smaller_embed_ends_with_a_line_about_the_index_and_the_next_command(
+    run: Run, growing: Path, pictures: Path
+) -> None:
+    shutil.rmtree(growing / "index")
+    (growing / "CURRENT").unlink()
+    assert "hidden" not in next_commands("s3://key:hidden@bucket/c")
+    *_, index, then = run("embed", pictures, growing, "--model", "demo").out.splitlines()
+    assert index.startswith("index 000001 is live")
+    assert (
+        then
+        == f"Search it with `likeness search {growing} PICTURE`, or serve it with `likeness serve {growing} --local`"
+    )
+
+
+@pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
+def test_mend_smaller_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
+    assert_one_line(run("search", collection, words), f" Words are searched with --text {shlex.quote(words)}")
+
+
+def test_mend_smaller_a_missing_collection_is_named_before_the_picture(run: Run) -> None:
+    result = run("search", "nosuch", "x.jpg")
+    assert_one_line(result, "nosuch does not exist")
+    assert "x.jpg" not in result.err
+
+
+def test_mend_smaller_a_version_may_be_promoted_by_its_bare_number(run: Run, growing: Path) -> None:
+    run("compact", growing)
+    assert "index 000001 is live: 3 images" in run("promote", growing, "1").out
+    assert Collection.open(str(growing)).current() == "000001"
+    assert "expected a version's number, such as 000002 or 2, got '../1'" in run("promote", growing, "../1").err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "keys add"])
+def test_mend_smaller_help_shows_no_type_for_flags(run: Run, command: str) -> None:
+    assert "<bool>" not in run(*command.split(), "--help").out
+
+
+def test_mend_smaller_a_ray_that_does_not_start_is_tried_again(
+    run: Run, collection: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(**_: object) -> None:
+        raise RuntimeError("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for command in (["embed", pictures, "new", "--model", "demo"], ["serve", collection]):
+        result = run(*command)
+        assert (result.code, result.err.count("\n")) == (75, 1)
+        assert "Ray did not start on this machine (The current node timed out during startup.)" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["embed", "x", "y", "--max-reject-rate", "1.5"], "--max-reject-rate"),
+        (["embed", "x", "y", "--batch-size", "0"], "--batch-size"),
+        (["embed", "x"], "collection"),
+        (["serve", "x", "--port", "65536"], "--port"),
+        (["serve", "x", "--port", "http"], "--port"),
+        (["demo", "--port", "-1"], "--port"),
+        (["index", "x", "--target-recall", "1.5"], "--target-recall"),
+        (["index", "x", "--latency", "0"], "--latency"),
+        (["prune", "x", "--keep", "0"], "--keep"),
+        (["search", "x", "--like", "y", "--min-score", "2"], "--min-score"),
+        (["duplicates", "x", "--min-score", "2"], "--min-score"),
+        (["nonsense"], "No such command 'nonsense'"),
+    ],
+)
+def test_options_that_make_no_sense(run: Run, tmp_path: Path, arguments: list[str], part: str) -> None:
+    assert_usage(run(*arguments), part)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("actors", ["many", "0", "3:2"])
+def test_numbers_of_actors_that_make_no_sense(run: Run, actors: str) -> None:
+    assert_one_line(run("embed", "x", "y", "--actors", actors), f"--actors is '{actors}': expected a number")
+
+
+def test_no_extensions_at_all(run: Run) -> None:
+    assert_one_line(run("embed", "x", "y", "--extensions", ","), "--extensions is ',': expected extensions such as")
+
+
+def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
+    refused = run("serve", collection, "--local", "--host", "0.0.0.0")
+    assert_one_line(refused, "expected a loopback host", "--keys (LIKENESS_KEYS_FILE", "--allow-remote (LIKENESS_ALLOW")
+    assert_one_line(run("serve", collection, "--local", "--port", "0", "--keys", "none.json"), "no key file none.json")
+
+
+def test_the_environment_sets_what_no_option_does(
+    run: Run, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIKENESS_HOST", "0.0.0.0")
+    assert_one_line(run("serve", collection, "--local"), "expected a loopback host", "0.0.0.0")
+    monkeypatch.setenv("LIKENESS_MODEL", "./gone")
+    assert_one_line(run("search", collection, "--text", "x"), f"there is no folder {tmp_path}/gone")
+    assert run("search", collection, "--text", "x", "--model", "demo").code == 0
+
+
+def test_places_that_the_operating_system_refuses(run: Run, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_one_line(run("embed", pictures, "file/made", "--model", "demo"), "file/made")
+
+
+@pytest.mark.parametrize(
+    ("most", "file"),
+    [(100, "/.lease'"), (500, "/index/segments/000002-00'")],
+)
+def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: str) -> None:
+    """Files that may not grow further stand for a full disk: the system refuses the same calls."""
+    code = (
+        "import resource, sys; from jobs.cli import app\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
+        "app.main()"
+    )
+    command = [sys.executable, "-c", code, "compact", str(growing), str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = Result(done.returncode, done.stdout, done.stderr)
+    assert_one_line(
+        result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
+    )
+    assert Collection.open(str(growing)).current() == "000001"
+
+
+def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_THREADS", "many")
+    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
+
+
+@pytest.mark.parametrize("module", ["pyarrow", "jobs.options"])
+def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
+    """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
+    code = f"""
+import os, signal, sys
+from importlib.metadata import entry_points
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+[likeness] = entry_points(group="console_scripts", name="likeness")
+sys.argv = ["likeness", "--help"]
+likeness.load()()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_command_as_a_process(collection: Path, tmp_path: Path) -> None:
+    root = Path(app.__file__).parents[2]
+    command = [sys.executable, "-m", "jobs"]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    result = subprocess.run([*command, "info", "gone"], check=False, **options)
+    assert_one_line(Result(result.returncode, result.stdout, result.stderr), "gone does not exist")
+    result = subprocess.run([*command, "info", str(collection), "--format", "json"], check=True, **options)
+    assert (json.loads(result.stdout)["embedded"], result.stderr) == (3, "")

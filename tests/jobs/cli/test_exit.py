@@ -1,0 +1,162 @@
+"""Commands and programs that used a model end with their own exit code, and leave no thread that holds it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import pytest
+import requests
+
+from embedder.fake import FakeEmbedder
+from embedder.models.clip import ClipEmbedder
+from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.paths import ROOT
+from tests.support.pictures.tiny_checkpoints import save_deep_clip
+from tests.support.servers.served import serving
+
+PICTURES: Final = {name: png(colour) for name, colour in COLOURS.items()}
+
+# Python waits for other threads before it calls what is registered here.
+LEFT_AT_EXIT: Final = (
+    "import atexit, threading\n"
+    "atexit.register(lambda: print('threads:', [t.name for t in threading.enumerate()], flush=True))\n"
+)
+OPEN_WITH_FAKE: Final = (
+    LEFT_AT_EXIT + "import sys, time\n"
+    "from api.explore import Likeness\n"
+    "from embedder.fake import FakeEmbedder\n"
+    "from index.collection import Collection\n"
+    "from index.search import Searcher\n"
+    "class Model(FakeEmbedder):\n"
+    "    def __del__(self, sleep=time.sleep):\n"
+    "        sleep(0.3)\n"  # a thread that is killed meanwhile prints nothing
+    "        print('freed', flush=True)\n"
+    "def opened():\n"
+    "    return Likeness(Searcher.open(Collection.open(sys.argv[1])), Model)\n"
+)
+KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "printed"),
+    [
+        (KEPT + "likeness.close()", 0, ["3", "freed"]),
+        ("with opened() as likeness:\n    print(len(likeness.search('a red star')))\ndel likeness", 0, ["3", "freed"]),
+        ("print(len(opened().search('a red star')))", 0, ["3", "freed"]),
+        (KEPT, 0, ["3"]),
+        (KEPT + "sys.exit(7)", 7, ["3"]),
+        (KEPT + "raise ValueError('mine')", 1, ["3"]),
+    ],
+    ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception"],
+)
+def test_mend_00_a_program_ends_with_its_own_exit_code_and_leaves_no_thread(
+    tmp_path: Path, program: str, code: int, printed: list[str]
+) -> None:
+    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    done = run("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
+    assert done.returncode == code, done.stderr
+    before, threads, _ = done.stdout.partition("threads: ['MainThread']\n")
+    assert (sorted(before.splitlines()), bool(threads)) == (printed, True)
+    assert done.stderr == "" or done.stderr.endswith("ValueError: mine\n")
+
+
+def test_mend_00_a_search_that_was_closed_loads_its_model_again(tmp_path: Path) -> None:
+    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    again = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
+    done = run("-c", OPEN_WITH_FAKE + KEPT + again, str(tmp_path / "c"))
+    assert done.stdout.splitlines()[:3] == ["3", "freed", "3"]
+
+
+def test_mend_00_a_service_that_nobody_stops_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
+    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    program = (
+        "from api.compose import build_service\n"
+        "from api.settings import ServeSettings\n"
+        "settings = ServeSettings(collection=sys.argv[1], swap_interval_s=0.1)\n"
+        "service = build_service(settings, load_model=lambda _: FakeEmbedder())\n"
+        "service.live.start()"
+    )
+    done = run("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "threads: ['MainThread']\n", "")
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A collection with a model that takes long to free."""
+    folder = tmp_path_factory.mktemp("deep")
+    save_deep_clip(folder / "model")
+    make_collection(folder / "c", PICTURES, ClipEmbedder.load(str(folder / "model"), device="cpu"))
+    (folder / "red.png").write_bytes(PICTURES["red.png"])
+    return str(folder / "c")
+
+
+COMMAND: Final = LEFT_AT_EXIT + "from jobs.__main__ import main\nmain()"
+PROGRAM: Final = "import sys\nfrom api.explore import Likeness\n"
+
+
+def by_words(deep: str) -> None:
+    left_no_thread(run("-c", COMMAND, "search", deep, "--text", "a red star"))
+
+
+def by_a_picture(deep: str) -> None:
+    left_no_thread(run("-c", COMMAND, "search", deep, str(Path(deep).with_name("red.png"))))
+
+
+def closed(deep: str) -> None:
+    program = "with Likeness.open(sys.argv[1]) as likeness:\n    print(len(likeness.search('a red star')))"
+    left_no_thread(run("-c", LEFT_AT_EXIT + PROGRAM + program, deep))
+
+
+def dropped(deep: str) -> None:
+    left_no_thread(
+        run("-c", LEFT_AT_EXIT + PROGRAM + "print(len(Likeness.open(sys.argv[1]).search('a red star')))", deep)
+    )
+
+
+def forgotten(deep: str) -> None:
+    program = "likeness = Likeness.open(sys.argv[1])\nprint(len(likeness.search('a red star')))"
+    left_no_thread(run("-c", LEFT_AT_EXIT + PROGRAM + program, deep))
+
+
+def served(deep: str) -> None:
+    """Until SIGTERM, while it answers."""
+    log = Path(deep).with_name(f"log-{uuid4()}")
+    with serving(deep, log, "--local", swap_interval_s=0.05) as server:
+        found = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
+        assert len(found.json()["matches"]) == 3
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(120) == 130, log.read_text()
+    assert "terminate" not in log.read_text()
+
+
+KINDS: Final = [by_words, by_a_picture, closed, dropped, forgotten, served]
+
+
+@pytest.mark.parametrize("kind", [by_words, served])
+def test_mend_00_real_models_leave_no_thread_at_exit(deep: str, kind: Callable[[str], None]) -> None:
+    kind(deep)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_mend_00_no_run_is_aborted_at_its_end(deep: str, kind: Callable[[str], None], part: int) -> None:
+    """Ten runs, two at a time: 240 in all, 40 of each kind."""
+    with ThreadPoolExecutor(2) as two:
+        for _ in two.map(lambda _: kind(deep), range(10)):
+            pass
+
+
+def left_no_thread(done: subprocess.CompletedProcess[str]) -> None:
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "threads: ['MainThread']"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT)

@@ -1,0 +1,279 @@
+"""`likeness reembed` as its user meets it: what it prints, its exit codes, and what it does not load."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index.build.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.records import RunManifest
+from jobs.cli import app
+from jobs.cluster.ray_init import init
+from jobs.schedule.history import last_runs
+from tests.support.collections.hand_made import MODEL, rows
+from tests.support.collections.s3_server import Bucket
+from tests.support.collections.small_collection import COLOURS, png
+from tests.support.nights.quiet_night import make_job
+from tests.support.nights.reembed_nights import DEMO, Nights
+
+WITHOUT = ("torch", "transformers", "ray")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three pictures and their collection, with the demo model."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "pictures").mkdir()
+    for name, colour in COLOURS.items():
+        (folder / "pictures" / name).write_bytes(png(colour))
+    Nights(folder / "pictures", str(folder / "collection")).night(DEMO)
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The pictures, where they were when they were embedded, with a copy of the collection as `collection`."""
+    shutil.copytree(made / "collection", tmp_path / "collection")
+    monkeypatch.chdir(tmp_path)
+    return made / "pictures"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["likeness", "reembed", *map(str, arguments)])
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
+        code = 0
+        try:
+            app.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.mark.parametrize("model", [[], ["--model", "demo"]])
+def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list[str]) -> None:
+    command = ["likeness", "reembed", str(here), "collection", "--format", "json", *model]
+    script = (
+        "import atexit, sys; from jobs.cli import app; "
+        f"atexit.register(lambda: print([name for name in {WITHOUT!r} if name in sys.modules], file=sys.stderr)); "
+        f"sys.argv = {command!r}; app.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip().endswith("[]")
+    report = json.loads(done.stdout)
+    assert (report["listed"], report["unchanged"], report["to_embed"], report["runs"]) == (3, 3, 0, [])
+
+
+def test_a_dry_run_says_what_would_be_done(here: Path, run: Run) -> None:
+    code, out, _ = run(here, "collection", "--dry-run")
+    assert code == 0
+    assert out.split()[:4] == ["listed", "3", "unchanged", "3"]
+    assert out.rstrip().endswith("nothing was changed")
+    assert len(Collection.open("collection").runs()) == 1
+
+
+def test_the_report_is_written_to_a_file(here: Path, run: Run) -> None:
+    code, out, _ = run(here, "collection", "--report", "outcome.json")
+    assert code == 0
+    assert "index 000001 stays live" in out
+    report = json.loads(Path("outcome.json").read_text())
+    assert (report["unchanged"], report["promoted"], report["recall"]) == (3, False, 1.0)
+    assert {"list", "compare", "index"} <= set(report["seconds"])
+
+
+def test_pictures_that_are_not_read_are_told_of(run: Run, tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    for name in ("one.heic", "two.HEIC", "raw.cr2", "notes.txt"):
+        (tmp_path / "pictures" / name).write_bytes(b"no picture that is read")
+    warning = "files of other kinds are left out, 3 in all: 2 heic, 1 cr2."
+    arguments = (tmp_path / "pictures", tmp_path / "collection", "--dry-run", "--report", tmp_path / "outcome.json")
+    code, out, _ = run(*arguments)
+    assert (code, warning in out) == (0, True)
+    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"cr2": 1, "heic": 2}
+    (tmp_path / "pictures" / "red.png").unlink()
+    code, _, err = run("--spec", job, "--format", "json", "--report", tmp_path / "outcome.json")
+    assert (code, warning in err) == (3, True)
+    assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"cr2": 1, "heic": 2}
+
+
+def test_too_many_missing_exits_with_3(here: Path, run: Run, tmp_path: Path) -> None:
+    collection = tmp_path / "two"
+    pictures = tmp_path / "pictures"
+    shutil.copytree(here, pictures)
+    Nights(pictures, str(collection)).night(DEMO)
+    (pictures / "red.png").unlink()
+    code, _, err = run(pictures, collection)
+    assert code == 3
+    assert "1 of the 3 images" in err
+    assert "say so with --max-missing 0.34" in err
+
+
+def test_one_run_of_a_job_may_be_allowed_more(run: Run, tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    (tmp_path / "pictures" / "red.png").unlink()
+    assert run("--spec", job)[0] == 3
+    refused = run("--spec", job, "--missing", "keep")
+    assert (refused[0], "--missing beside --spec" in refused[2]) == (2, True)
+    code, out, _ = run("--spec", job, "--max-missing", "0.34", "--format", "json")
+    assert (code, json.loads(out)["deleted"]) == (0, 1)
+
+
+@pytest.mark.parametrize("with_spec", [True, False])
+def test_a_run_that_fails_replaces_the_report_of_the_one_before(run: Run, tmp_path: Path, with_spec: bool) -> None:
+    job, report = make_job(tmp_path), tmp_path / "outcome.json"
+    arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
+
+    def outcome(expected: int) -> dict[str, Any]:
+        code, _, err = run(*arguments, "--report", report)
+        assert code == expected, err
+        return dict(json.loads(report.read_text()))
+
+    assert outcome(0)["outcome"] == "succeeded"
+    with writing(Collection.open(str(tmp_path / "collection")), "compact"):
+        busy = outcome(75)
+    assert (busy["outcome"], "is being written by `likeness compact`" in busy["message"]) == ("busy", True)
+    (tmp_path / "pictures" / "red.png").unlink()
+    missing = outcome(3)
+    assert (missing["outcome"], missing["listed"], missing["missing"], missing["unchanged"]) == ("failed", 2, 1, 2)
+    assert missing["message"].startswith("1 of the 3 images")
+    assert "list" in missing["seconds"]
+    shutil.rmtree(tmp_path / "pictures")
+    assert "does not exist" in outcome(2)["message"]
+
+
+@pytest.mark.parametrize("with_spec", [True, False])
+def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_path: Path, with_spec: bool) -> None:
+    job = make_job(tmp_path)
+    arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
+    code, _, err = run(*arguments, "--report", tmp_path / "none" / "outcome.json")
+    assert (code, f"there is no folder {tmp_path}/none" in " ".join(err.split())) == (2, True)
+    assert last_runs(Collection.open(str(tmp_path / "collection")), 1) == []
+
+
+@pytest.mark.ray
+@pytest.mark.fault
+@pytest.mark.parametrize("with_spec", [True, False])
+def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool) -> None:
+    """Ray has a handler of its own for SIGTERM, which would end it with 15."""
+    pictures, collection = tmp_path / "pictures", tmp_path / "collection"
+    pictures.mkdir()
+    for name, colour in COLOURS.items():
+        (pictures / name).write_bytes(png(colour))
+    Collection.create_or_open(str(collection))
+    (tmp_path / "job.yaml").write_text("source: pictures\ncollection: collection\nmodel: demo\n")
+    named = ["--spec", str(tmp_path / "job.yaml")] if with_spec else [str(pictures), str(collection), "--model", "demo"]
+    command = [sys.executable, "-m", "jobs", "reembed", *named]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        deadline = time.monotonic() + 200
+        while not list(collection.glob("runs/*/started.json")):  # Ray is there, and the model is being loaded
+            assert job.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        job.send_signal(signal.SIGTERM)
+        printed, _ = job.communicate(timeout=100)
+    assert job.returncode == 130, printed
+    assert "what was embedded is kept: the same command goes on with it" in printed
+    history = [run.outcome for run in last_runs(Collection.open(str(collection)), 5)]
+    assert history == (["stopped"] if with_spec else [])
+
+
+def test_starting_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def mine(number: int, _: object) -> None:
+        told.append(number)
+
+    def exits(number: int, _: object) -> None:
+        sys.exit(number)
+
+    def start(**_: object) -> None:
+        signal.signal(signal.SIGTERM, exits)
+        if told_meanwhile:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("ray.init", start)
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        told_meanwhile = False
+        init(address="local")
+        assert signal.getsignal(signal.SIGTERM) is mine
+        told_meanwhile = True
+        with pytest.raises(SystemExit):
+            init(address="local")
+        assert (told, signal.getsignal(signal.SIGTERM)) == ([signal.SIGTERM], mine)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_credentials_in_addresses_are_neither_printed_nor_reported(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    bucket.put("pics/a.png", png((1, 2, 3)))
+    source, shown = f"s3://{bucket.name}/pics", f"s3://{bucket.name}/mine"
+    collection = Collection.create_or_open(shown)
+    start = collection.start_run(source, MODEL)
+    file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
+    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
+    build_index(collection)
+    with_key = f"s3://KEY:s3cret@{bucket.name}/mine"
+    code, out, err = run(source, with_key)
+    assert (code, f"1 of the 2 images of {source} are not listed any more" in err) == (3, True)
+    assert "s3cret" not in out + err
+    code, out, err = run(source, with_key, "--missing", "keep", "--dry-run", "--format", "json")
+    assert (code, json.loads(out)["source"]) == (0, source)
+    assert "s3cret" not in out + err
+    # Workers open each picture by its address, which would have to say them to everybody.
+    code, out, err = run(f"s3://KEY:s3cret@{bucket.name}/pics", tmp_path / "collection")
+    assert (code, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in " ".join(err.split())) == (2, True)
+    assert "s3cret" not in out + err
+
+
+def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    bucket.put("other.png", png((1, 2, 3)))
+    source = f"s3://{bucket.name}/pics"
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+    start = collection.start_run(source, MODEL)
+    file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
+    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
+    build_index(collection)
+    code, _, err = run(source, tmp_path / "collection")
+    assert (code, f"2 of the 2 images of {source} are not listed any more" in err) == (3, True)
+    for unknown in (f"s3://{bucket.name}/pisc", source):
+        there = tmp_path / ("new" if unknown == source else "collection")
+        code, _, err = run(unknown, there, "--model", "demo")
+        assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere", "collection"), "nowhere does not exist"),
+        ((".", "no-collection"), "no-collection does not exist: make a collection"),
+        ((".", "collection", "--model", "./no-model"), "there is no folder"),
+        ((".", "collection", "--actors", "none"), "expected a number or LEAST:MOST"),
+    ],
+)
+def test_a_mistake_exits_with_2(here: Path, run: Run, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
+    code, _, err = run(*arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert told in err

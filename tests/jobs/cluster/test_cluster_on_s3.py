@@ -1,0 +1,111 @@
+"""A cluster on an S3 server that fails: what it writes, builds and serves is what one machine does in a folder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+from fastapi.testclient import TestClient
+from ray import serve
+from rich.console import Console
+
+from api.compose import build_service
+from api.deployment.application import run
+from api.http.app import create_app
+from api.settings import ServeSettings
+from index.collection import Collection
+from jobs.cluster.session import ray_cluster
+from jobs.embedding.request import EmbedOptions
+from jobs.update import ReembedSettings, reembed
+from tests.jobs.cluster.test_on_cluster import NPU, Nodes, live, pytestmark  # noqa: F401  (what holds for clusters in tests)
+from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, impatient, watched  # noqa: F401  (impatient is a fixture)
+from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+from tests.support.nights.reembed_nights import DEMO, Nights, load_once
+from tests.support.servers.served import free_port
+
+COUNT, SEGMENT, SHARDS = 40, 10, 2
+QUIET = Console(quiet=True)
+
+
+@pytest.mark.usefixtures("impatient")  # the driver: to workers, which wait longer, a silent connection is a broken one
+def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Nights(Path(), str(tmp_path / "here"))
+    pictures = Source(tmp_path / "pictures")
+    for number in range(COUNT):
+        for source in (pictures, Source(bucket)):
+            source.write(f"{number % 4}/{number}.bmp", number)
+    here.night(DEMO, source=pictures.address)
+
+    faults = (*FAULTS, "silent")
+    proxy = FaultyProxy(bucket.server, share=0.1, seed=2, faults=faults, page=7, pause_s=1.25 * REQUEST_S)
+    location = f"s3://{bucket.name}/collection"
+    with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # that of the nodes as well, which start now
+        nodes = Nodes(1)
+        try:
+            job = ReembedSettings(
+                source=Source(bucket).address,
+                collection=location,
+                model=DEMO,
+                options=EmbedOptions(block_size=SEGMENT),
+                address=nodes.address,
+                actor_resources=NPU["resources"],
+                index={"segment_rows": SEGMENT},
+            )
+            assert reembed(job, QUIET).embedded == COUNT
+            manifest = Collection.open(location).read_version("000001")
+            assert [segment.ntotal for segment in manifest.segments] == [SEGMENT] * (COUNT // SEGMENT)
+            assert_rows_are_the_same(Collection.open(location), here.collection)
+            with ray_cluster(nodes.address, verbose=False):
+                settings = ServeSettings(collection=location, port=free_port(), shards=SHARDS, num_cpus=0.25)
+                url = run(settings, blocking=False)
+                assert_answers_are_the_same(url, copied(bucket, tmp_path / "copy"))
+                serve.shutdown()  # type: ignore[no-untyped-call]
+        finally:
+            nodes.shutdown()
+    assert seen["looks"] > 5
+    assert seen["live 000001"] > 0
+    assert sum(proxy.count[fault] for fault in faults) > 10, proxy.count
+    assert bucket.unfinished_uploads() == []
+
+
+def assert_rows_are_the_same(there: Collection, here: Collection) -> None:
+    found, expected = live(there), live(here)
+    for column in ("image_id", "content_hash", "size", "width", "height", "error_reason", "label"):
+        assert found[column].to_pylist() == expected[column].to_pylist(), column
+    mine, other = (np.array(table["embedding"].to_pylist(), np.float32) for table in (found, expected))
+    np.testing.assert_allclose(mine, other, atol=1e-5)
+
+
+def copied(bucket: Bucket, folder: Path) -> Collection:
+    """The collection of a bucket in a folder."""
+    for key in bucket.keys("collection/"):
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read())
+    return Collection.open(str(folder / "collection"))
+
+
+def assert_answers_are_the_same(url: str, whole: Collection) -> None:
+    """Those of a server and those of a searcher of the whole index in this process."""
+    service = build_service(ServeSettings(collection=whole.location), load_model=lambda record: load_once(record.id))
+    embedding = live(whole)["embedding"][7].as_py()
+    queries: list[dict[str, Any]] = [
+        {"json": {"embedding": embedding, "k": COUNT}},
+        {"json": {"embedding": embedding, "k": 5, "offset": 3, "filter": {"label": "2"}}},
+        {"json": {"id": "3/7.bmp", "min_score": 0.1}},
+        {"json": {"text": "a red circle", "k": 20}},
+        {"files": _query(5), "data": {"k": "10"}},
+    ]
+    with TestClient(create_app(service)) as client:
+        for query in queries:
+            answer = requests.post(f"{url}/search", **query, timeout=60)
+            assert answer.status_code == 200, answer.text
+            found, expected = answer.json(), client.post("/search", **query).json()
+            assert [match["image_id"] for match in found["matches"]] == [m["image_id"] for m in expected["matches"]]
+            mine, other = ([match.pop("score") for match in said["matches"]] for said in (found, expected))
+            np.testing.assert_allclose(mine, other, atol=1e-5)
+            del found["timing_ms"], expected["timing_ms"]
+            assert found == expected
+            assert len(found["matches"]) > 0

@@ -1,0 +1,392 @@
+"""Jobs on Ray's multi-node test cluster: the rows of one machine, in the places asked for, whatever is lost."""
+
+import fcntl
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+import requests
+from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
+from ray import cloudpickle
+from ray.cluster_utils import Cluster
+from rich.console import Console
+
+from embedder.fake import FakeEmbedder
+from embedder.images.decode import decode_image
+from embedder.protocol import Embedder
+from index.build.build_index import build_index, run_here
+from index.build.segment import SegmentJob
+from index.collection import Collection
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings, SegmentRecord
+from jobs.cluster.session import Pool, ray_cluster
+from jobs.demo.gallery import Gallery, make_gallery
+from jobs.embedding.commit import commit
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions, ModelSource
+from jobs.embedding.update_report import ReembedReport
+from jobs.errors import JobError
+from jobs.indexing.on_ray import run_on_ray
+from jobs.sources.list_images import list_images
+from jobs.update import ReembedSettings, reembed
+from jobs.values import DEMO_MODEL
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.plans import plan_of
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    # A node that is killed leaves the handles of its processes to the garbage collector.
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # a busy machine takes longer than Ray allows
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Ray's workers cannot import a test
+
+COUNT, BROKEN, BLOCK = 300, 20, 16
+NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "memory": 5 * 2**30}
+HEAD: dict[str, Any] = {
+    **NODE,
+    "include_dashboard": False,
+    "_system_config": {"metrics_report_interval_ms": 500},  # 10 s by default
+}
+NPU: dict[str, Any] = {"resources": {"npu": 1}}
+
+
+class Nodes:
+    """A cluster of a head, and of nodes with a device each."""
+
+    def __init__(self, devices: int) -> None:
+        self._cluster = Cluster()
+        self._add(**HEAD)
+        self.address = self._cluster.address
+        self.with_device = [self._add(**NODE, **NPU) for _ in range(devices)]
+
+    @property
+    def ids(self) -> set[str]:
+        """Of those with a device."""
+        return {node.node_id for node in self.with_device}
+
+    def add(self) -> None:
+        self.with_device.append(self._add(**NODE, **NPU))
+
+    def _add(self, **node: Any) -> Any:
+        """A node. Ray allows it 30 s, which a busy machine may not have for it the first time."""
+        for attempt in range(5):
+            try:
+                return self._cluster.add_node(**node)
+            except Exception:
+                if attempt == 4:
+                    raise
+        raise AssertionError
+
+    def kill(self) -> None:
+        """End a node with a device as a power cut does."""
+        self._cluster.remove_node(self.with_device.pop(0), allow_graceful=False)
+
+    def shutdown(self) -> None:
+        ray.shutdown()
+        self._cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def put_stale_packages(folder: Path) -> None:
+    for name in ("embedder", "index", "jobs", "api"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise RuntimeError('another Likeness')\n")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three nodes, two of them with a device. Their image holds another Likeness."""
+    stale = tmp_path_factory.mktemp("image")
+    put_stale_packages(stale)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(stale))
+        nodes = Nodes(2)
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    return make_gallery(tmp_path_factory.mktemp("pictures"), count=COUNT, broken=BROKEN)
+
+
+def note(log: str, line: str) -> None:
+    with Path(log).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{line}\n")
+
+
+def here() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedModel(ModelSource):
+    """Notes on which node a model is loaded, and of which code."""
+
+    log: str
+
+    def __call__(self) -> Embedder:
+        if ray.is_initialized():
+            import jobs
+
+            note(self.log, f"{here()} {jobs.__file__}")
+        return super().__call__()
+
+
+class SlowEmbedder(FakeEmbedder):
+    """Notes the node for each block that it embeds."""
+
+    def __init__(self, log: str, seconds: float) -> None:
+        super().__init__()
+        self._log = log
+        self._seconds = seconds
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        note(self._log, here())
+        time.sleep(self._seconds * len(pixels))
+        return super().embed_images(pixels)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Makes the embedder in the actor; each picture takes it so long."""
+
+    log: str
+    seconds: float
+
+    def __call__(self) -> Embedder:
+        return SlowEmbedder(self.log, self.seconds)
+
+
+class Told:
+    """A `Progress` that does something once so many rows are on disk."""
+
+    def __init__(self, *then: tuple[int, Callable[[], None]]) -> None:
+        self.then = list(then)
+
+    def advance(self, report: EmbedReport) -> None:
+        if self.then and report.embedded + report.rejected >= self.then[0][0]:
+            _, act = self.then.pop(0)
+            act()
+
+
+def live(collection: Collection) -> pa.Table:
+    return collection.live_rows().sort_by("image_id")
+
+
+def embed_slowly(gallery: Gallery, location: Path, pool: Pool, load: Callable[[], Embedder], told: Told) -> EmbedReport:
+    """A whole job with the fake model; Ray is connected."""
+    collection = Collection.create_or_open(str(location))
+    fake = FakeEmbedder()
+    source = str(gallery.folder)
+    plan = plan_of(list_images(source), collection, source, model_record(fake.identity))
+    options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)
+    written = write(plan, collection, load=load, crop=fake.crop, options=options, pool=pool, progress=told)
+    commit(collection, [written], options.max_reject_rate)
+    return written.report
+
+
+def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_own(
+    three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    put_stale_packages(elsewhere)
+    monkeypatch.chdir(elsewhere)  # Ray adds the working directory to what workers import from
+    log = tmp_path / "log"
+
+    def load(_: ReembedSettings, model: str, __: str | None) -> ModelSource:
+        return NotedModel(model=model, log=str(log))
+
+    monkeypatch.setattr(ReembedSettings, "load", load)
+
+    def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[ReembedReport, Collection]:
+        settings = ReembedSettings(
+            source=str(gallery.folder),
+            collection=str(tmp_path / name),
+            model=str(DEMO_MODEL),
+            options=EmbedOptions(block_size=BLOCK, max_reject_rate=0.5),
+            address=address,
+            actor_resources=resources,
+            index=None,
+        )
+        return reembed(settings, Console(quiet=True)), Collection.open(str(tmp_path / name))
+
+    there, many = run("many", three.address, {"npu": 1})
+    noted = [line.split() for line in log.read_text().splitlines()]
+    assert {node for node, _ in noted} == three.ids
+    assert len(noted) == 2
+    assert all("py_modules" in file for _, file in noted)
+    monkeypatch.chdir(tmp_path)
+    alone, one = run("one", None, {})
+    assert (there.embedded, there.rejected) == (alone.embedded, alone.rejected) == (COUNT - BROKEN, BROKEN)
+    expected, found = live(one), live(many)
+    for column in ("image_id", "uri", "content_hash", "width", "height", "error_reason", "label"):
+        assert found[column].to_pylist() == expected[column].to_pylist(), column
+    for mine, other in zip(found["embedding"].to_pylist(), expected["embedding"].to_pylist(), strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None and other is not None:
+            np.testing.assert_allclose(mine, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "not replaced"])
+def test_nodes_that_are_lost_cost_no_row_and_double_none(gallery: Gallery, tmp_path: Path, replaced: bool) -> None:
+    nodes = Nodes(2 if replaced else 3)
+    log = tmp_path / "log"
+
+    def lose() -> None:
+        nodes.kill()
+        if replaced:
+            nodes.add()
+
+    try:
+        count = len(nodes.with_device)
+        with ray_cluster(nodes.address, verbose=False):
+            pool = Pool.fitting(None, None, resources={"npu": 1})
+            assert pool.actors == (count, count)
+            told = Told((60, lose), (150, lose))
+            report = embed_slowly(gallery, tmp_path / "c", pool, Slow(str(log), 0.05), told)
+        assert told.then == []
+    finally:
+        nodes.shutdown()
+    assert (report.embedded, report.rejected) == (COUNT - BROKEN, BROKEN)
+    collection = Collection.open(str(tmp_path / "c"))
+    (run,) = collection.runs()
+    written = LiveRows.of_files(collection.storage, run.files).read(["image_id"])["image_id"].to_pylist()
+    expected = {exhibit.image_id for exhibit in gallery.exhibits} | set(gallery.broken)
+    assert Counter(written) == Counter(expected)
+    fake = FakeEmbedder()
+    for row in live(collection).to_pylist():
+        if row["image_id"] in gallery.broken:
+            assert (row["embedding"], row["error_reason"]) == (None, gallery.broken[row["image_id"]])
+        else:
+            pixels = decode_image((gallery.folder / row["image_id"]).read_bytes(), fake.crop).pixels
+            np.testing.assert_allclose(row["embedding"], fake.embed_images(pixels[None])[0], atol=1e-5)
+    assert len(set(log.read_text().split())) >= 2
+
+
+def test_a_pool_grows_with_what_is_to_do(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
+    with ray_cluster(three.address, verbose=False):
+        pool = Pool.fitting((1, 2), None, resources={"npu": 1})
+        report = embed_slowly(gallery, tmp_path / "c", pool, Slow(str(tmp_path / "log"), 0.1), Told())
+    assert report.embedded == COUNT - BROKEN
+    assert set((tmp_path / "log").read_text().split()) == three.ids
+    assert len(report.actors) == 2
+    assert 0 <= report.idle_share < 1
+
+
+def exported(name: str, label: str) -> dict[tuple[str, str], float]:
+    """A metric as the cluster's nodes export it, by worker and label."""
+    found = {}
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        for family in text_string_to_metric_families(requests.get(url, timeout=30).text):
+            for sample in family.samples:
+                if sample.name == name:
+                    found[sample.labels["WorkerId"], sample.labels.get(label, "")] = sample.value
+    return found
+
+
+def test_stages_are_counted_in_metrics_of_ray(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
+    class Watched(Told):
+        def advance(self, report: EmbedReport) -> None:
+            for name, label in (("rows", "stage"), ("rejects", "reason"), ("stage_seconds", "stage")):
+                seen.update({(name, *key): v for key, v in exported(f"ray_likeness_job_{name}_total", label).items()})
+            idle.update(exported("ray_likeness_job_actor_idle_share", ""))
+
+    seen: dict[tuple[str, str, str], float] = {}
+    idle: dict[tuple[str, str], float] = {}
+    with ray_cluster(three.address, verbose=False):
+        Watched().advance(EmbedReport(listed=0, already_there=0))
+        before, seen = seen, {}
+        embed_slowly(gallery, tmp_path / "c", Pool(), Slow(str(tmp_path / "log"), 0.1), Watched())
+    counts: Counter[tuple[str, str]] = Counter()
+    for (name, worker, label), value in seen.items():
+        counts[name, label] += value - before.get((name, worker, label), 0)  # type: ignore[assignment]
+    lost = sum(reason in ("not_found", "permission_denied") for reason in gallery.broken.values())
+    assert counts["rows", "fetch"] == COUNT - lost
+    assert counts["rows", "decode"] == COUNT - BROKEN
+    # What an actor did since its last report is lost with it.
+    assert 0 < counts["rows", "embed"] <= COUNT - BROKEN
+    assert 0 < counts["rows", "write"] <= COUNT
+    rejects = {label: count for (name, label), count in counts.items() if name == "rejects" and count}
+    assert rejects == Counter(gallery.broken.values())
+    assert all(counts["stage_seconds", stage] > 0 for stage in ("fetch", "decode", "embed", "write"))
+    assert idle
+    assert all(0 <= share <= 1 for share in idle.values())
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """A model on a worker whose image lacks a package."""
+
+    def __call__(self) -> Embedder:
+        import torch_of_another_kind  # type: ignore[import-not-found]
+
+        raise AssertionError(torch_of_another_kind)
+
+
+def test_a_package_that_a_worker_lacks_is_named(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
+    with (
+        ray_cluster(three.address, verbose=False),
+        pytest.raises(JobError, match="a worker has no package 'torch_of_another_kind': the image of every node must"),
+    ):
+        embed_slowly(gallery, tmp_path / "c", Pool(), Lacking(), Told())
+
+
+def test_what_no_node_can_hold_is_refused(three: Nodes) -> None:
+    with ray_cluster(three.address, verbose=False):
+        with pytest.raises(JobError, match="an actor takes 2 npu, the node with the most has 1 npu: ask for less"):
+            Pool.fitting(None, None, resources={"npu": 2})
+        with pytest.raises(JobError, match=r"an actor takes 9,216 MiB, the node with the most has 5,120 MiB"):
+            Pool.fitting(None, None, memory=9 * 2**30)
+
+
+def test_another_ray_is_told_with_both_versions(three: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.__version__", "2.1.0")
+    with (
+        pytest.raises(JobError, match=r"Ray: 2\.6.*Ray: 2\.1\.0.*expected the Ray and the Python of the cluster"),
+        ray_cluster(three.address, verbose=False),
+    ):
+        pass
+
+
+def noting_run(job: SegmentJob) -> SegmentRecord | None:
+    note(str(Path(job.storage.absolute("")) / "nodes"), here())
+    return job.run()
+
+
+def test_segments_are_built_on_several_nodes_as_they_are_here(
+    three: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.indexing.segment_tasks._run", noting_run)
+    manifests = []
+    for name in ("there", "here"):
+        collection = Collection.create_or_open(str(tmp_path / name))
+        add_run(collection, rows([f"{number:05d}" for number in range(2_400)], unit_vectors(2_400)))
+        run_jobs = run_on_ray(three.address, Console(quiet=True)) if name == "there" else run_here
+        manifests.append(build_index(collection, IndexSettings(segment_rows=400), run_jobs=run_jobs))
+    far, near = manifests
+    assert len(far.segments) == 6
+    assert [(s.ntotal, s.factory, s.files) for s in far.segments] == [
+        (s.ntotal, s.factory, s.files) for s in near.segments
+    ]
+    assert len(set((tmp_path / "there" / "nodes").read_text().split())) >= 2

@@ -1,0 +1,95 @@
+"""The end of a job: its runs are published together or not at all, and only by the one who holds the lease."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from index.collection import Collection, writing
+from index.collection.lease import LEASE
+from index.errors import LeaseLostError
+from jobs.embedding.commit import Written, commit
+from jobs.embedding.report import EmbedReport
+from jobs.errors import TooManyRejectsError
+from jobs.planning.plan import Plan
+from jobs.sources.listing import listing_table
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.plans import plan_of
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def written(
+    collection: Collection, image_id: str, *, rejected: bool = False, deletes: list[str] | None = None
+) -> Written:
+    """A run of a source of one image, with its row on disk."""
+    source = f"/{image_id}"
+    plan = plan_of(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
+    plan = Plan(**{**vars(plan), "deletes": pa.array(deletes or [], pa.string())})
+    run = collection.start_run(source, MODEL)
+    table = rows([], unit_vectors(0), rejected={image_id: "corrupt"}) if rejected else rows([image_id])
+    report = EmbedReport.of(plan)
+    report.embedded, report.rejected = int(not rejected), int(rejected)
+    return Written(plan=plan, run=run, files=[collection.write_rows(run.run_id, "0001-x", table)], report=report)
+
+
+def files(collection: Collection) -> list[str]:
+    root = Path(collection.location) / "runs"
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+
+def test_runs_are_published_with_their_deletes(collection: Collection) -> None:
+    add_run(collection, rows(["gone", "stays"]))
+    commit(collection, [written(collection, "a", deletes=["gone"]), written(collection, "b")], 0)
+    assert [run.counts.get("deleted", 0) for run in collection.runs()] == [0, 1, 0]
+    assert collection.live_rows(["image_id"])["image_id"].to_pylist() == ["a", "b", "stays"]
+
+
+def test_no_run_is_published_when_another_of_the_job_is_not_good(collection: Collection) -> None:
+    both = [written(collection, "a", deletes=["x"]), written(collection, "b", rejected=True)]
+    before = files(collection)
+    with pytest.raises(TooManyRejectsError, match="1 of 1 images were rejected"):
+        commit(collection, both, 0.5)
+    assert (collection.runs(), files(collection)) == ([], before)
+    commit(collection, both, 1)
+    assert len(collection.runs()) == 2
+
+
+def test_who_has_lost_the_lease_writes_nothing(collection: Collection) -> None:
+    with writing(collection, "reembed") as slept:
+        job = written(slept, "a", deletes=["x"])
+        collection.storage.delete(LEASE)
+        before = files(collection)
+        with pytest.raises(LeaseLostError):
+            commit(slept, [job], 0)
+        assert files(collection) == before
+
+
+def test_deletes_of_two_writers_of_a_run_do_not_replace_each_other(collection: Collection) -> None:
+    run = collection.start_run("/a", MODEL)
+    first, second = (collection.write_deletes(run.run_id, [image_id]) for image_id in ("x", "y"))
+    assert collection.row_file(first.path) == first
+    assert collection.row_file(second.path) == second
+    assert first.path != second.path
+
+
+@pytest.mark.parametrize("changed", ["nothing", "a delete", "it is for good", "it was for good", "the place"])
+def test_a_run_whose_pictures_failed_again_is_published_only_if_something_changed(
+    collection: Collection, changed: str
+) -> None:
+    def late(*, retryable: bool = True) -> pa.Table:
+        return rows([], unit_vectors(0), rejected={"a": "timeout"}, metadata={"retryable": [retryable]})
+
+    before, now = late(retryable=changed != "it was for good"), late(retryable=changed != "it is for good")
+    if changed == "the place":
+        before = before.set_column(1, "uri", pa.array(["elsewhere"]))
+    add_run(collection, before)
+    job = written(collection, "a", rejected=True, deletes=["x"] if changed == "a delete" else None)
+    job = replace(job, files=[collection.write_rows(job.run.run_id, "0001-x", now)])
+    published = commit(collection, [job], 1)
+    assert [run.run_id for run in published] == ([] if changed == "nothing" else [job.run.run_id])
+    assert len(collection.runs()) == 1 + len(published)

@@ -1,0 +1,257 @@
+"""The command `embed`, run again and again: what it resumes, what it keeps, what it refuses, and what it says."""
+
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+from threading import Barrier
+from unittest.mock import patch
+
+import pytest
+
+from index.collection import Collection
+from index.search import Searcher
+from index.storage import Storage
+from index.versions.promotion import rollback
+from jobs.cli.index import build_index
+from jobs.cli.options import console
+from jobs.cli.tables import list_rejects
+from jobs.embedding.request import EmbedOptions
+from jobs.errors import EmptySourceError, OtherModelError
+from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
+from tests.support.pictures.tiny_checkpoints import save_siglip
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", 500)
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Ten pictures, and a collection that is not there yet."""
+    return Nights(put(tmp_path / "my pictures", *range(10)), str(tmp_path / "collection"))
+
+
+def put(folder: Path, *seeds: int) -> Path:
+    folder.mkdir()
+    for seed in seeds:
+        (folder / f"{seed}.bmp").write_bytes(bmp(seed))
+    return folder
+
+
+def ids(collection: Collection) -> list[str]:
+    return [str(image_id) for image_id in collection.live_rows(["image_id"])["image_id"].to_pylist()]
+
+
+def test_mend_03_an_interrupted_embed_is_resumed_after_another_source_was_committed(
+    nights: Nights, tmp_path: Path
+) -> None:
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+        nights.embed()
+    expire(nights.collection.storage)
+    nights.embed(put(tmp_path / "other", 20, 21))
+    nights.embed()
+    assert [len(night) for night in nights.embedded] == [10, 2, 0]
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 12
+
+
+def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.embed()
+    assert "likeness reembed" not in capsys.readouterr().out
+    (nights.pictures / "0.bmp").unlink()
+    (nights.pictures / "1.bmp").rename(nights.pictures / "moved.bmp")
+    nights.embed()
+    assert nights.embedded[1] == []
+    said = capsys.readouterr().out
+    assert f"no longer in {nights.pictures}, or moved within it, and still found: 2 images" in said
+    assert f"`likeness reembed '{nights.pictures}' {nights.location}` removes them" in said
+    assert {"0.bmp", "1.bmp", "moved.bmp"} <= set(ids(nights.collection))
+    assert nights.night().counts.deleted == 2
+    nights.embed()
+    assert "likeness reembed" not in capsys.readouterr().out
+
+
+def test_mend_08_the_command_that_removes_what_is_gone_works_as_it_is_printed(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With more gone than `reembed` allows by itself, and only some kinds of files taken."""
+    nights.embed(extensions="bmp,png")
+    for seed in range(4):
+        (nights.pictures / f"{seed}.bmp").unlink()
+    nights.embed(extensions="bmp,png")
+    said = capsys.readouterr().out
+    arguments = f"'{nights.pictures}' {nights.location} --extensions bmp,png --max-missing 0.41"
+    assert f"`likeness reembed {arguments}` removes them" in said
+    assert nights.night(max_missing=0.41).counts.deleted == 4
+
+
+def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.pictures = tmp_path / "list.csv"
+    lines = [f"my pictures/{seed}.bmp,{seed}\n" for seed in range(9)]
+    nights.pictures.write_text("uri,id\n" + "".join(lines) + "my pictures/9.bmp,3\n")
+    nights.embed(max_reject_rate=0.1)
+    assert nights.embedded == [[str(seed) for seed in range(9)]]
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for line in (["listed", "10"], ["already", "there", "0"], ["rejected", "1"], ["duplicate_id", "1"]):
+        assert line in shown
+    [row] = list_rejects(nights.collection)
+    assert (row["image_id"], row["error_reason"], row["uri"]) == (
+        "3#duplicate=2",
+        "duplicate_id",
+        str(tmp_path / "my pictures" / "9.bmp"),
+    )
+    assert Searcher.open(nights.collection).ntotal == 9
+    runs = nights.collection.runs()
+    nights.embed(max_reject_rate=0.1)
+    assert (nights.embedded[1], nights.collection.runs()) == ([], runs)
+    nights.pictures.write_text("uri,id\n" + "".join(lines) + "my pictures/9.bmp,9\n")
+    nights.embed()
+    assert (nights.embedded[2], list_rejects(nights.collection)) == (["9"], [])
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_mend_09_rows_that_a_list_refuses_stay_rejects_with_another_model(nights: Nights, tmp_path: Path) -> None:
+    """Also if it was another source that named the model."""
+    save_siglip(tmp_path)
+    listed = tmp_path / "list.csv"
+    listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
+    nights.embed(listed, max_reject_rate=1)
+    nights.embed(put(tmp_path / "other", 20, 21))
+    report = nights.night(str(tmp_path), source=tmp_path / "other", options=EmbedOptions(max_reject_rate=1))
+    assert (report.counts.refused, sorted(nights.embedded[-1])) == (2, ["20.bmp", "21.bmp", "x"])
+    assert [row["image_id"] for row in list_rejects(nights.collection)] == ["list.csv#line=4", "x#duplicate=2"]
+    assert Searcher.open(nights.collection).ntotal == 3
+
+
+def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.pictures = tmp_path / "tars"
+    nights.pictures.mkdir()
+    for name, seeds in (("a", range(6)), ("b", range(6, 10))):
+        with tarfile.open(nights.pictures / f"{name}.tar", "w") as tar:
+            for seed in seeds:
+                tar.add(tmp_path / "my pictures" / f"{seed}.bmp", f"{seed}.bmp")
+    nights.embed()
+    whole = (nights.pictures / "b.tar").read_bytes()
+    (nights.pictures / "b.tar").write_bytes(whole[:1000])
+    lenient = EmbedOptions(max_reject_rate=0.2)
+    note = f"nothing is deleted: cannot read {nights.pictures}/b.tar as an uncompressed tar"
+    report = nights.night(options=lenient)
+    assert (report.counts.refused, report.counts.missing, report.counts.deleted) == (1, 4, 0)
+    assert note in str(report.note)
+    assert note in str(nights.night(options=lenient).note)
+    nights.embed(max_reject_rate=0.2)
+    assert note in (said := capsys.readouterr().out)
+    assert "removes them" not in said
+    assert Searcher.open(nights.collection).ntotal == 10
+    assert [row["image_id"] for row in list_rejects(nights.collection)] == ["b.tar"]
+    (nights.pictures / "b.tar").write_bytes(whole)
+    assert nights.night().counts.deleted == 1  # the reject
+    assert (nights.embedded[-1], list_rejects(nights.collection)) == ([], [])
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_embed_does_not_read_new_images_here_to_look_for_moved_ones_if_none_is_gone(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All have one size, as many of a large collection do; workers read them anyway."""
+    nights.embed()
+    (nights.pictures / "10.bmp").write_bytes(bmp(10))
+    monkeypatch.setattr("jobs.planning.reuse.content_hashes", None)
+    nights.embed()
+    assert nights.embedded[1] == ["10.bmp"]
+
+
+def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:
+    save_siglip(tmp_path)
+    nights.embed()
+    with pytest.raises(OtherModelError) as error:
+        nights.embed(model=str(tmp_path))
+    assert f"was embedded with {DEMO} (fingerprint " in str(error.value)
+    assert f"not with {tmp_path}" in str(error.value)
+    assert "Use that model, or name another folder for a new collection; `likeness reembed --model`" in str(error.value)
+    assert nights.embedded[1:] == [[]]
+    assert_rows_are_what_is_there(nights)
+
+
+def test_a_first_run_that_was_stopped_has_chosen_the_model(nights: Nights) -> None:
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+        nights.embed()
+    expire(nights.collection.storage)
+    nights.embed(model=None)
+    assert [len(night) for night in nights.embedded] == [10, 0]
+    assert_rows_are_what_is_there(nights)
+
+
+def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, tmp_path: Path) -> None:
+    """Also after a rollback from another: a collection has one model."""
+    save_siglip(tmp_path)
+    nights.embed()
+    nights.night(str(tmp_path))
+    rollback(nights.collection)
+    nights.embed(model=None)
+    assert nights.embedded[2:] == [[]]
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).model.dim == 64
+
+
+def test_an_empty_source_is_an_error_and_changes_nothing(nights: Nights) -> None:
+    nights.embed()
+    for path in nights.pictures.iterdir():
+        path.unlink()
+    with pytest.raises(EmptySourceError, match="is empty: expected images"):
+        nights.embed()
+    assert len(ids(nights.collection)) == 10
+
+
+def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.embed(index=False)
+    assert nights.collection.current() is None
+    assert "index" not in capsys.readouterr().out
+    nights.embed()
+    assert nights.embedded[1:] == [[]]
+    assert "index 000001 is live, recall@10 1.0000" in capsys.readouterr().out
+
+
+def test_ids_that_stood_for_another_sources_images_are_told_of(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.embed()
+    nights.embed(put(tmp_path / "other", *range(10)))
+    said = capsys.readouterr().out
+    assert "10 ids are there already for images elsewhere and will be replaced; the first is 0.bmp, so far" in said
+
+
+@pytest.mark.parametrize("command", ["embed", "reembed", "index"])
+def test_each_runs_manifest_is_read_once_and_all_side_by_side(nights: Nights, tmp_path: Path, command: str) -> None:
+    for number in range(4):
+        nights.embed(put(tmp_path / f"more {number}", 20 + number), index=False)
+    nights.embed()
+    read = Counter[str]()
+    together = Barrier(5)
+
+    def reading(storage: Storage, path: str) -> bytes:
+        if re.fullmatch(r"runs/[^/]+/manifest\.json", path):
+            read[path] += 1
+            together.wait(timeout=60)
+        return read_file(storage, path)
+
+    read_file = Storage.read
+    (nights.pictures / "new.bmp").write_bytes(bmp(30))
+    runs = {f"runs/{run.run_id}/manifest.json" for run in nights.collection.runs()}
+    with patch.object(Storage, "read", reading):
+        if command == "embed":
+            nights.embed()
+        elif command == "reembed":
+            nights.night()
+        else:
+            build_index(nights.location)
+    assert read == dict.fromkeys(runs, 1)

@@ -1,0 +1,200 @@
+"""The stages of the embedding pipeline without Ray: what a reject says, and that a block replaces no file."""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from ray.data._internal.metadata_exporter import sanitize_for_struct
+
+from benchmarks import hostile_pictures as hostile
+from embedder.errors import FetchError
+from embedder.fake import FakeEmbedder
+from embedder.fetch import Fetcher
+from embedder.images.decode import CropSpec, decode_image
+from embedder.images.decoder_pool import DecodePool
+from index.collection import Collection, writing
+from index.collection.lease import LEASE, TTL
+from index.errors import LeaseLostError
+from jobs.cluster.session import Pool
+from jobs.embedding.commit import commit
+from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions
+from jobs.embedding.worker_metrics import counted_fetch_and_decode
+from jobs.sources.listing import listing_table
+from tests.support.collections.plans import plan_of
+from tests.support.collections.small_collection import png
+
+FAKE = FakeEmbedder()
+MODEL = model_record(FAKE.identity)
+SETTINGS = DecodeSettings(crop=FAKE.crop, draft=True, threads=2)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def listed(*places: str, size: int | None = None) -> pa.Table:
+    return listing_table({"image_id": places, "uri": places, "size": [size] * len(places)}, {})
+
+
+@pytest.mark.parametrize("size", [10, None], ids=["a file of a folder", "a line of a list"])
+def test_what_was_listed_and_cannot_be_read_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    def outcome() -> tuple[object, object]:
+        table = fetch_and_decode(listed(str(tmp_path / "gone.png"), size=size), settings=SETTINGS)
+        return table["error_reason"][0].as_py(), table["retryable"][0].as_py()
+
+    assert outcome() == ("not_found", True)
+
+    def refuse(fetcher: Fetcher, uri: str) -> bytes:
+        raise FetchError("permission_denied", f"{uri}: access refused")
+
+    monkeypatch.setattr(Fetcher, "fetch", refuse)
+    assert outcome() == ("permission_denied", True)
+
+
+def test_a_picture_that_is_none_is_not_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "text.png"
+    path.write_bytes(b"no picture")
+    table = fetch_and_decode(listed(str(path), size=10), settings=SETTINGS)
+    assert (table["error_reason"][0].as_py(), table["retryable"][0].as_py()) == ("not_an_image", False)
+
+
+def test_whoever_writes_a_block_late_replaces_nothing(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor that was frozen, and on another device: its vectors are others, and so is the size of its file."""
+    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
+    table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
+    frozen = []
+
+    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
+        frozen.append(EmbedBlock(**{**actor, "load": OtherDevice}))
+        for each in (EmbedBlock(**actor), *frozen):
+            yield BlockSummary.of(each(table).to_pylist()[0])
+
+    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
+    plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
+    written = write(
+        plan, collection, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent()
+    )
+    assert (written.report.embedded, len(written.files)) == (1, 1)
+    frozen[0](table)
+    commit(collection, [written], 0.0)
+    frozen[0](table)
+    assert len(collection.row_files(written.run.run_id)) == 2
+    pixels = decode_image((tmp_path / "a.png").read_bytes(), FAKE.crop).pixels
+    assert collection.live_rows(["embedding"])["embedding"].to_pylist() == FAKE.embed_images(pixels[None]).tolist()
+
+
+def test_a_job_that_lost_its_lease_stops_at_the_next_block(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+
+    def blocks(*_: object) -> Iterator[BlockSummary]:
+        for number in range(3):
+            done.append(number)
+            if number == 1:
+                collection.storage.delete(LEASE)
+                assert held.lease
+                held.lease._renewed -= TTL  # nobody may take it earlier
+            yield summary(f"runs/x/rows/{number}.parquet")
+
+    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
+    plan = plan_of(listed("a", "b", "c"), collection, "/pictures", MODEL)
+    with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
+        write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+    assert done == [0, 1]
+
+
+def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes_down(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+
+    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
+        given.append(actor)
+        return iter(())
+
+    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
+    plan = plan_of(listed("a"), collection, "/pictures", MODEL)
+    there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
+    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+    opened = Mock()
+    monkeypatch.setattr(Collection, "open", opened)
+    at = given[0]["collection"]
+    assert isinstance(at, CollectionAt)
+    pickle.loads(pickle.dumps(at))()
+    opened.assert_called_once_with("s3://KEY:hush%2Fhush@bucket/c")
+    shown = str(sanitize_for_struct(given))  # type: ignore[no-untyped-call]
+    assert "bucket/c" in shown
+    assert "hush" not in shown
+
+
+def test_statuses_of_hosts_are_counted_by_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may answer with any number, and each would be a series for good."""
+    reasons = ["http_404", "http_410", "http_599", "corrupt", None]
+    stages = ["fetch"] * 3 + ["decode", None]
+    table = pa.table({"error_reason": reasons, "error_stage": stages})
+    for name in ("fetch_seconds", "decode_seconds"):
+        table = table.append_column(name, pa.array([0.0] * 5))
+    metrics = Mock()
+    monkeypatch.setattr("jobs.embedding.worker_metrics._metrics", lambda: metrics)
+    monkeypatch.setattr("jobs.embedding.worker_metrics.fetch_and_decode", lambda table, **_: table)
+    counted_fetch_and_decode(table, settings=SETTINGS)
+    counted = [call.args[1]["reason"] for call in metrics.rejects.inc.call_args_list]
+    assert counted == ["http_4xx", "http_4xx", "http_5xx", "corrupt"]
+
+
+class OtherDevice(FakeEmbedder):
+    """The same model, with other vectors."""
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
+
+
+class Silent:
+    def advance(self, report: EmbedReport) -> None:
+        pass
+
+
+def summary(path: str) -> BlockSummary:
+    names = ("started_at", "ended_at", "fetch_seconds", "decode_seconds", "model_seconds", "write_seconds")
+    times: dict[str, Any] = dict.fromkeys(names, 0.0)
+    return BlockSummary(path=path, actor="here", rows=1, size=1, sha256="0" * 64, embedded=1, rejected=0, **times)
+
+
+def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
+    pictures = {
+        "scans.jpg": (hostile.progressive_jpeg(800, 800, 300), "too_many_scans"),
+        "endless.jpg": (endless, "decode_timeout"),
+        "empty.gif": (hostile.gif(12_200, 12_200), "decompression_bomb"),
+        "flat.webp": (hostile.webp(12_200, 12_200), "decompression_bomb"),
+        "flat.png": (hostile.png(12_200, 12_200, bits=1, colour=0), "decompression_bomb"),
+        "good.png": (png((1, 2, 3)), None),
+    }
+    for name, (data, _) in pictures.items():
+        (tmp_path / name).write_bytes(data)
+    with closing(DecodePool(2, timeout_s=1)) as decoders:
+        monkeypatch.setattr("jobs.embedding.decode._decoders", lambda _: decoders)
+        table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)
+    assert table["error_reason"].to_pylist() == [reason for _, reason in pictures.values()]
+    assert table["retryable"].to_pylist() == [False] * 5 + [None]
+    assert table["pixels"].null_count == 5

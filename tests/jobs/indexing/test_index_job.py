@@ -1,0 +1,331 @@
+"""Segments as tasks of Ray: the same as those built here, and what comes of errors, dead workers and Ctrl-C."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import faiss
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+import ray
+from ray import cloudpickle
+from rich.console import Console
+
+from index.build.build_index import build_index, run_here
+from index.build.choose import choose
+from index.build.segment import RowSource, SegmentJob
+from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.live_rows import LiveRows
+from index.collection.records import IndexSettings, SegmentRecord
+from index.errors import CollectionError
+from index.segments.segment import ROWS, VECTORS
+from index.storage import Storage
+from index.versions.opening import open_segments
+from jobs.cluster import session as jobs_cluster
+from jobs.errors import JobError
+from jobs.indexing import on_ray as jobs_index
+from jobs.indexing.on_ray import run_on_ray
+from jobs.indexing.segment_tasks import ATTEMPTS, build_on_cluster, task_cpus
+from tests.support.collections.hand_made import DIM, add_run, rows, unit_vectors
+
+pytestmark = pytest.mark.ray
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Ray's workers cannot import a test
+
+ROW_COUNT, SEGMENT_ROWS = 2_500, 700
+SETTINGS = IndexSettings(segment_rows=SEGMENT_ROWS)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return filled(tmp_path / "collection")
+
+
+def filled(folder: Path) -> Collection:
+    collection = Collection.create_or_open(str(folder))
+    vectors = unit_vectors(ROW_COUNT)
+    ids = [f"{number:05d}" for number in range(ROW_COUNT)]
+    add_run(collection, rows(ids[:1_000], vectors[:1_000]), rows(ids[1_000:], vectors[1_000:]))
+    return collection
+
+
+def jobs_of(collection: Collection, settings: IndexSettings = SETTINGS) -> list[SegmentJob]:
+    live = LiveRows.of_runs(collection.storage, collection.runs())
+    options = choose(len(live), DIM, settings)
+    return [
+        SegmentJob(
+            storage=collection.storage,
+            name=f"000001-{number:02d}",
+            source=share,
+            options=options,
+            settings=settings,
+            most_exact=0,
+        )
+        for number, share in enumerate(live.split(settings.segment_rows))
+    ]
+
+
+def segment_folders(collection: Collection) -> list[str]:
+    return [entry.name for entry in collection.storage.list(SEGMENTS)]
+
+
+def ignore(job: SegmentJob) -> None:
+    pass
+
+
+def on_cluster(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
+    return build_on_cluster(jobs, ignore)
+
+
+@dataclass
+class Source:
+    """Rows of another source; each subclass does something before it gives them."""
+
+    rows: RowSource
+    notes: Path
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def embedded(self) -> Iterator[pa.RecordBatch]:
+        self.before()
+        yield from self.rows.embedded()
+
+    def before(self) -> None: ...
+
+
+@dataclass
+class Noting(Source):
+    def before(self) -> None:
+        self.notes.write_text(f"{faiss.omp_get_max_threads()} {os.getpid()}")
+
+
+@dataclass
+class Deadly(Source):
+    """Kills its worker so many times."""
+
+    times: int = 1
+
+    def before(self) -> None:
+        with self.notes.open("a") as notes:
+            notes.write("x")
+        if self.notes.stat().st_size <= self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Endless(Source):
+    def before(self) -> None:
+        self.notes.write_text(str(os.getpid()))
+        time.sleep(120)
+
+
+@dataclass
+class Following(Source):
+    """Waits until the notes are there."""
+
+    def before(self) -> None:
+        while not (self.notes.exists() and self.notes.read_text()):
+            time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("cluster")
+class TestOnCluster:
+    def test_segments_equal_those_that_are_built_here(self, collection: Collection, tmp_path: Path) -> None:
+        there = build_index(collection, SETTINGS, run_jobs=on_cluster)
+        other = filled(tmp_path / "other")
+        here = build_index(other, SETTINGS)
+        assert [segment.ntotal for segment in there.segments] == [625] * 4
+        assert there.segments == here.segments
+        assert collection.current() == there.version
+        queries = unit_vectors(20, seed=1)
+        for one, two in zip(
+            open_segments(collection, there, tmp_path).parts, open_segments(other, here, tmp_path).parts, strict=True
+        ):
+            for found, expected in zip(one.search(queries, 10), two.search(queries, 10), strict=True):
+                np.testing.assert_array_equal(found, expected)
+            assert one.rows(np.arange(one.ntotal)) == two.rows(np.arange(two.ntotal))
+
+    def test_an_approximate_index_is_trained_there_too(self, collection: Collection) -> None:
+        settings = IndexSettings(segment_rows=SEGMENT_ROWS, factory="IVF8,Flat")
+        expected = run_here(jobs_of(collection, settings))
+        for found, one in zip(on_cluster(jobs_of(collection, settings)), expected, strict=True):
+            assert found
+            assert one
+            assert (found.factory, found.ntotal, set(found.files)) == ("IVF8,Flat", one.ntotal, set(one.files))
+            assert [found.files[name] for name in (VECTORS, ROWS)] == [one.files[name] for name in (VECTORS, ROWS)]
+
+    def test_records_come_in_the_order_of_the_jobs_and_each_is_told_of(
+        self, collection: Collection, tmp_path: Path
+    ) -> None:
+        jobs = jobs_of(collection)[:2]
+        notes = tmp_path / "notes"
+        jobs = [
+            replace(jobs[0], source=Following(jobs[0].source, notes)),
+            replace(jobs[1], source=Noting(jobs[1].source, notes)),
+        ]
+        told: list[str] = []
+        records = build_on_cluster(jobs, lambda job: told.append(job.name))
+        assert [record and record.name for record in records] == ["000001-00", "000001-01"]
+        assert sorted(told) == ["000001-00", "000001-01"]
+        threads, pid = map(int, notes.read_text().split())
+        assert (threads, pid != os.getpid()) == (1, True)
+
+    def test_an_error_arrives_as_itself(self, collection: Collection) -> None:
+        vectors = unit_vectors(3) * np.array([[1], [2], [1]], np.float32)
+        add_run(collection, rows(["good", "bad", "fine"], vectors))
+        with pytest.raises(CollectionError) as caught:
+            build_index(collection, SETTINGS, run_jobs=on_cluster)
+        assert type(caught.value) is CollectionError
+        assert str(caught.value).startswith("the embedding of 'bad' has norm 2: expected 1")
+        assert collection.versions() == []
+        assert segment_folders(collection) == []
+
+    def test_a_segment_that_no_node_can_hold_is_refused(self, collection: Collection) -> None:
+        class Vast(SegmentJob):
+            memory = 2**50
+
+        (job, *_) = jobs_of(collection)
+        vast = Vast(**vars(job))
+        with pytest.raises(
+            JobError,
+            match=r"segment 000001-00 of 625 rows takes 1,073,741,824 MiB to build, the largest node has [\d,]+ MiB "
+            r"for Ray: build smaller ones with --segment-rows \(now 700\), or free some memory",
+        ):
+            on_cluster([job, vast])
+
+    def test_a_killed_worker_costs_its_attempt_alone(self, collection: Collection, tmp_path: Path) -> None:
+        first, second, *_ = jobs_of(collection)
+        deadly = replace(first, source=Deadly(first.source, tmp_path / "notes"))
+        records = on_cluster([deadly, second])
+        (expected,) = run_here([replace(first, name="000002-00")])
+        assert records[0]
+        assert expected
+        assert records[0].files == expected.files
+        assert [record and record.name for record in records] == ["000001-00-1", "000001-01"]
+        assert segment_folders(collection) == ["000001-00-1", "000001-01", "000002-00"]
+        # The next build takes another number, though no version has these.
+        assert build_index(collection, SETTINGS).version == "000003"
+        assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
+
+    def test_remains_that_a_bucket_does_not_remove_cost_nothing(
+        self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(storage: Storage, path: str) -> None:
+            raise CollectionError(f"{path} cannot be read")
+
+        monkeypatch.setattr(Storage, "delete", refuse)
+        (job, *_) = jobs_of(collection)
+        (record,) = on_cluster([replace(job, source=Deadly(job.source, tmp_path / "notes"))])
+        assert record
+        assert record.name == "000001-00-1"
+
+    def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
+        (job, *_) = jobs_of(collection)
+        deadly = replace(job, source=Deadly(job.source, tmp_path / "notes", times=ATTEMPTS))
+        with pytest.raises(JobError, match=r"000001-00 of 625 rows was not built, 3 times its .* --segment-rows$"):
+            on_cluster([deadly])
+        assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
+
+    def test_ctrl_c_ends_what_runs(self, collection: Collection, tmp_path: Path) -> None:
+        first, second, *_ = jobs_of(collection)
+        notes = tmp_path / "notes"
+
+        def interrupted(job: SegmentJob) -> None:
+            raise KeyboardInterrupt
+
+        endless = replace(first, source=Endless(first.source, notes))
+        following = replace(second, source=Following(second.source, notes))
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            build_on_cluster([endless, following], interrupted)
+        assert time.monotonic() - started < 60
+        pid = int(notes.read_text())
+        deadline = time.monotonic() + 10
+        with suppress(psutil.NoSuchProcess):
+            while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < deadline, "the worker still runs"
+                time.sleep(0.05)
+
+    def test_run_on_ray_builds_there_what_is_worth_it(
+        self, collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(jobs_cluster, "ray_cluster", lambda address, *, verbose: nullcontext())
+        monkeypatch.setattr(jobs_index, "_WORTH_RAY", 1_000)
+        manifest = build_index(collection, SETTINGS, run_jobs=run_on_ray(None, Console()))
+        assert manifest.ntotal == ROW_COUNT
+        assert "4/4 segments" in capsys.readouterr().out
+
+    def test_a_job_takes_no_more_than_half_a_node(
+        self, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def node(cpus: float, gib: float, *, alive: bool = True) -> dict[str, object]:
+            return {"Alive": alive, "Resources": {"CPU": cpus, "memory": gib * 2**30}}
+
+        jobs = jobs_of(collection)  # four, each of 0.6 GiB
+        cases = [
+            ([node(2, 8)], 1),
+            ([node(16, 8)], 4),
+            ([node(16, 1.9)], 5),  # three fit at once
+            ([node(16, 8), node(16, 8)], 8),
+            ([node(16, 8), node(8, 8)], 4),
+            ([node(16, 8), node(16, 8, alive=False), node(0, 64), node(2, 0.1)], 4),
+        ]
+        for nodes, expected in cases:
+            monkeypatch.setattr(ray, "nodes", lambda nodes=nodes: nodes)
+            assert task_cpus(jobs) == expected, nodes
+
+
+@pytest.mark.parametrize("segment_rows", [SEGMENT_ROWS, ROW_COUNT])
+def test_what_is_small_is_built_here(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, segment_rows: int
+) -> None:
+    def started(address: str | None, *, verbose: bool) -> AbstractContextManager[None]:
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(jobs_cluster, "ray_cluster", started)
+    settings = IndexSettings(segment_rows=segment_rows)
+    assert build_index(collection, settings, run_jobs=run_on_ray(None, Console())).ntotal == ROW_COUNT
+    with pytest.raises(AssertionError, match="Ray was started"):
+        build_index(collection, settings, rebuild=True, run_jobs=run_on_ray("127.0.0.1:1", Console()))
+
+
+def test_rows_of_open_segments_stay_here_whatever_the_address(collection: Collection) -> None:
+    build_index(collection, IndexSettings())
+    add_run(collection, rows([f"{number:05d}" for number in range(2_000)], unit_vectors(2_000)))
+    manifest = build_index(collection, run_jobs=run_on_ray("127.0.0.1:1", Console()))
+    assert manifest.base == "000001"
+    assert [segment.ntotal for segment in manifest.segments] == [ROW_COUNT]
+
+
+@pytest.mark.parametrize(("replaced", "most"), [(0, 2), (1, 10)])
+def test_a_job_takes_few_bytes_for_each_row(tmp_path: Path, replaced: int, most: int) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    block = 256  # of `likeness embed`: the smaller the files, the more there is to say of them
+    ids = [[f"{part:03d}-{number:03d}" for number in range(block)] for part in range(40)]
+    add_run(collection, *(rows(part) for part in ids))
+    if replaced:
+        add_run(collection, rows([image_id for part in ids for image_id in part[:replaced]]))
+    (job,) = jobs_of(collection, IndexSettings())
+    assert job.rows == 40 * block
+    assert job.memory > 0  # reads the schemas, which it keeps
+    assert len(cloudpickle.dumps(job)) < most * job.rows  # type: ignore[no-untyped-call]

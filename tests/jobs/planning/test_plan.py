@@ -1,0 +1,303 @@
+"""The plan: what of a listing is left to embed, given what a collection and its unfinished run hold."""
+
+import datetime as dt
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from index.collection.records import ModelRecord, RunManifest, RunStart
+from index.collection.rows import row_schema
+from jobs.cli.tables import list_rejects
+from jobs.planning.block_names import block_name
+from jobs.planning.plan import Plan, block_of, fold, written_files
+from jobs.sources.listing import listing_table
+from tests.support.collections import plans
+
+IDENTITY = FakeEmbedder().identity
+MODEL = ModelRecord(id=IDENTITY.model_id, revision=None, fingerprint=IDENTITY.fingerprint, dim=IDENTITY.dim)
+OTHER = ModelRecord(id="other", revision=None, fingerprint="f" * 64, dim=IDENTITY.dim)
+SOURCE = "/pictures"
+NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def image(image_id: str, **changes: Any) -> Row:
+    """An image as it is listed, and as a row of it begins."""
+    return {
+        "image_id": image_id,
+        "uri": f"{SOURCE}/{image_id}",
+        "size": 10,
+        "modified": NOON,
+        "etag": "e",
+        **changes,
+    }
+
+
+def embedded(image_id: str, **changes: Any) -> Row:
+    return {**image(image_id, **changes), "embedding": [1.0] + [0.0] * (MODEL.dim - 1)}
+
+
+def rejected(image_id: str, *, retryable: bool, **changes: Any) -> Row:
+    row = image(image_id, **changes)
+    stage, reason, message = ("fetch", "timeout", "late") if retryable else ("decode", "not_an_image", "a text")
+    return {**row, "error_stage": stage, "error_reason": reason, "error_message": message, "retryable": retryable}
+
+
+def listed(*images: Row) -> pa.Table:
+    columns = {name: [row[name] for row in images] for name in ("image_id", "uri", "size", "modified", "etag")}
+    return listing_table(columns, {})
+
+
+def write(collection: Collection, run: RunStart, name: str, *rows: Row) -> None:
+    collection.write_rows(run.run_id, name, pa.Table.from_pylist(list(rows), schema=row_schema(MODEL.dim)))
+
+
+def commit(collection: Collection, run: RunStart) -> None:
+    files = written_files(collection, run)
+    manifest = RunManifest(**run.model_dump(exclude={"model"}), model=run.model, finished_at=NOON, files=files)
+    collection.commit_run(manifest)
+
+
+def committed(collection: Collection, *rows: Row) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", *rows)
+    commit(collection, run)
+
+
+def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: ModelRecord = MODEL) -> Plan:
+    return plans.plan_of(listed(*images), collection, source, model)
+
+
+def todo(plan: Plan) -> list[Any]:
+    return plan.todo["image_id"].to_pylist()
+
+
+def test_everything_is_to_do_in_a_new_collection(collection: Collection) -> None:
+    plan = plan_of(collection, image("a"), image("b"))
+    assert (todo(plan), plan.already_there, plan.done) == (["a", "b"], 0, False)
+    assert (plan.run, plan.files, plan.attempt) == (None, [], 1)
+
+
+def test_what_is_there_and_unchanged_is_covered(collection: Collection) -> None:
+    committed(collection, embedded("a"), embedded("b"), embedded("left-the-source"))
+    plan = plan_of(collection, image("b"), image("new"), image("a"))
+    assert (todo(plan), plan.already_there) == (["new"], 2)
+    done = plan_of(collection, image("a"))
+    assert (todo(done), done.already_there, done.done) == ([], 1, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size": 11}, {"modified": NOON + dt.timedelta(microseconds=1), "etag": None}, {"etag": "x"}, {"uri": "/moved/a"}],
+)
+def test_an_image_that_changed_is_embedded_again(collection: Collection, change: Row) -> None:
+    committed(collection, embedded("a"), embedded("b"))
+    assert todo(plan_of(collection, image("a", **change), image("b"))) == ["a"]
+
+
+def test_an_object_that_was_written_anew_as_it_was_is_not_embedded_again(collection: Collection) -> None:
+    committed(collection, embedded("a"), rejected("broken", retryable=False))
+    later = NOON + dt.timedelta(days=1)
+    assert plan_of(collection, image("a", modified=later), image("broken", modified=later)).done
+
+
+@pytest.mark.parametrize("name", ["size", "modified", "etag"])
+def test_what_one_side_does_not_know_is_no_evidence(collection: Collection, name: str) -> None:
+    committed(collection, embedded("known"), embedded("unknown", **{name: None}))
+    assert plan_of(collection, image("known", **{name: None}), image("unknown")).done
+    assert plan_of(collection, image("unknown", **{name: None})).done
+
+
+def test_rejects_are_tried_again_when_that_may_help(collection: Collection) -> None:
+    committed(collection, rejected("late", retryable=True), rejected("broken", retryable=False))
+    assert todo(plan_of(collection, image("late"), image("broken"))) == ["late"]
+    # A broken picture that was mended is another file.
+    assert todo(plan_of(collection, image("broken", size=12))) == ["broken"]
+    committed(collection, rejected("none", retryable=False, uri=None))
+    assert plan_of(collection, image("none", uri=None)).done
+    assert todo(plan_of(collection, image("none", uri="/now/there"))) == ["none"]
+
+
+def test_a_link_that_led_nowhere_and_is_mended_is_tried_again(collection: Collection) -> None:
+    nowhere = {"size": None, "modified": None, "etag": None}
+    committed(collection, rejected("link", retryable=False, **nowhere), embedded("list", **nowhere))
+    assert plan_of(collection, image("link", **nowhere), image("list", **nowhere)).done
+    assert todo(plan_of(collection, image("link", etag=None), image("list"))) == ["link"]
+
+
+def test_an_unfinished_run_is_gone_on_with(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-x", embedded("b"), rejected("c", retryable=False))
+    write(collection, run, "0001-y", rejected("d", retryable=True))
+    plan = plan_of(collection, *map(image, "abcde"))
+    assert (plan.run, plan.attempt, todo(plan)) == (run, 2, ["d", "e"])
+    assert [(block_of(file.path), file.rows) for file in plan.files] == [
+        (f"runs/{run.run_id}/rows/0001-x", 2),
+        (f"runs/{run.run_id}/rows/0001-y", 1),
+    ]
+    write(collection, run, "0002-x", embedded("d"), embedded("e"))
+    plan = plan_of(collection, *map(image, "abcde"))
+    # Nothing is left to embed, the run to commit is.
+    assert (plan.attempt, todo(plan), plan.done) == (3, [], False)
+    commit(collection, run)
+    assert plan_of(collection, *map(image, "abcde")).done
+
+
+def test_of_a_block_that_was_tried_again_one_file_is_gone_on_with(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    for size in (100, 100, 101):  # of two that are equal there is one file
+        write(collection, run, block_name(1, ["a", "b"]), embedded("a", width=size), embedded("b"))
+    write(collection, run, block_name(1, ["c"]), embedded("c"))
+    assert len(collection.row_files(run.run_id)) == 3
+    plan = plan_of(collection, *map(image, "abc"))
+    assert (sorted(file.rows for file in plan.files), todo(plan), plan.attempt) == ([1, 2], [], 2)
+
+
+def test_what_an_unfinished_run_could_not_fetch_is_tried_again(collection: Collection) -> None:
+    """It may have been refused for just that: the source is mended since, and nothing in the listing says so."""
+    gone = {**rejected("a", retryable=False), "error_stage": "fetch", "error_reason": "http_404"}
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-x", gone, rejected("b", retryable=False))
+    assert todo(plan_of(collection, image("a"), image("b"))) == ["a"]
+    commit(collection, run)
+    assert plan_of(collection, image("a"), image("b")).done
+
+
+def test_runs_of_other_sources_and_models_are_left_alone(collection: Collection) -> None:
+    for source, model in (("/elsewhere", MODEL), (SOURCE, OTHER)):
+        write(collection, collection.start_run(source, model), "0001-x", embedded("a"))
+    plan = plan_of(collection, image("a"))
+    assert (plan.run, plan.files, todo(plan), plan.attempt) == (None, [], ["a"], 1)
+    older, newer = (collection.start_run(SOURCE, MODEL) for _ in range(2))
+    write(collection, older, "0001-x", embedded("a"))
+    assert plan_of(collection, image("a")).run == newer
+
+
+def test_a_copy_of_the_model_goes_on_with_the_run(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    copy = MODEL.model_copy(update={"id": "/copied/elsewhere", "revision": "r"})
+    assert plan_of(collection, image("a"), model=copy).run == run
+
+
+def test_files_that_are_not_ours_are_left_out(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-good", embedded("a"))
+    write(collection, run, "foreign", embedded("b"))
+    damaged_footer = b"PAR1" + b"x" * 50 + (20).to_bytes(4, "little") + b"PAR1"
+    contents = {"0007-empty": b"", "0008-text": b"not Parquet at all", "0009-footer": damaged_footer}
+    for name, content in contents.items():
+        collection.storage.write_atomic(f"runs/{run.run_id}/rows/{name}.parquet", content)
+    collection.storage.write_atomic(f"runs/{run.run_id}/rows/0010-note.txt", b"x")
+    plan = plan_of(collection, image("a"), image("b"))
+    assert [block_of(file.path) for file in plan.files] == [f"runs/{run.run_id}/rows/0001-good"]
+    assert (todo(plan), plan.attempt) == (["b"], 2)
+
+
+def test_a_later_attempts_row_wins(collection: Collection) -> None:
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0002-a", embedded("a", size=12))
+    write(collection, run, "0001-z", rejected("a", retryable=True, size=11), embedded("b"))
+    plan = plan_of(collection, image("a", size=12), image("b"))
+    assert (todo(plan), plan.attempt) == ([], 3)
+    rows = fold(collection, plan.files).sort_by("image_id").select(["image_id", "size", "error_reason"])
+    assert rows.to_pylist() == [
+        {"image_id": "a", "size": 12, "error_reason": None},
+        {"image_id": "b", "size": 10, "error_reason": None},
+    ]
+
+
+def test_a_picture_put_back_is_compared_with_the_row_that_will_count(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", embedded("a", size=99))
+    # The committed row is of the picture that is there; committing the run would hide it.
+    assert todo(plan_of(collection, image("a"), image("b"))) == ["a", "b"]
+
+
+def test_where_nothing_is_to_do_a_run_that_was_stopped_is_left_alone(collection: Collection) -> None:
+    committed(collection, embedded("a"))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", embedded("a", size=99))
+    plan = plan_of(collection, image("a"))
+    assert (plan.run, plan.files, todo(plan), plan.done) == (None, [], [], True)
+
+
+def test_rejects_are_those_of_the_newest_rows(collection: Collection) -> None:
+    stopped = collection.start_run("/elsewhere", MODEL)
+    write(collection, stopped, "0001-a", rejected("old", retryable=True), rejected("mended", retryable=True))
+    committed(collection, embedded("mended"), rejected("a", retryable=False), rejected("b", retryable=True))
+    run = collection.start_run(SOURCE, MODEL)
+    write(collection, run, "0001-a", embedded("b"), rejected("c", retryable=True))
+    write(collection, run, "0002-a", rejected("c", retryable=True))
+    collection.storage.write_atomic(f"runs/{run.run_id}/rows/0003-x.parquet", b"garbage")
+    rejects = list_rejects(collection)
+    assert [row["image_id"] for row in rejects] == ["a", "c", "old"]
+    assert [row["error_message"] for row in rejects if row["error_reason"] == "timeout"] == ["late", "late"]
+
+
+NAMES = "abcd"
+OUTCOMES = ("embedded", "rejected for good", "rejected for now")
+# Steps: an image changes to a size; the next of the images that are to do get an outcome; the run is committed.
+STEPS = st.one_of(
+    st.tuples(st.just("change"), st.sampled_from(NAMES), st.integers(1, 3)),
+    st.tuples(st.just("write"), st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=3)),
+    st.tuples(st.just("commit")),
+)
+
+
+def outcome_row(image_id: str, size: int, outcome: str) -> Row:
+    if outcome == "embedded":
+        return embedded(image_id, size=size)
+    return rejected(image_id, retryable=outcome == "rejected for now", size=size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(STEPS, max_size=12))
+def test_any_history_leaves_to_do_what_a_dict_says(steps: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        collection = Collection.create_or_open(f"{folder}/collection")
+        sizes = dict.fromkeys(NAMES, 1)
+        there: dict[str, tuple[int, str]] = {}
+        newest: dict[str, tuple[int, str]] = {}
+        for number, (kind, *arguments) in enumerate(steps):
+            plan = plan_of(collection, *(image(name, size=size) for name, size in sizes.items()))
+            expected = uncovered(there, sizes) and uncovered(newest, sizes)
+            assert todo(plan) == expected
+            if kind == "change":
+                sizes[arguments[0]] = arguments[1]
+            elif kind == "write" and expected:
+                run = plan.run or collection.start_run(SOURCE, MODEL)
+                block = {name: (sizes[name], outcome) for name, outcome in zip(expected, arguments[0], strict=False)}
+                rows = [outcome_row(name, *state) for name, state in block.items()]
+                write(collection, run, f"{plan.attempt:04}-{number}", *rows)
+                newest.update(block)
+            elif kind == "commit" and plan.run:
+                commit(collection, plan.run)
+                there = dict(newest)
+
+
+def uncovered(rows: dict[str, tuple[int, str]], sizes: dict[str, int]) -> list[str]:
+    return [name for name in NAMES if rows.get(name) not in ((sizes[name], OUTCOMES[0]), (sizes[name], OUTCOMES[1]))]
+
+
+def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(collection: Collection) -> None:
+    old = collection.start_run(SOURCE, MODEL)
+    write(collection, old, "0001-a", embedded("a"))
+    committed(collection, embedded("a", size=3))
+    plan = plan_of(collection, image("a", size=4))
+    assert plan.run is None
+    assert todo(plan) == ["a"]

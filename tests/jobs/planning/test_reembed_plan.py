@@ -1,0 +1,207 @@
+"""What re-embedding compares, with what, and when: rows that are kept, files it opens, and under whose lease."""
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from index.collection import Collection
+from index.collection.lease import holder
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord
+from jobs.errors import EmptySourceError, SourceError
+from jobs.planning.changes import compare
+from jobs.sources.listing import listing_table
+from jobs.update import ReembedSettings, reembed
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
+from tests.support.collections.small_collection import png
+from tests.support.nights.reembed_nights import DEMO, Nights, bmp
+
+OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+def listed(*ids: str, **metadata: list[object]) -> pa.Table:
+    columns = {"image_id": ids, "uri": [f"memory:{image_id}" for image_id in ids]}
+    return listing_table(columns, {name: pa.array(values) for name, values in metadata.items()})
+
+
+def test_rows_that_are_kept_keep_their_metadata_with_another_model(collection: Collection) -> None:
+    metadata = {"label": ["cat", "dog"], "year": [1999, 2001], "price": [1, 2], "stars": [3, 4]}
+    add_run(collection, rows(["stays", "missing"], metadata=metadata))
+    listing = listed("stays", label=["cat"], year=[1999.5], price=["dear"])
+    change = compare(listing, collection.snapshot(), "memory:", OTHER, delete=False, verify_hash=False)
+    [known] = change.known
+    names = ["image_id", "label", "year", "price", "stars"]
+    assert known.plan.todo.select(names).to_pylist() == [
+        {"image_id": "stays", "label": "cat", "year": 1999.5, "price": "dear", "stars": None},
+        {"image_id": "missing", "label": "dog", "year": 2001.0, "price": "2", "stars": 4},
+    ]
+
+
+NAN = float("nan")
+DAY = dt.date(2026, 11, 21)
+
+
+@pytest.mark.parametrize(
+    ("there", "now", "changed"),
+    [
+        (["cat", None, None], ["cat", "dog", None], ["b"]),
+        ([1, 2, 3], [1.0, 2.5, 3.0], ["b"]),
+        ([1, 2, 3], ["1", "2", "three"], ["c"]),
+        ([0.5, NAN, None], [0.5, NAN, NAN], []),
+        ([True, False, None], [True, True, None], ["b"]),
+        ([DAY, DAY, None], [DAY, DAY + dt.timedelta(1), None], ["b"]),
+        (None, [None, "new", None], ["b"]),
+        (["gone", None, None], None, ["a"]),
+    ],
+)
+def test_rows_whose_metadata_changed_are_written_anew(
+    collection: Collection, there: list[object] | None, now: list[object] | None, changed: list[str]
+) -> None:
+    add_run(collection, rows(["a", "b", "c"], metadata=None if there is None else {"label": there}))
+    listing = listed("a", "b", "c", **({} if now is None else {"label": now}))
+    change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    assert change.known[0].plan.todo["image_id"].to_pylist() == changed
+    assert (change.counts.changed, change.counts.reused, change.counts.to_embed) == (len(changed), len(changed), 0)
+    assert change.counts.unchanged == 3 - len(changed)
+
+
+def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collection) -> None:
+    add_run(collection, rows(["a", "b", "gone"], metadata={"label": ["cat", "dog", "x"], "year": [1, 2, 3]}))
+    add_run(collection, rows(["c"], unit_vectors(1, dim=4)), model=OTHER)
+    listing = listed("a", "b", "new", label=["cat", "cow", "y"], year=["1", None, "z"], price=[None, 1, 2])
+    for delete in (True, False):
+        [known] = compare(listing, collection.snapshot(), "memory:", MODEL, delete=delete, verify_hash=False).known
+        plan = known.plan
+        columns = [*plan.listing.columns, *plan.todo.columns, *plan.live.columns, plan.deletes, known.hashes]
+        types = [column.type for column in columns]
+        assert pa.large_string() in types
+        assert pa.string() not in types
+
+
+@pytest.mark.slow
+def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) -> None:
+    mib, count = "x" * 2**20, 2_304
+    ids = [f"{number:04}" for number in range(count)]
+    captions = pa.chunked_array([pa.array([mib] * 256)] * (count // 256))  # 2.25 GiB, of which 256 MiB are in memory
+    listing = listed(*ids)
+    listing = listing.append_column("caption", captions)
+    add_run(collection, rows(ids[-3:], metadata={"caption": [mib, "another", None]}))
+    change = compare(listing, collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
+
+
+def test_metadata_of_rows_is_compared_in_parts(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A night without a change would else hold all captions at once, twice."""
+    for start in range(0, 12, 2):
+        ids = [f"{number:02}" for number in range(start, start + 2)]
+        add_run(collection, rows(ids, metadata={"label": [f"cat {image_id}" for image_id in ids]}))
+    held: list[int] = []
+    whole = LiveRows.parts
+
+    def parts(live: LiveRows, columns: Sequence[str], count: int) -> Iterator[pa.Table]:
+        for part in whole(live, columns, count):
+            held.append(part.num_rows)
+            yield part
+
+    monkeypatch.setattr(LiveRows, "parts", parts)
+    monkeypatch.setattr("jobs.planning.changes._COMPARED_ROWS", 5)
+    ids = [f"{number:02}" for number in range(12)]
+    labels: list[object] = ["dog" if image_id in ("03", "08") else f"cat {image_id}" for image_id in ids]
+    change = compare(
+        listed(*ids, label=labels), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False
+    )
+    assert change.known[0].plan.todo["image_id"].to_pylist() == ["03", "08"]
+    assert held == [4, 4, 4]
+
+
+def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
+    """Else two lists of the same pictures would undo each other's labels every night."""
+    add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
+    change = compare(
+        listed("a", label=["dog"]), collection.snapshot(), "another list", MODEL, delete=True, verify_hash=False
+    )
+    assert (change.counts.unchanged, change.counts.changed) == (1, 0)
+
+
+def test_a_night_without_change_opens_no_file_of_an_unfinished_run(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = collection.start_run("memory:", MODEL)
+    collection.write_rows(run.run_id, "0001-a", rows(["a"]))
+    add_run(collection, rows(["a"]))
+    later = collection.start_run("memory:", MODEL)
+    collection.write_rows(later.run_id, "0001-a", rows(["a"]))
+    monkeypatch.setattr(Collection, "row_file", None)
+    change = compare(listed("a"), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
+    assert (change.known[0].plan.done, change.counts.unchanged) == (True, 1)
+
+
+def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_bytes(png((1, 2, 3)))
+    collection = Collection.create_or_open(str(tmp_path / "collection"))
+
+    class ListedError(Exception):
+        pass
+
+    def look(*_: object, **__: object) -> pa.Table:
+        held = holder(collection.storage)
+        raise ListedError(held and held.command)
+
+    monkeypatch.setattr("jobs.update.list_images", look)
+    settings = ReembedSettings(source=str(tmp_path / "pictures"), collection=collection.location)
+    with pytest.raises(ListedError, match="reembed"):
+        reembed(settings, Console(quiet=True))
+
+
+def test_a_source_that_is_not_there_leaves_no_collection_behind(tmp_path: Path) -> None:
+    settings = ReembedSettings(source=str(tmp_path / "nowhere"), collection=str(tmp_path / "new"), model="demo")
+    with pytest.raises(SourceError, match="does not exist"):
+        reembed(settings, Console(quiet=True))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("missing", ["keep", "delete"])
+@pytest.mark.parametrize("name", ["", "readme.txt"])
+def test_a_source_without_images_leaves_no_collection_behind(
+    tmp_path: Path, name: str, missing: Literal["keep", "delete"]
+) -> None:
+    (tmp_path / "pictures").mkdir()
+    if name:
+        (tmp_path / "pictures" / name).touch()
+    settings = ReembedSettings(
+        source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing
+    )
+    with pytest.raises(EmptySourceError, match="expected images"):
+        reembed(settings, Console(quiet=True))
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_another_job_embeds_after_a_first_listing_is_not_gone(tmp_path: Path) -> None:
+    """A collection that is made meanwhile is no new one: its source is listed again."""
+    nights = Nights(tmp_path / "pictures", str(tmp_path / "new"))
+    nights.pictures.mkdir()
+    (nights.pictures / "1.bmp").write_bytes(bmp(1))
+    create = Collection.create_or_open
+
+    def meanwhile(location: str) -> Collection:
+        with patch.object(Collection, "create_or_open", create):
+            (nights.pictures / "2.bmp").write_bytes(bmp(2))
+            nights.night(DEMO, index=None)
+        return create(location)
+
+    with patch.object(Collection, "create_or_open", meanwhile):
+        report = nights.night(DEMO, index=None, max_missing=1.0)
+    assert (report.counts.listed, report.counts.missing, report.left_out) == (2, 0, {})
+    assert nights.collection.live_rows(["image_id"])["image_id"].to_pylist() == ["1.bmp", "2.bmp"]

@@ -1,0 +1,161 @@
+"""A job in a file: what it may say, and what one is told of what it may not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.embedding.request import EmbedOptions
+from jobs.errors import SpecError
+from jobs.schedule.spec import JobSpec, read_spec
+from jobs.values import DEMO_MODEL
+from tests.support.paths import ROOT
+
+WHOLE = """\
+source: pictures
+collection: s3://bucket/collection
+model: demo
+resources: {actors: "2:8", num_gpus: 0.5, actor_resources: {npu: 2}, batch_size: 32, block_size: 128, address: auto}
+index:
+  target_recall: 0.95
+  max_memory: 2GiB
+retention: {keep: 5}
+missing: keep
+max_missing: 0.5
+max_reject_rate: 0.1
+extensions: [jpg]
+verify_hash: true
+notify:
+  on_success: {command: cat}
+  on_failure: {url: "https://hooks.example/${TOKEN}"}
+metrics_file: metrics/likeness.prom
+draft: false
+"""
+
+
+def spec_of(tmp_path: Path, text: str) -> JobSpec:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return read_spec(path)
+
+
+def test_every_field_reaches_the_job(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, WHOLE)
+    settings = spec.settings()
+    assert settings.source == str(tmp_path / "pictures")  # from the file's folder, wherever it is run
+    assert settings.collection == "s3://bucket/collection"
+    assert settings.model == str(DEMO_MODEL)
+    assert (settings.actors, settings.num_gpus, settings.address) == ((2, 8), 0.5, "auto")
+    assert settings.actor_resources == {"npu": 2}
+    assert (settings.batch_size, settings.options.block_size, settings.options.max_reject_rate) == (32, 128, 0.1)
+    assert settings.index == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
+    assert (settings.missing, settings.max_missing, settings.verify_hash) == ("keep", 0.5, True)
+    assert (settings.extensions, settings.options.draft) == (("jpg",), False)
+    assert spec.retention.keep == 5
+    assert spec.metrics_file == str(tmp_path / "metrics" / "likeness.prom")
+
+
+def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "source: s3://a/b\ncollection: /data/c\n")
+    assert (spec.settings().model, spec.settings().index, spec.settings().actors) == (None, {}, None)
+    assert (spec.retention.keep, spec.missing, spec.max_missing) == (3, "delete", 0.2)
+    assert spec.settings().options == EmbedOptions()
+
+
+def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nresources: {actors: "
+    assert spec_of(tmp_path, text + "2:8}").resources.actors == (2, 8)  # and not 128, as YAML once had it
+    assert spec_of(tmp_path, text + "4}").resources.actors == (4, 4)
+
+
+def test_numbers_and_revisions_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nrevision: 2026-02-30\nresources: {batch_size: 08, block_size: 0100}"
+    spec = spec_of(tmp_path, text)
+    assert (spec.resources.batch_size, spec.resources.block_size) == (8, 100)  # to YAML 1.1 an error, and 64
+    assert spec.revision == "2026-02-30"
+
+
+def test_extensions_are_read_as_those_of_the_command(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nextensions: "
+    assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").settings().extensions == ("jpg", "png", "tiff")
+
+
+def test_names_of_models(tmp_path: Path) -> None:
+    text = "source: a\ncollection: b\nmodel: "
+    assert spec_of(tmp_path, text + "openai/clip-vit-base-patch32").model == "openai/clip-vit-base-patch32"
+    assert spec_of(tmp_path, text + "./models/mine").model == str(tmp_path / "models" / "mine")
+    assert spec_of(tmp_path, text + "/models/mine").model == "/models/mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("source: a\n", r"job\.yaml, line 1, collection: is missing"),
+        (
+            WHOLE.replace("target_recall: 0.95", "target_recall: 95"),
+            r"line 6, index\.target_recall: Input should be less than or equal to 1, got 95",
+        ),
+        (
+            WHOLE.replace("2GiB", "lots"),
+            r"line 7, index\.max_memory: it is 'lots': expected a size such as 600MB, 2GiB or a number of bytes",
+        ),
+        (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
+        (WHOLE + "retension: {}\n", r"line 19, retension: is no field of a job: deploy/job\.schema\.json lists them"),
+        (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
+        (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
+        (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
+        (WHOLE.replace("[jpg]", "[' ']"), r"line 12, extensions: ' ': expected extensions such as jpg,png"),
+        (
+            WHOLE.replace("{npu: 2}", "{npu: 1.5}"),
+            r"line 4, resources\.actor_resources: has 1\.5 for npu: expected a share",
+        ),
+        (
+            WHOLE.replace("{npu: 2}", "{npu: .inf}"),
+            r"line 4, resources\.actor_resources: has inf for npu: expected a share",
+        ),
+        (
+            WHOLE.replace("{npu: 2}", "{GPU: 1, memory: 9}"),
+            r"line 4, resources\.actor_resources: names GPU, memory: Likeness sets",
+        ),
+        (
+            WHOLE.replace("num_gpus: 0.5", "num_gpus: 1.5"),
+            r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a",
+        ),
+        ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
+        ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
+        ("", r"job\.yaml, line 1: .*dictionary"),
+        ("source: 5\ncollection: true\n", r"line 1, source: .*string, got 5; .*line 2, collection: .*, got True"),
+    ],
+)
+def test_mistakes_are_named_with_line_and_field(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("notify: {on_failure: {url: hooks.example/T0P-SECRET}}", r"notify\.on_failure\.url: .* match pattern"),
+        ("notify: {on_failure: https://hooks.example/T0P-SECRET}", r"notify\.on_failure: .*dictionary"),
+        ("notify: {on_failure: {url: https://hooks.example/T0P-SECRET}", r"is not YAML: .* line 1"),
+        ("- notify: {on_failure: {url: https://hooks.example/T0P-SECRET}}", r"line 1: .*dictionary"),
+    ],
+)
+def test_mistakes_are_named_without_their_secrets(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as refused:
+        spec_of(tmp_path, text)
+    assert "T0P-SECRET" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml cannot be read .* deploy/job\.yaml is one"):
+        read_spec(tmp_path / "none.yaml")
+
+
+def test_the_schema_that_editors_use_is_up_to_date() -> None:
+    """Write it anew with: python -m jobs.schedule.spec > deploy/job.schema.json"""
+    path = ROOT / "deploy" / "job.schema.json"
+    schema = JobSpec.model_json_schema()
+    assert json.loads(path.read_text()) == schema
+    number = schema["$defs"]["Resources"]["properties"]["num_gpus"]["anyOf"][0]
+    assert number == {"type": "number", "minimum": 0}  # JSON Schema's own word, which an editor checks

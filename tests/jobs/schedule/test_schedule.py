@@ -1,0 +1,396 @@
+"""Schedules: when runs are due, one at a time, each in a process of its own, written down whatever happens."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from apscheduler.triggers.interval import IntervalTrigger
+from rich.console import Console
+
+from index.collection import Collection, writing
+from index.errors import CollectionError
+from jobs.errors import JobError, UsageError
+from jobs.schedule.cron import cron_trigger
+from jobs.schedule.history import JobRun, last_runs, read_output, save
+from jobs.schedule.run_job import finish, run_job
+from jobs.schedule.scheduler import ScheduledJob, run_schedule
+from jobs.schedule.spec import read_spec
+from tests.support.nights.quiet_night import make_job
+
+LIKENESS = [sys.executable, "-m", "jobs"]
+
+
+def next_times(cron: str, count: int, zone: str = "UTC", start: str = "2026-11-21T12:00:00+00:00") -> list[str]:
+    trigger = cron_trigger(cron, zone, 0)
+    times: list[datetime] = []
+    now = datetime.fromisoformat(start)
+    for _ in range(count):
+        due = trigger.get_next_fire_time(times[-1] if times else None, now)
+        assert due is not None
+        times.append(due)
+        now = due
+    return [f"{due:%a %m-%d %H:%M}" for due in times]
+
+
+@pytest.mark.parametrize(
+    ("cron", "times"),
+    [
+        ("0 3 * * *", ["Sun 11-22 03:00", "Mon 11-23 03:00"]),
+        ("*/20 * * * *", ["Sat 11-21 12:00", "Sat 11-21 12:20"]),
+        ("30 4 1 * *", ["Tue 12-01 04:30", "Fri 01-01 04:30"]),
+        ("0 3 * * 0", ["Sun 11-22 03:00", "Sun 11-29 03:00"]),  # crontab's 0 and 7 are Sunday
+        ("0 3 * * 7", ["Sun 11-22 03:00", "Sun 11-29 03:00"]),
+        ("0 3 * * 1-5", ["Mon 11-23 03:00", "Tue 11-24 03:00"]),
+        ("0 3 * * fri-sun", ["Sun 11-22 03:00", "Fri 11-27 03:00", "Sat 11-28 03:00", "Sun 11-29 03:00"]),
+        ("0 3 * * 5-7", ["Sun 11-22 03:00", "Fri 11-27 03:00", "Sat 11-28 03:00", "Sun 11-29 03:00"]),
+        ("0 3 * * */2", ["Sun 11-22 03:00", "Tue 11-24 03:00", "Thu 11-26 03:00", "Sat 11-28 03:00"]),
+        ("0 3 * * Mon,3", ["Mon 11-23 03:00", "Wed 11-25 03:00"]),
+    ],
+)
+def test_times_are_crontabs(cron: str, times: list[str]) -> None:
+    assert next_times(cron, len(times)) == times
+
+
+def test_times_are_of_the_zone_that_is_named() -> None:
+    trigger = cron_trigger("0 3 * * *", "Europe/Berlin", 0)
+    winter = trigger.get_next_fire_time(None, datetime(2026, 11, 21, 12, tzinfo=UTC))
+    summer = trigger.get_next_fire_time(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
+    assert [due.astimezone(UTC).hour for due in (winter, summer)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("cron", "times"),
+    [
+        # The clocks go back from 03:00 to 02:00 on the 25th.
+        ("30 2 * * *", ["24 02:30+0200", "25 02:30+0200", "26 02:30+0100"]),
+        ("*/30 2 * * *", ["24 02:00+0200", "24 02:30+0200", "25 02:00+0200", "25 02:30+0200", "26 02:00+0100"]),
+        ("0 3 * * *", ["24 03:00+0200", "25 03:00+0100"]),
+    ],
+)
+def test_a_time_that_comes_twice_in_a_night_is_used_once(cron: str, times: list[str]) -> None:
+    assert due_in_berlin(cron, datetime(2026, 10, 24, 0, tzinfo=UTC), len(times)) == times
+
+
+def test_jitter_makes_no_second_run_in_that_night() -> None:
+    for _ in range(20):  # with up to 50 minutes some come after the hour that is repeated
+        due = due_in_berlin("30 2 * * *", datetime(2026, 10, 24, 0, tzinfo=UTC), 3, jitter_s=3000)
+        assert [time[:2] for time in due] == ["24", "25", "26"]
+
+
+def test_times_of_each_hour_come_in_the_hour_that_is_repeated_too() -> None:
+    start = datetime(2026, 10, 25, 0, 10, tzinfo=UTC)
+    times = ["25 02:30+0200", "25 02:00+0100", "25 02:30+0100", "25 03:00+0100"]
+    assert due_in_berlin("*/30 * * * *", start, 4) == times
+
+
+def test_a_time_that_the_night_leaves_out_is_not_lost() -> None:
+    """The clocks go forward from 02:00 to 03:00 on the 29th."""
+    found = due_in_berlin("30 2 * * *", datetime(2026, 3, 28, 0, tzinfo=UTC), 3)
+    assert found == ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]
+
+
+def due_in_berlin(cron: str, now: datetime, count: int, *, jitter_s: int = 0) -> list[str]:
+    """As the scheduler asks: each time for what follows the last."""
+    trigger = cron_trigger(cron, "Europe/Berlin", jitter_s)
+    times: list[datetime] = []
+    for _ in range(count):
+        due = trigger.get_next_fire_time(times[-1] if times else None, now)
+        assert due is not None
+        times.append(due)
+        now = max(now, due)
+    return [f"{due:%d %H:%M%z}" for due in times]
+
+
+def test_jitter_is_never_early() -> None:
+    trigger = cron_trigger("0 3 * * *", "UTC", 600)
+    delays = {
+        (trigger.get_next_fire_time(None, datetime(2026, 11, 21, 12, tzinfo=UTC)).timestamp() - 1795316400)
+        for _ in range(50)
+    }
+    assert len(delays) > 10
+    assert 0 <= min(delays) <= max(delays) <= 600
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "message"),
+    [
+        ("0 3 * *", "UTC", r"--cron is '0 3 \* \*': expected five fields"),
+        ("0 25 * * *", "UTC", r"--cron is .*25"),
+        ("0 3 * * 8", "UTC", "expected weekdays such as 1-5, mon-fri or 0,6, got '8'"),
+        ("0 3 * * fry", "UTC", "expected one of sun, mon, tue, wed, thu, fri, sat, got 'fry'"),
+        ("0 3 31 2 *", "UTC", "there is no such day"),
+        ("0 3 1 * 1", "UTC", "expected a day of the month or a weekday, and \\* for the other"),
+        ("0 3 * * *", "Mars/Olympus", "--timezone is 'Mars/Olympus': expected a name such as Europe/Berlin or UTC"),
+        ("0 3 * * *", "../etc/passwd", "--timezone is"),
+    ],
+)
+def test_times_that_make_no_sense(cron: str, zone: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        cron_trigger(cron, zone, 0)
+
+
+TOLD = """\
+notify:
+  on_success: {command: cat > told.json}
+  on_failure: {command: cat > failed.json}
+metrics_file: job.prom
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text("source: pictures\ncollection: collection\nmodel: demo\n" + TOLD)
+    (tmp_path / "pictures").mkdir()
+    return path
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch, spec: Path) -> Callable[[str], ScheduledJob]:
+    """A scheduled job whose process runs this Python instead of the command."""
+    monkeypatch.chdir(spec.parent)
+    Collection.create_or_open(str(spec.parent / "collection"))
+
+    def make(code: str) -> ScheduledJob:
+        monkeypatch.setattr("jobs.schedule.scheduler.COMMAND", (sys.executable, "-c", code))
+        return ScheduledJob(spec, io.StringIO())
+
+    return make
+
+
+def runs_of(spec: Path) -> list[JobRun]:
+    return last_runs(Collection.open(str(spec.parent / "collection")), 100)
+
+
+KILLED = "killed by SIGKILL, as happens when memory runs out"
+
+WRITE_DOWN = """
+import os, signal, sys
+from pathlib import Path
+from typing import Any
+from index.collection import Collection
+from jobs.schedule.scheduler.history import JobRun, save
+storage = Collection.open("collection").storage
+run = JobRun.begin("pictures", str(Path("collection").absolute()))
+save(storage, run)
+print("working", flush=True)
+"""
+
+
+DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+"""Before anything is written down: from then on the tests may stop it."""
+
+
+def test_a_run_that_ends_by_itself_keeps_its_word_and_its_output(
+    child: Callable[[str], ScheduledJob], spec: Path
+) -> None:
+    child(WRITE_DOWN + "save(storage, run.end('succeeded', 'all well'))").run()
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("succeeded", "all well")
+    assert read_output(Collection.open(run.collection).storage, run.id) == "working\n"
+    assert not (spec.parent / "failed.json").exists()  # telling is the run's own work
+
+
+def test_a_run_that_is_killed_is_written_down_and_told(child: Callable[[str], ScheduledJob], spec: Path) -> None:
+    child(WRITE_DOWN + "os.kill(os.getpid(), signal.SIGKILL)").run()
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("failed", KILLED)
+    assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
+    assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
+    assert read_output(Collection.open(run.collection).storage, run.id) == "working\n"
+
+
+def test_a_run_that_fails_before_it_begins_is_written_down(child: Callable[[str], ScheduledJob], spec: Path) -> None:
+    job = child("import sys; print('error: job.yaml, line 1: nonsense\\n'); sys.exit(2)")
+    spec.write_text("nonsense")
+    job.run()
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("failed", "ended with 2: error: job.yaml, line 1: nonsense")
+    assert (spec.parent / "failed.json").exists()
+
+
+@pytest.mark.parametrize("began", ["", WRITE_DOWN])
+def test_a_success_that_could_not_be_written_down_is_no_failure(
+    child: Callable[[str], ScheduledJob], spec: Path, began: str
+) -> None:
+    child(began + "print('done')").run()
+    [run] = runs_of(spec)
+    assert run.outcome == "succeeded"
+    assert read_output(Collection.open(run.collection).storage, run.id).endswith("done\n")
+    assert not (spec.parent / "failed.json").exists()
+    assert not (spec.parent / "told.json").exists()  # the run itself has told of it
+
+
+def test_a_run_that_cannot_be_started_is_written_down_and_told(
+    child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = child("")
+    monkeypatch.setattr("jobs.schedule.scheduler.COMMAND", ("/no/such/python",))
+    job.run()
+    [run] = runs_of(spec)
+    assert run.outcome == "failed"
+    assert run.message == "could not be started: [Errno 2] No such file or directory: '/no/such/python'"
+    assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
+
+
+def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
+    child: Callable[[str], ScheduledJob], spec: Path
+) -> None:
+    job = child(
+        WRITE_DOWN + "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
+        "    save(storage, run.end('stopped', 'put down'))\n    sys.exit(130)"
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=run_schedule, args=(job, IntervalTrigger(seconds=0.2), stop))
+    thread.start()
+    try:
+        until(lambda: [run.outcome for run in runs_of(spec)] == ["running"])
+        time.sleep(1)  # five times it was due again
+    finally:
+        stop.set()
+        thread.join(timeout=60)
+    assert not thread.is_alive()
+    assert [(run.outcome, run.message) for run in runs_of(spec)] == [("stopped", "put down")]
+
+
+def test_a_run_that_does_not_put_down_its_work_is_killed_and_counts_as_stopped(
+    child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.schedule.scheduler.STOP_S", 0.2)
+    job = child(DEAF + WRITE_DOWN + "import time\ntime.sleep(600)")
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    until(lambda: bool(runs_of(spec)))
+    job.stop()
+    thread.join(timeout=60)
+    [run] = runs_of(spec)
+    assert (run.outcome, run.message) == ("stopped", KILLED)
+    job.run()
+    assert len(runs_of(spec)) == 1  # no other is started
+
+
+def test_a_second_signal_ends_a_run_at_once(child: Callable[[str], ScheduledJob], spec: Path) -> None:
+    job = child(DEAF + WRITE_DOWN + "import time\ntime.sleep(600)")
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    until(lambda: bool(runs_of(spec)))
+    job.kill()
+    thread.join(timeout=60)
+    assert [(run.outcome, run.message) for run in runs_of(spec)] == [("failed", KILLED)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
+    command = [*LIKENESS, "schedule", str(spec), "--cron", "0 3 * * *", "--timezone", "UTC"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scheduler:
+        assert scheduler.stderr is not None
+        assert "the next run is at" in scheduler.stderr.readline()
+        scheduler.send_signal(signal.SIGTERM)
+        assert scheduler.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("error", [CollectionError("manifest damaged"), OSError("no such device")])
+def test_old_versions_that_stay_are_a_note_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
+    report = run_job(read_spec(make_job(tmp_path)), Console(quiet=True))
+    assert report.note == f"old index versions stay for now: {error}"
+    assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
+
+
+def test_how_long_a_job_has_failed_is_known_after_many_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + "metrics_file: job.prom\n")
+    spec = read_spec(job)
+    run_job(spec, Console(quiet=True))
+    last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
+    assert len(last) == 1
+    failed = JobRun.begin(spec.source, spec.collection).end("failed")
+    for number in range(101):  # more than were once looked through
+        save(Collection.open(spec.collection).storage, failed.model_copy(update={"id": f"3000-{number:03d}"}))
+    monkeypatch.setattr("jobs.schedule.run_job.reembed", Mock(side_effect=JobError("no GPU")))
+    with pytest.raises(JobError):
+        run_job(spec, Console(quiet=True))
+    metrics = (tmp_path / "job.prom").read_text()
+    assert last[0] in metrics
+    assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
+
+
+@pytest.mark.parametrize("error", [CollectionError("s3://bucket/c cannot be read (403)"), OSError("no route to host")])
+def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + "metrics_file: job.prom\n")
+    spec = read_spec(job)
+    success = JobRun.begin(spec.source, spec.collection).end("succeeded")
+    finish(spec, success)
+    last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
+    assert len(last) == 1
+    monkeypatch.setattr(Collection, "open", Mock(side_effect=error))
+    finish(spec, success.end("failed"))
+    metrics = (tmp_path / "job.prom").read_text()
+    assert last[0] in metrics
+    assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
+
+
+def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    job.write_text(job.read_text() + TOLD)
+    environment = {**os.environ, "COLUMNS": "200"}
+
+    def likeness(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*LIKENESS, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def told(file: str) -> dict[str, Any]:
+        return dict(json.loads((tmp_path / file).read_text()))
+
+    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    assert likeness("reembed", "--spec", "job.yaml", "--dry-run").returncode == 0
+    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    (tmp_path / "pictures" / "red.png").unlink()
+    done = likeness("reembed", "--spec", "job.yaml")
+    assert done.returncode == 3, done.stderr
+    assert (told("failed.json")["outcome"], told("failed.json")["message"][:7]) == ("failed", "1 of th")
+    job.write_text(job.read_text() + "max_missing: 0.5\n")
+    done = likeness("reembed", "--spec", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (told("told.json")["outcome"], told("told.json")["index"]) == ("succeeded", "000002")
+    assert {name: count for name, count in told("told.json")["counts"].items() if count} == {
+        **{"listed": 2, "unchanged": 2, "missing": 1, "deleted": 1}
+    }
+    assert 'change="deleted",collection=' in (tmp_path / "job.prom").read_text()
+    with writing(Collection.open(str(tmp_path / "collection")), "compact"):
+        assert likeness("reembed", "--spec", "job.yaml").returncode == 75
+    assert told("failed.json")["outcome"] == "busy"
+    shown = json.loads(likeness("runs", "collection", "--format", "json").stdout)
+    assert [run["outcome"] for run in shown] == ["failed", "succeeded", "busy"]
+    table = likeness("runs", "collection", "--last", "2").stdout
+    assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4}\t\S+\t(\w+)", table) == ["succeeded", "busy"]
+    refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
+    assert refused.returncode == 2
+    assert "--model, source beside --spec" in refused.stderr
+    assert likeness("runs", "collection", "--log", "no-such").returncode == 2

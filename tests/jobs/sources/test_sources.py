@@ -1,0 +1,758 @@
+"""Sources: what is listed of folders, lists, Parquet files, tars and buckets, and what is said of bad ones."""
+
+import datetime as dt
+import hashlib
+import io
+import json
+import os
+import tarfile
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from obstore.store import S3Store
+
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
+from index.collection.rows import FIXED
+from jobs.errors import SourceError
+from jobs.sources.list_images import left_out_warning, list_images
+from jobs.sources.listing import LISTING
+from tests.support.collections.s3_server import Bucket, FaultyProxy
+
+FIXED_PART = LISTING.names
+
+
+def put(path: Path, data: bytes = b"picture") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def metadata(listing: pa.Table) -> dict[str, list[Any]]:
+    assert listing.schema.names[: len(FIXED_PART)] == FIXED_PART
+    return listing.select(listing.schema.names[len(FIXED_PART) :]).to_pydict()
+
+
+def ids(listing: pa.Table) -> list[Any]:
+    return listing["image_id"].to_pylist()
+
+
+def uris(listing: pa.Table) -> list[Any]:
+    return listing["uri"].to_pylist()
+
+
+def fetched(listing: pa.Table) -> list[bytes]:
+    fetcher = Fetcher()
+    return [fetcher.fetch(uri) for uri in uris(listing)]
+
+
+# Folders
+
+
+def test_a_folder_is_listed_by_name_with_its_folders_as_labels(tmp_path: Path) -> None:
+    put(tmp_path / "top.PNG", b"12345")
+    put(tmp_path / "b" / "two.jpg")
+    put(tmp_path / "b" / "deep down" / "three#1.webp")
+    put(tmp_path / "a" / "one.jpeg")
+    for ignored in ("notes.txt", "b/list.csv", ".hidden.jpg", ".cache/x.jpg", "b/._two.jpg"):
+        put(tmp_path / ignored)
+    os.utime(tmp_path / "top.PNG", (1_700_000_000, 1_700_000_000))
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["a/one.jpeg", "b/deep down/three#1.webp", "b/two.jpg", "top.PNG"]
+    assert uris(listing) == [f"{tmp_path}/{name}" for name in ids(listing)]
+    assert metadata(listing) == {"label": ["a", "deep down", "b", None]}
+    assert listing["size"].to_pylist() == [7, 7, 7, 5]
+    assert listing["modified"][3].as_py() == dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    assert fetched(listing)[3] == b"12345"
+    assert list_images(f"{tmp_path}/") == listing
+    assert list_images(f"file://{tmp_path}") == listing
+
+
+def test_the_working_folder_gives_absolute_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "pictures" / "a.jpg")
+    monkeypatch.chdir(tmp_path)
+    assert uris(list_images("pictures")) == [f"{tmp_path}/pictures/a.jpg"]
+
+
+def test_one_picture_is_a_source(tmp_path: Path) -> None:
+    listing = list_images(str(put(tmp_path / "only.jpg")))
+    assert (ids(listing), uris(listing)) == (["only.jpg"], [f"{tmp_path}/only.jpg"])
+
+
+def test_extensions_choose(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.png", "c.heic"):
+        put(tmp_path / name)
+    assert ids(list_images(str(tmp_path), extensions=("png", "heic"))) == ["b.png", "c.heic"]
+    with pytest.raises(
+        SourceError, match=r"holds 3 files and nothing .* expected images \(bmp\).* found heic, jpg, png"
+    ):
+        list_images(str(tmp_path), extensions=("bmp",))
+
+
+def test_files_that_may_be_pictures_of_other_kinds_are_told_of(tmp_path: Path) -> None:
+    companions = ("notes.txt", "a.json", "a.xmp", "list.csv", ".DS_Store", "Thumbs.db", "b.png")
+    for name in ("a.jpg", "one.HEIC", "two.heic", "raw/one.cr2", "raw/scan", *companions):
+        put(tmp_path / name)
+    left_out = Counter[str]()
+    assert ids(list_images(str(tmp_path), extensions=("jpg",), left_out=left_out)) == ["a.jpg"]
+    assert left_out == {"heic": 2, "cr2": 1, "": 1}
+    assert left_out_warning(left_out).startswith(
+        "files of other kinds are left out, 4 in all: 2 heic, 1 without an extension, 1 cr2. Pictures among them"
+    )
+    many = Counter({f"kind{n}": 10 - n for n in range(9)})
+    assert ", 3 kind7, …. Pictures" in left_out_warning(many)
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere" / "far.jpg")
+    put(tmp_path / "source" / "a.jpg")
+    (tmp_path / "source" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "source" / "again").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "source")
+    (tmp_path / "source" / "self").symlink_to(tmp_path / "source")
+    assert ids(list_images(str(tmp_path / "source"))) == ["a.jpg", "again/far.jpg", "linked/far.jpg"]
+
+
+def test_a_link_that_leads_nowhere_is_listed_for_the_job_to_reject(tmp_path: Path) -> None:
+    (tmp_path / "gone.jpg").symlink_to("/nowhere/at/all.jpg")
+    (tmp_path / "knot.jpg").symlink_to("knot.jpg")
+    put(tmp_path / "here.jpg")
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["gone.jpg", "here.jpg", "knot.jpg"]
+    assert listing["size"].to_pylist() == [None, 7, None]
+    assert listing["modified"].is_null().to_pylist() == [True, False, True]
+
+
+def test_any_file_name_can_be_fetched(tmp_path: Path) -> None:
+    names = ["é ü.jpg", "100%25.jpg", "x?y&z.jpg", "a\nb.jpg", "part.tar#bytes=0-3.jpg", "x#row=1&column=y.jpg"]
+    for name in names:
+        put(tmp_path / name, name.encode())
+    (tmp_path / os.fsdecode(b"latin-\xe9.jpg")).write_bytes(b"latin")
+    listing = list_images(str(tmp_path))
+    assert set(ids(listing)) == {*names, "latin-\\udce9.jpg"}
+    assert set(fetched(listing)) == {b"latin", *(name.encode() for name in names)}
+
+
+# Lists
+
+
+def write_csv(path: Path, text: str) -> str:
+    return str(put(path, text.encode()))
+
+
+def test_a_list_names_uris_ids_and_metadata(tmp_path: Path) -> None:
+    text = 'url,id,caption,stars\nhttp://x.test/a.jpg,007,"two\nlines, one caption",3\nb.jpg,,plain,4\n/c.jpg,9,,5\n'
+    listing = list_images(write_csv(tmp_path / "list.csv", text))
+    assert ids(listing) == ["007", f"{tmp_path}/b.jpg", "9"]
+    assert uris(listing) == ["http://x.test/a.jpg", f"{tmp_path}/b.jpg", "/c.jpg"]
+    assert metadata(listing) == {"caption": ["two\nlines, one caption", "plain", ""], "stars": [3, 4, 5]}
+    assert listing["size"].null_count == 3
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson", "parquet"])
+def test_every_kind_of_list_reads_alike(tmp_path: Path, kind: str) -> None:
+    rows = [{"uri": "a.jpg", "id": "one", "stars": 1}, {"uri": "s3://bucket/b.jpg", "id": "two", "stars": 2}]
+    path = tmp_path / f"list.{kind}"
+    if kind == "csv":
+        path.write_text("\n".join(["uri,id,stars", *(",".join(map(str, row.values())) for row in rows)]))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    listing = list_images(str(path))
+    assert ids(listing) == ["one", "two"]
+    assert uris(listing) == [f"{tmp_path}/a.jpg", "s3://bucket/b.jpg"]
+    assert metadata(listing) == {"stars": [1, 2]}
+
+
+def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
+    when = dt.datetime(2026, 11, 21, 3, 0, tzinfo=dt.UTC)
+    key = uuid.UUID(int=7)
+    columns: dict[str, Any] = {
+        "uri": ["a.jpg", "b.jpg"],
+        "flag": [True, None],
+        "price": [1.5, None],
+        "count": pa.array([1, 2], pa.int16()),
+        "when": pa.array([when, None], pa.timestamp("us", tz="UTC")),
+        "day": [when.date(), None],
+        "kind": pa.array(["x", "y"]).dictionary_encode(),
+        "nothing": pa.nulls(2),
+        "large": pa.array(["l", None], pa.large_string()),
+        "tags": [["é", "b"], None],
+        "nested": [{"a": 1, "when": when.date()}, None],
+        "lists.of": [[{"a": [1]}], []],
+        "key": pa.array([key.bytes, None], pa.uuid()),
+        "picture": [b"\xff", b""],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "list.parquet")
+    listing = list_images(str(tmp_path / "list.parquet"))
+    assert metadata(listing) == {
+        "flag": [True, None],
+        "price": [1.5, None],
+        "count": [1, 2],
+        "when": [when, None],
+        "day": [when.date(), None],
+        "kind": ["x", "y"],
+        "nothing": [None, None],
+        "large": ["l", None],
+        "tags": ['["é", "b"]', None],
+        "nested": ['{"a": 1, "when": "2026-11-21"}', None],
+        "lists.of": ['[{"a": [1]}]', "[]"],
+        "key": [str(key), None],
+    }
+    assert listing.schema.field("count").type == pa.int16()
+    for name in (*("image_id", "uri", "etag"), *("kind", "nothing", "large", "tags", "nested", "lists.of", "key")):
+        assert listing.schema.field(name).type == pa.large_string()
+
+
+def test_metadata_does_not_take_a_rows_own_names(tmp_path: Path) -> None:
+    taken = [*FIXED, "pixels", "fetch_seconds", "decode_seconds"]
+    taken.remove("uri")
+    row = {"uri": "a.jpg", **{name: f"my {name}" for name in taken}, "source_size": "other", "_row": "r", "url": "u"}
+    (tmp_path / "list.jsonl").write_text(json.dumps(row))
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    expected = {f"source_{name}": [f"my {name}"] for name in taken}
+    del expected["source_size"]
+    assert metadata(listing) == {
+        **expected,
+        "source_source_size": ["my size"],
+        "source_size": ["other"],
+        "_row": ["r"],
+        "url": ["u"],
+    }
+    assert (ids(listing), listing["size"].to_pylist()) == ([f"{tmp_path}/a.jpg"], [None])
+
+
+def test_rows_without_a_uri_stay_for_the_job_to_reject(tmp_path: Path) -> None:
+    rows = [{"uri": "", "id": "x"}, {"uri": None}, {"uri": "  "}, {"uri": " a.jpg ", "id": None}]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    assert ids(listing) == ["x", "list.jsonl#row=1", "list.jsonl#row=2", f"{tmp_path}/a.jpg"]
+    assert uris(listing) == [None, None, None, f"{tmp_path}/a.jpg"]
+
+
+@pytest.mark.parametrize("values", [[7, 8], [uuid.UUID(int=1), uuid.UUID(int=2)], ["7", "8"]])
+def test_ids_of_any_type_become_text(tmp_path: Path, values: list[Any]) -> None:
+    column = pa.array([v.bytes for v in values], pa.uuid()) if isinstance(values[0], uuid.UUID) else pa.array(values)
+    pq.write_table(pa.table({"uri": ["a.jpg", "b.jpg"], "id": column}), tmp_path / "list.parquet")
+    assert ids(list_images(str(tmp_path / "list.parquet"))) == [str(value) for value in values]
+
+
+def refused(listing: pa.Table) -> dict[str, tuple[str, str]]:
+    """Reason and message of each row that the listing refuses, by its id."""
+    if "error_reason" not in listing.column_names:
+        return {}
+    assert set(listing.filter(listing["error_reason"].is_valid())["error_stage"].to_pylist()) == {"list"}
+    rows = listing.select(["image_id", "error_reason", "error_message"]).to_pylist()
+    return {row["image_id"]: (row["error_reason"], row["error_message"]) for row in rows if row["error_reason"]}
+
+
+def test_a_repeated_row_counts_once(tmp_path: Path) -> None:
+    listing = list_images(write_csv(tmp_path / "list.csv", "uri,id,note\na.jpg,1,first\nb.jpg,2,\na.jpg,1,again\n"))
+    assert (ids(listing), metadata(listing)) == (["1", "2"], {"note": ["first", ""]})
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_mend_09_the_first_row_of_a_list_keeps_its_id_and_others_are_rejects(tmp_path: Path, kind: str) -> None:
+    rows = [("a.jpg", "1"), ("b.jpg", "2"), ("c.jpg", "1"), ("a.jpg", "1"), (None, "2"), ("d.jpg", "1")]
+    path = tmp_path / f"list.{kind}"
+    if kind == "csv":
+        path.write_text("uri,id\n" + "".join(f"{uri or ''},{image_id}\n" for uri, image_id in rows))
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"uri": uri, "id": image_id}) + "\n" for uri, image_id in rows))
+    else:
+        pq.write_table(pa.table({"uri": [uri for uri, _ in rows], "id": [image_id for _, image_id in rows]}), path)
+    listing = list_images(str(path))
+    assert ids(listing) == ["1", "2", "1#duplicate=2", "2#duplicate=2", "1#duplicate=3"]
+    assert uris(listing) == [*(f"{tmp_path}/{name}.jpg" for name in "abc"), None, f"{tmp_path}/d.jpg"]
+    reasons = {name: reason for name, (reason, _) in refused(listing).items()}
+    assert reasons == dict.fromkeys(["1#duplicate=2", "2#duplicate=2", "1#duplicate=3"], "duplicate_id")
+    message = f"its id '1' is that of {tmp_path}/a.jpg, which comes first: give it one of its own"
+    assert refused(listing)["1#duplicate=2"][1] == message
+
+
+def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -> None:
+    names = ["x", "x", "x#duplicate=2", "x", "x#duplicate=2"]
+    lines = "".join(f"{number}.jpg,{name}\n" for number, name in enumerate(names))
+    listing = list_images(write_csv(tmp_path / "list.csv", f"uri,id\n{lines}"))
+    renamed = ["x#duplicate=3", "x#duplicate=4", "x#duplicate=2#duplicate=2"]
+    assert ids(listing) == ["x", "x#duplicate=2", *renamed]
+    assert uris(listing) == [f"{tmp_path}/{number}.jpg" for number in (0, 2, 1, 3, 4)]
+
+
+def test_mend_09_the_first_cell_of_an_id_keeps_it(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["x", "y", "x"], "jpg": [b"1", b"2", b"3"]}), tmp_path / "images.parquet")
+    listing = list_images(str(tmp_path / "images.parquet"))
+    assert ids(listing) == ["x", "y", "x#duplicate=2"]
+    assert fetched(listing) == [b"1", b"2", b"3"]
+    assert list(refused(listing)) == ["x#duplicate=2"]
+
+
+def test_mend_09_names_that_are_written_alike_refuse_no_folder(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xe9.jpg")).write_bytes(b"not unicode")
+    put(tmp_path / "\\udce9.jpg", b"its escape")
+    listing = list_images(str(tmp_path))
+    assert set(ids(listing)) == {"\\udce9.jpg", "\\udce9.jpg#duplicate=2"}
+    assert set(fetched(listing)) == {b"not unicode", b"its escape"}
+
+
+def test_mend_09_lines_that_cannot_be_read_cost_themselves_alone(tmp_path: Path) -> None:
+    listing = list_images(write_csv(tmp_path / "list.csv", "uri,id\na.jpg,1\nb.jpg\nc.jpg,3,x\nd.jpg,4\n"))
+    assert ids(listing) == ["1", "4", "list.csv#line=3", "list.csv#line=4"]
+    assert refused(listing) == {
+        "list.csv#line=3": ("bad_line", "expected 2 values, got 1: b.jpg"),
+        "list.csv#line=4": ("bad_line", "expected 2 values, got 3: c.jpg,3,x"),
+    }
+    (tmp_path / "list.jsonl").write_text('{"uri": "a.jpg", "n": 1}\n\n{"uri": \n7\n{"uri": "d.jpg", "n": "many"}\n')
+    listing = list_images(str(tmp_path / "list.jsonl"))
+    assert uris(listing) == [f"{tmp_path}/a.jpg", f"{tmp_path}/d.jpg", None, None]
+    assert listing["n"].to_pylist() == ["1", "many", None, None]
+    reasons = refused(listing)
+    assert reasons["list.jsonl#line=4"] == ("bad_line", "expected a JSON object, got b'7'")
+    assert reasons["list.jsonl#line=3"][1].startswith("expected a JSON object, got b'{\"uri\": ' (")
+
+
+def test_mend_09_text_that_is_not_utf8_costs_its_own_row(tmp_path: Path) -> None:
+    put(tmp_path / "list.csv", b"uri,note\na.jpg,caf\xe9\nb.jpg,plain\n")
+    listing = list_images(str(tmp_path / "list.csv"))
+    assert (ids(listing), metadata(listing)) == (
+        [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"],
+        {"note": ["caf\\xe9", "plain"]},
+    )
+    put(tmp_path / "list.csv", b"uri,stars\n\xe9.jpg,1\nb.jpg,2\n")
+    assert uris(list_images(str(tmp_path / "list.csv"))) == [f"{tmp_path}/\\xe9.jpg", f"{tmp_path}/b.jpg"]
+    columns = {"id": pa.array([b"x", b"\xff", None], pa.binary()), "picture": [b"1", b"2", b"3"]}
+    pq.write_table(pa.table(columns), tmp_path / "images.parquet")
+    listing = list_images(str(tmp_path / "images.parquet"))
+    assert (ids(listing), fetched(listing)) == (["x", "\\xff", "images.parquet#2"], [b"1", b"2", b"3"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tar"])
+def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path: Path, kind: str) -> None:
+    for name in ("a", "c"):
+        if kind == "tar":
+            write_tar(tmp_path / f"{name}.tar", {f"{name}.jpg": b"x"})
+        elif kind == "parquet":
+            pq.write_table(pa.table({"uri": [f"{name}.jpg"]}), tmp_path / f"{name}.parquet")
+        else:
+            put(tmp_path / f"{name}.{kind}", f"uri\n{name}.jpg\n".encode() if kind == "csv" else b'{"uri": "j.jpg"}')
+    bad = put(tmp_path / f"b.{kind}", b"no such thing")
+    listing = list_images(str(tmp_path))
+    assert (listing.num_rows, ids(listing)[-1], uris(listing)[-1]) == (2 + (kind != "jsonl"), f"b.{kind}", str(bad))
+    assert listing["size"].to_pylist()[-1] == len(b"no such thing")
+    reason, message = refused(listing)[f"b.{kind}"]
+    assert reason == "unreadable"
+    assert str(bad) in message
+    for name in ("a", "c"):
+        put(tmp_path / f"{name}.{kind}", b"nor this one")
+    with pytest.raises(SourceError, match=rf"lists no images: .*/a\.{kind}"):
+        list_images(str(tmp_path))
+
+
+def test_mend_09_a_folder_that_cannot_be_listed_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "a.jpg")
+    put(tmp_path / "locked" / "b.jpg")
+    scandir = os.scandir
+
+    def scan(folder: str) -> Any:  # root may read everything
+        if folder == f"{tmp_path}/locked":
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["a.jpg", "locked"]
+    assert refused(listing) == {"locked": ("unreadable", f"cannot list {tmp_path}/locked: Permission denied")}
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(SourceError, match=r"lists no images: cannot list .*/locked: Permission denied"):
+        list_images(str(tmp_path))
+    with pytest.raises(SourceError, match=r"cannot list .*/locked: .*Permission denied"):
+        list_images(f"{tmp_path}/locked")
+
+
+def test_a_csv_whose_types_change_half_way_is_read_as_text(tmp_path: Path) -> None:
+    lines = [f"{number}.jpg,{number}" for number in range(200_000)]
+    listing = list_images(write_csv(tmp_path / "list.csv", "\n".join(["uri,rank", *lines, "x.jpg,none"])))
+    assert metadata(listing)["rank"][-2:] == ["199999", "none"]
+
+
+def test_several_lists_are_one_source(tmp_path: Path) -> None:
+    write_csv(tmp_path / "b.csv", "uri,stars\nb.jpg,1\n")
+    write_csv(tmp_path / "a.csv", "uri,note\na.jpg,x\n")
+    write_csv(tmp_path / "deep" / "c.csv", "url,stars\nc.jpg,0.5\n")
+    listing = list_images(str(tmp_path))
+    assert uris(listing) == [f"{tmp_path}/{name}" for name in ("a.jpg", "b.jpg", "deep/c.jpg")]
+    assert metadata(listing) == {"note": ["x", None, None], "stars": [None, 1.0, 0.5]}
+    write_csv(tmp_path / "d.csv", "uri,stars\nd.jpg,many\n")
+    listing = list_images(str(tmp_path))
+    assert metadata(listing) == {"note": ["x", None, None, None], "stars": [None, "1", "many", "0.5"]}
+
+
+# Parquet files that hold the images
+
+
+@pytest.mark.parametrize("shape", ["binary", "struct"])
+def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: str) -> None:
+    pictures = [os.urandom(number) for number in range(10, 17)]
+    values: list[Any] = [{"bytes": data, "path": None} for data in pictures] if shape == "struct" else list(pictures)
+    table = pa.table({"image": values, "label": list("aabbccd"), "size": range(7)})
+    pq.write_table(table, tmp_path / "part-0.parquet", row_group_size=3)
+    pq.write_table(table.slice(0, 2), tmp_path / "part-1.parquet")
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == [f"part-0.parquet#{i}" for i in range(7)] + ["part-1.parquet#0", "part-1.parquet#1"]
+    assert uris(listing)[6] == f"{tmp_path}/part-0.parquet#row=6&column=image"
+    assert fetched(listing) == [*pictures, *pictures[:2]]
+    assert metadata(listing) == {"label": list("aabbccdaa"), "source_size": [*range(7), 0, 1]}
+    assert listing["modified"].null_count == 0
+
+
+def test_parquet_with_images_takes_ids_from_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "images.parquet"
+    pq.write_table(pa.table({"id": ["x", None, "z"], "jpg": [b"1", b"2", b"3"]}), path)
+    assert ids(list_images(str(path))) == ["x", "images.parquet#1", "z"]
+    pq.write_table(pa.table({"jpg": [b"1", b"2"]}), path)
+    assert ids(list_images(str(path))) == ["images.parquet#0", "images.parquet#1"]
+
+
+# Tars
+
+
+def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]  # the mode is a variable
+        folder = tarfile.TarInfo(".")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_tars_are_fetched_by_range_and_their_sidecars_are_metadata(tmp_path: Path) -> None:
+    pictures = [os.urandom(number) for number in (600, 1, 512, 0)]
+    write_tar(
+        tmp_path / "b.tar",
+        {
+            "./0001.json": b'{"caption": "a star", "size": 9, "tags": ["x"]}',
+            "./0001.jpg": pictures[0],
+            "./0001.cls": b"3\n",
+            "deep/0002.seg.png": pictures[1],
+            "deep/0002.txt": "zwölf".encode(),
+            "0003.json": b"{broken",
+            "0003.jpg": pictures[2],
+            "0003.npy": b"?",
+            "._0003.jpg": b"resource fork",
+        },
+    )
+    write_tar(tmp_path / "a.tar", {"0004.jpg": pictures[3], "0004.json": b'{"caption": 5}'})
+    listing = list_images(str(tmp_path))
+    assert ids(listing) == ["a.tar/0004.jpg", "b.tar/./0001.jpg", "b.tar/deep/0002.seg.png", "b.tar/0003.jpg"]
+    assert fetched(listing) == [pictures[3], *pictures[:3]]
+    assert listing["size"].to_pylist() == [0, 600, 1, 512]
+    assert metadata(listing) == {
+        "caption": ["5", "a star", None, None],
+        "source_size": [None, 9, None, None],
+        "tags": [None, '["x"]', None, None],
+        "cls": [None, "3", None, None],
+        "txt": [None, None, "zwölf", None],
+    }
+    assert ids(list_images(str(tmp_path), extensions=("png",))) == ["b.tar/deep/0002.seg.png"]
+
+
+def test_of_sidecars_that_say_the_same_name_the_last_counts(tmp_path: Path) -> None:
+    sidecars = {"a.json": b'{"txt": "first", "cls": 1, "more": 2}', "a.txt": b"last", "a.cls": b"3"}
+    write_tar(tmp_path / "x.tar", {"a.jpg": b"", **sidecars})
+    assert metadata(list_images(str(tmp_path))) == {"txt": ["last"], "cls": ["3"], "more": [2]}
+
+
+def test_names_and_texts_in_tars_need_not_be_unicode(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {os.fsdecode(b"\xe9.jpg"): b"data", os.fsdecode(b"\xe9.json"): b'{"t": "\\ud800"}'})
+    listing = list_images(str(tmp_path / "a.tar"))
+    assert (ids(listing), fetched(listing)) == (["a.tar/\\udce9.jpg"], [b"data"])
+    assert metadata(listing) == {"t": ["\\ud800"]}
+
+
+def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "shard.tar")) as writer:
+        for number in range(3):
+            writer.write({"__key__": f"{number:04}", "jpg": b"x" * number, "cls": number, "json": {"n": number}})
+    listing = list_images(str(tmp_path / "shard.tar"))
+    assert fetched(listing) == [b"", b"x", b"xx"]
+    assert metadata(listing) == {"cls": ["0", "1", "2"], "n": [0, 1, 2]}
+
+
+def test_mend_09_of_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in (
+            ("a.jpg", b"old"),
+            ("a.json", b'{"note": "old", "more": 1}'),
+            ("b.jpg", b"other"),
+            ("./a.jpg", b"new"),
+            ("a.json", b'{"note": "new"}'),
+        ):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    listing = list_images(str(tmp_path / "x.tar"))
+    assert (ids(listing), fetched(listing)) == (["x.tar/./a.jpg", "x.tar/b.jpg"], [b"new", b"other"])
+    assert metadata(listing) == {"note": ["new", None]}
+
+
+def test_mend_09_a_tar_whose_middle_is_damaged_is_not_read_as_if_it_ended_there(tmp_path: Path) -> None:
+    whole = write_tar(tmp_path / "x.tar", {f"{name}.jpg": b"x" * 600 for name in "abcd"}).read_bytes()
+    damaged = bytearray(whole)
+    damaged[whole.index(b"c.jpg")] ^= 1
+    (tmp_path / "x.tar").write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"cannot read .*/x\.tar as an uncompressed tar: no header at byte 3584"):
+        list_images(str(tmp_path))
+    (tmp_path / "x.tar").write_bytes(whole[: whole.index(b"d.jpg")])  # some writers leave the end of the archive out
+    assert len(list_images(str(tmp_path))) == 3
+
+
+def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
+    packed = write_tar(tmp_path / "x.tar", {"0001.jpg": b"x" * 5000}, "w:gz")
+    with pytest.raises(SourceError, match=r"cannot read .*/x\.tar as an uncompressed tar"):
+        list_images(str(packed))
+    packed.rename(tmp_path / "x.tar.gz")
+    with pytest.raises(SourceError, match=r"holds 1 file and nothing .* expected .*uncompressed tars.*, found gz"):
+        list_images(str(tmp_path))
+    cut = write_tar(tmp_path / "cut.tar", {"0001.jpg": b"x" * 5000, "0002.jpg": b"y" * 5000})
+    cut.write_bytes(cut.read_bytes()[:9000])
+    with pytest.raises(SourceError, match=r"cannot read .*/cut\.tar as an uncompressed tar: unexpected end of data"):
+        list_images(str(cut))
+    with pytest.raises(SourceError, match=r"empty\.tar lists no images: its tables or tars have no rows"):
+        list_images(str(write_tar(tmp_path / "empty.tar", {"readme.txt": b"hello"})))
+
+
+# Object stores
+
+
+@pytest.fixture
+def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket whose server the environment names."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    return bucket
+
+
+def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
+    root = f"s3://{store.name}"
+    tar = write_tar(tmp_path / "shard.tar", {"0001.jpg": b"in a tar"}).read_bytes()
+    pq.write_table(pa.table({"image": [b"in a cell"]}), tmp_path / "cells.parquet")
+    files = {
+        "pics/cats/a b.jpg": b"a",
+        "pics/100%25.png": b"b",
+        "pics/.hidden.jpg": b"h",
+        "pics/notes.txt": b"n",
+        "lists/list.csv": f"uri,id\nmine/c.jpg,c\n{root}/pics/100%25.png,d\n".encode(),
+        "lists/mine/c.jpg": b"c",
+        "tars/shard.tar": tar,
+        "cells/cells.parquet": (tmp_path / "cells.parquet").read_bytes(),
+    }
+    for key, data in files.items():
+        store.put(key, data)
+    for location in (f"{root}/pics", f"{root}/pics/", f"{root}/pics?region=us-east-1"):
+        listing = list_images(location)
+        assert ids(listing) == ["100%25.png", "cats/a b.jpg"]
+        assert uris(listing) == [f"{root}/pics/100%25.png", f"{root}/pics/cats/a b.jpg"]
+        assert metadata(listing) == {"label": [None, "cats"]}
+        assert listing["size"].to_pylist() == [1, 1]
+        assert listing["modified"].null_count == 0
+        assert fetched(listing) == [b"b", b"a"]
+    listing = list_images(f"{root}/lists/list.csv")
+    assert dict(zip(ids(listing), fetched(listing), strict=True)) == {"c": b"c", "d": b"b"}
+    assert fetched(list_images(f"{root}/tars")) == [b"in a tar"]
+    assert fetched(list_images(f"{root}/cells/cells.parquet")) == [b"in a cell"]
+    assert "lists/mine/c.jpg" in ids(list_images(f"{root}"))
+    for missing in (f"{root}/nothing", "s3://other/pics"):
+        with pytest.raises(SourceError, match=r"does not exist, or holds nothing\. Check the bucket, the prefix"):
+            list_images(missing)
+
+
+@pytest.mark.parametrize("by", ["by ranges", "by folders"])
+@pytest.mark.parametrize("page", [7, 1000], ids=["pages", "one page"])
+@pytest.mark.parametrize("folders", [0, 3, 40, 80], ids=["at one level", "a few folders", "folders", "many folders"])
+def test_a_bucket_is_listed_whole_in_order_and_with_etags(
+    store: Bucket, monkeypatch: pytest.MonkeyPatch, folders: int, page: int, by: str
+) -> None:
+    monkeypatch.setattr("index.storage.list_objects._PAGE", page)
+    if by == "by folders":  # as on Azure, of which there is no server here
+        monkeypatch.setattr("index.storage.list_objects.AzureStore", S3Store)
+    names = [
+        f"{number % folders:02}/{number % 5}/{number:03}.jpg" if folders else f"{number:03}.jpg" for number in range(90)
+    ]
+    for name in names:
+        store.put(f"pics/{name}", name.encode())
+    store.put("pics/", b"")  # what some tools make for a folder
+    store.put("pictures/other.jpg", b"x")
+    for folder in ("40", "40-a"):  # what stands for a folder, and what comes between it and its name
+        if folders == 80:
+            names.append(f"{folder}/x.jpg")
+            store.put(f"pics/{names[-1]}", names[-1].encode())
+            store.put(f"pics/{folder}/", b"")
+    proxy = FaultyProxy(store.server, share=0.1, seed=5, page=7)
+    with proxy.listening() as host, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        listing = list_images(f"s3://{store.name}/pics")
+    assert ids(listing) == sorted(names)
+    assert listing["etag"].to_pylist() == [f'"{hashlib.md5(name.encode()).hexdigest()}"' for name in sorted(names)]
+    assert listing["size"].to_pylist() == [len(name) for name in sorted(names)]
+    assert listing["modified"].null_count == 0
+
+
+def test_many_folders_are_not_listed_one_by_one(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for each picture is usual, and a request for each would be a million."""
+    monkeypatch.setattr("index.storage.list_objects._PAGE", 20)
+    names = [f"{number:03}/a.jpg" for number in range(120)]
+    for name in names:
+        store.put(f"pics/{name}", b"x")
+    proxy = FaultyProxy(store.server, share=0.0, seed=0)
+    with proxy.listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        assert ids(list_images(f"s3://{store.name}/pics")) == names
+    assert proxy.count["requests"] <= 40
+
+
+@pytest.mark.parametrize("page", [3, 1000], ids=["pages", "one page"])
+def test_keys_with_any_characters_are_listed_and_fetched(
+    store: Bucket, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr("index.storage.list_objects._PAGE", page)
+    names = sorted(["a b.jpg", "100%25.jpg", "é#?&+~.jpg", "sub dir/50%.jpg", "日本/x=1.jpg", "q'uote\".jpg"])
+    for name in names:
+        store.put(f"pics/{name}", name.encode())
+    listing = list_images(f"s3://{store.name}/pics")
+    assert ids(listing) == names
+    assert listing["etag"].null_count == 0  # listed by obstore
+    assert fetched(listing) == [name.encode() for name in names]
+
+
+def test_keys_that_are_no_paths_are_listed_without_etags(store: Bucket) -> None:
+    names = ["a b.jpg", "a//b.jpg", "é.jpg"]
+    for name in names:
+        store.put(f"pics/{name}", name.encode())
+    listing = list_images(f"s3://{store.name}/pics")
+    assert ids(listing) == names
+    assert listing["etag"].null_count == len(names)
+    assert fetched(listing.take([0, 2])) == [b"a b.jpg", "é.jpg".encode()]
+    with pytest.raises(FetchError, match="Empty path component"):  # which a job counts as a reject
+        fetched(listing.slice(1, 1))
+
+
+def test_an_object_does_not_hide_the_folder_of_its_name(store: Bucket) -> None:
+    for key in ("pics", "pics/a.jpg", "one.jpg", "one.jpgs/b.jpg"):
+        store.put(key, key.encode())
+    assert ids(list_images(f"s3://{store.name}/pics")) == ["a.jpg"]
+    assert fetched(list_images(f"s3://{store.name}/one.jpg")) == [b"one.jpg"]
+
+
+# Bad sources
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("", "the source is empty: give a folder"),
+        ("https://x.test/a.jpg", "cannot be one web address. Put URLs in a list: a CSV with a column `url`"),
+        ("ftp://x.test/pictures", "expected a folder or a file:// s3:// gs:// az:// address, got ftp://"),
+        ("s3://images/x?endpoint_override=localhost:1", "name the server in AWS_ENDPOINT_URL"),
+        ("az://container/x", "set AZURE_STORAGE_ACCOUNT"),
+    ],
+)
+def test_locations_that_cannot_be_sources(monkeypatch: pytest.MonkeyPatch, location: str, message: str) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
+    with pytest.raises(SourceError) as error:
+        list_images(location)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://KEY:s3cret@x.test/a.jpg",
+        "ftp://KEY:s3cret@x.test/pictures",
+        "s3://KEY:s3cret@images/x?endpoint_override=localhost:1",
+        "s3://KEY:s3/cr/s3cret@images/x",  # a slash that should have been %2F
+        "s3://KEY:s3cret@images/x?nonsense=1",
+        "s3://KEY:s3cret@images/nothing",
+        "s3://KEY:s3cret@images/empty",
+    ],
+)
+def test_credentials_are_in_no_message(store: Bucket, location: str) -> None:
+    store.put("empty/notes.txt", b"n")
+    location = location.replace("@images", f"@{store.name}")
+    with pytest.raises(SourceError) as error:
+        list_images(location)
+    assert "s3cret" not in str(error.value)
+    assert store.name in str(error.value) or "x.test" in str(error.value)
+
+
+def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as error:
+        list_images(f"{tmp_path}/deep/er/gone")
+    assert str(error.value) == f"{tmp_path}/deep/er/gone does not exist (nothing below {tmp_path} by that name)"
+    (tmp_path / "link").symlink_to("/nowhere")
+    with pytest.raises(SourceError, match="link is a link to /nowhere, which does not exist"):
+        list_images(str(tmp_path / "link"))
+    (tmp_path / "empty" / "below").mkdir(parents=True)
+    put(tmp_path / "empty" / ".DS_Store")
+    with pytest.raises(SourceError, match=r"empty is empty: expected images \(jpg, .*\), uncompressed tars or lists"):
+        list_images(str(tmp_path / "empty"))
+    put(tmp_path / "empty" / "README")
+    with pytest.raises(SourceError, match=r"holds 1 file and nothing that can be embedded: .* found no extension"):
+        list_images(str(tmp_path / "empty"))
+    with pytest.raises(SourceError, match=r"README/x does not exist|cannot list .*README/x"):
+        list_images(str(tmp_path / "empty" / "README" / "x"))
+
+
+def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceError, match=r"cannot list .*Permission denied"):
+        list_images(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.parquet", b"garbage" * 10, r"cannot read .*/x\.parquet as parquet: Parquet magic bytes not found"),
+        ("x.parquet", b"", r"cannot read .*/x\.parquet as parquet: .*size is 0 bytes"),
+        (
+            "x.csv",
+            b"uri,id\na.jpg\n",
+            r"x\.csv lists no images: expected 2 values, got 1: a\.jpg",
+        ),
+        ("x.csv", b"", r"cannot read .*/x\.csv as csv: Empty CSV file"),
+        ("x.csv", b"uri,id\n", r"x\.csv lists no images: its tables or tars have no rows"),
+        ("x.jsonl", b'{"uri": ', r"cannot read .*/x\.jsonl as jsonl: JSON parse error"),
+        ("x.jsonl", b"", r"cannot read .*/x\.jsonl as jsonl: Empty JSON"),
+        ("x.csv", b"path,id\na.jpg,1\n", r"no column `uri` or `url`; its columns are path, id\. Name the one .* `uri`"),
+        ("x.jsonl", b'{"uri": ["a.jpg"]}', r"expected paths or URLs in column `uri`, got list<"),
+        ("x.csv", b"uri,n,n\na.jpg,1,2\n", r"columns of the same name: n\. Give each its own"),
+    ],
+)
+def test_lists_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        list_images(str(put(tmp_path / name, content)))
+
+
+def test_parquet_without_uris_and_images(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"path": ["a.jpg"], "id": [1]}), path)
+    with pytest.raises(
+        SourceError, match="has no column `uri` or `url`, nor one of image bytes; its columns are path, id"
+    ):
+        list_images(str(path))
+    pq.write_table(pa.table({"uri": [1, 2]}), path)
+    with pytest.raises(SourceError, match="expected paths or URLs in column `uri`, got int64"):
+        list_images(str(path))

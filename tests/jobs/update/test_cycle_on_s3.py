@@ -1,0 +1,239 @@
+"""The whole cycle on an S3 server that fails: embed, index, serve, search, re-embed, roll back, as in a folder."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from fastapi.testclient import TestClient
+
+from api.compose import build_service
+from api.http.app import create_app
+from api.settings import ServeSettings
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from index.collection import Collection
+from index.storage import Storage
+from index.versions import promotion
+from index.versions.files import version_files
+from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+from tests.support.nights.reembed_nights import DEMO, Nights, bmp, load_once
+from tests.support.servers.load import eventually
+from tests.support.servers.served import serving
+
+Found = list[tuple[str, float]]
+
+QUERIES = 3
+PICTURES = 20
+
+REQUEST_S = 1.0
+"""A body may take twice as long, so one that trickles in over 2.5 s is late as well."""
+
+
+@dataclass
+class Source:
+    """Pictures by name, in a folder or below `pictures/` of a bucket."""
+
+    place: Path | Bucket
+
+    @property
+    def address(self) -> str:
+        return str(self.place) if isinstance(self.place, Path) else f"s3://{self.place.name}/pictures"
+
+    def write(self, name: str, seed: int) -> None:
+        if isinstance(self.place, Path):
+            (self.place / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.place / name).write_bytes(bmp(seed))
+        else:
+            self.place.put(f"pictures/{name}", bmp(seed))
+
+    def remove(self, name: str) -> None:
+        if isinstance(self.place, Path):
+            (self.place / name).unlink()
+        else:
+            self.place.client.delete_object(Bucket=self.place.name, Key=f"pictures/{name}")
+
+    def change(self) -> None:
+        """Three pictures each are new, others, and gone: as many as before."""
+        for number in range(3):
+            self.write(f"{number % 4}/new-{number}.bmp", 200 + number)
+            self.write(f"{number % 4}/{number}.bmp", 300 + number)
+            self.remove(f"{(number + 4) % 4}/{number + 4}.bmp")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the cycle came to: rows by content, and what searches found at first, after the change and gone back."""
+
+    rows: list[list[tuple[str, str]]]
+    found: list[list[Found]]
+    embedded: list[list[str]]
+
+
+def cycle(source: Source, location: str) -> Outcome:
+    """In this process, but for Ray: the jobs' own stages, and the app that serves."""
+    for number in range(PICTURES):
+        source.write(f"{number % 4}/{number}.bmp", number)
+    nights = Nights(Path(), location)
+    nights.night(DEMO, source=source.address)
+    settings = ServeSettings(collection=location, embedding_cache_bytes=0)
+    service = build_service(settings, load_model=lambda record: load_once(record.id))
+    rows, found = [_rows(nights)], []
+    with TestClient(create_app(service)) as client:
+        found.append(_searched(client))
+        source.change()
+        nights.night(source=source.address)
+        rows.append(_rows(nights))
+        service.live.look()
+        found.append(_searched(client))
+        assert nights.night(source=source.address).embedded == 0  # nothing has changed
+        promotion.rollback(nights.collection)
+        service.live.look()
+        found.append(_searched(client))
+    return Outcome(rows, found, [sorted(ids) for ids in nights.embedded])
+
+
+def _rows(nights: Nights) -> list[tuple[str, str]]:
+    table = nights.collection.live_rows(["image_id", "content_hash", "error_reason"])
+    assert table["error_reason"].null_count == table.num_rows
+    return [(str(row["image_id"]), str(row["content_hash"])) for row in table.to_pylist()]
+
+
+def _searched(client: TestClient) -> list[Found]:
+    return [_found(client.post("/search", files=_query(n), data={"k": "10"}).json()) for n in range(QUERIES)]
+
+
+def _query(number: int) -> dict[str, Any]:
+    return {"image": ("query.bmp", bmp(number), "image/bmp")}
+
+
+def _found(answer: dict[str, Any]) -> Found:
+    return [(match["image_id"], round(match["score"], 5)) for match in answer["matches"]]
+
+
+@contextmanager
+def watched(bucket: Bucket, location: str) -> Iterator[Counter[str]]:
+    """Reads the collection all the while through a connection without faults; what is visible has to be whole."""
+    seen: Counter[str] = Counter()
+    wrong: list[str] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            try:
+                wrong.extend(_partial(bucket, location, seen))
+            except Exception as error:
+                wrong.append(repr(error))
+            if wrong:
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+    assert wrong == []
+
+
+def _partial(bucket: Bucket, location: str, seen: Counter[str]) -> list[str]:
+    """What a manifest or CURRENT names and is not there in full. A manifest is read before the files are listed."""
+    if "collection/.lease" not in bucket.keys("collection/"):
+        return []
+    collection = Collection(Storage.open(location))
+    live = collection.current()
+    named: dict[str, int] = {}
+    manifests = [collection.read_version(name) for name in collection.versions()]
+    for manifest in manifests:
+        named |= {path: record.size for path, record in version_files(manifest).items()}
+    for run in collection.runs():
+        named |= {file.path: file.size for file in [*run.files, *([run.deletes] if run.deletes else [])]}
+    pages = bucket.client.get_paginator("list_objects_v2").paginate(Bucket=bucket.name, Prefix="collection/")
+    there = {entry["Key"].removeprefix("collection/"): entry["Size"] for page in pages for entry in page["Contents"]}
+    seen.update({"looks": 1, f"live {live}": 1, f"{len(manifests)} versions": 1})
+    wrong = [f"{path}: {there.get(path)} of {size} bytes" for path, size in named.items() if there.get(path) != size]
+    if live and live not in [manifest.version for manifest in manifests]:
+        wrong.append(f"CURRENT names {live}, which is not complete")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What the cycle comes to without faults."""
+    folder = tmp_path_factory.mktemp("cycle")
+    return cycle(Source(folder / "pictures"), str(folder / "collection"))
+
+
+def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    with proxy.listening() as host, watched(bucket, bucket.address("collection")) as seen:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        assert cycle(Source(bucket), f"s3://{bucket.name}/collection") == expected
+    assert seen["looks"] > 5
+    assert seen["live 000002"] > 0
+    assert all(proxy.count[fault] > 0 for fault in proxy.faults), proxy.count
+    assert bucket.unfinished_uploads() == []
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests, those for pictures too, wait `REQUEST_S` and no longer."""
+    for module in ("index.storage.objects", "index.storage.bucket"):
+        monkeypatch.setattr(f"{module}.REQUEST_S", REQUEST_S)
+    fetcher = Fetcher(FetchPolicy(timeout_s=REQUEST_S))
+    monkeypatch.setattr("jobs.embedding.decode._fetcher", lambda: fetcher)
+    monkeypatch.setattr("jobs.planning.content_hashes.Fetcher", lambda _: fetcher)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = (*FAULTS, "silent")
+    proxy = FaultyProxy(bucket.server, share=0.06, seed=1, faults=faults, page=7, pause_s=2.5 * REQUEST_S)
+    run_with_faults(bucket, proxy, in_folder, monkeypatch)
+    assert [len(rows) for rows in in_folder.rows] == [PICTURES, PICTURES]
+    assert in_folder.found[0] == in_folder.found[2] != in_folder.found[1]
+    assert [len(ids) for ids in in_folder.embedded] == [PICTURES, 6, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cycle_on_a_store_that_fails_often(
+    bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    run_with_faults(bucket, FaultyProxy(bucket.server, share=0.25, seed=seed, page=3), in_folder, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_server_of_its_own_on_a_store_that_fails(
+    bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    proxy = FaultyProxy(bucket.server, share=0.1, seed=7, page=7)
+    source, location = Source(bucket), f"s3://{bucket.name}/collection"
+    with proxy.listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
+        nights = Nights(Path(), location)
+        for number in range(PICTURES):
+            source.write(f"{number % 4}/{number}.bmp", number)
+        nights.night(DEMO, source=source.address)
+        with serving(location, tmp_path / "log", "--local", swap_interval_s=0.2, embedding_cache_bytes=0) as served:
+
+            def search() -> list[Found]:
+                url = f"{served.url}/search"
+                answers = [requests.post(url, files=_query(n), data={"k": "10"}, timeout=60) for n in range(QUERIES)]
+                return [_found(answer.json()) for answer in answers]
+
+            assert search() == in_folder.found[0]
+            source.change()
+            nights.night(source=source.address)
+            eventually(lambda: served.version() == "000002", "000002 answers", seconds=60)
+            assert search() == in_folder.found[1]
+            promotion.rollback(nights.collection)
+            eventually(lambda: served.version() == "000001", "000001 answers", seconds=60)
+            assert search() == in_folder.found[2]

@@ -1,0 +1,113 @@
+"""Jobs that are killed without warning, at random moments, and run again."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from embedder.fake import FakeEmbedder
+from embedder.images.decode import decode_image
+from index.collection import Collection
+from jobs.demo.gallery import make_gallery
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.fault, pytest.mark.ray, pytest.mark.timeout(900)]
+
+DRIVER = ROOT / "tests" / "support" / "nights" / "fault_driver.py"
+BLOCK = 32  # fault_driver's
+VICTIMS = ("driver", "fetch_and_decode", "EmbedBlock") * 3 + ("driver",)
+
+
+class Job:
+    """A running driver and the processes of the Ray that it has started."""
+
+    def __init__(self, source: Path, collection: Path, log: Path) -> None:
+        environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(DRIVER), str(source), str(collection), str(log)],
+            stdout=subprocess.DEVNULL,
+            env=environment,
+        )
+
+    def kill(self, victim: str) -> bool:
+        """SIGKILL the driver, or a worker in that stage; False when there is none such now."""
+        if victim == "driver":
+            self.process.kill()
+            self.process.wait()
+            return True
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                title = " ".join(child.cmdline())
+                if title.startswith("ray::") and victim in title:
+                    os.kill(child.pid, signal.SIGKILL)
+                    return True
+            except (psutil.Error, ProcessLookupError):
+                continue
+        return False
+
+
+def embedded_so_far(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_killed_ten_times_every_good_image_is_there_once(tmp_path: Path) -> None:
+    rng = random.Random(20261121)
+    gallery = make_gallery(tmp_path / "pictures", count=900)
+    log = tmp_path / "log"
+    collection_folder = tmp_path / "collection"
+    job: Job | None = None
+    for victim in VICTIMS:
+        if job is None or job.process.poll() is not None:
+            job = Job(gallery.folder, collection_folder, log)
+        aim = embedded_so_far(log) + rng.randint(1, 60)
+        deadline = time.monotonic() + 120
+        while embedded_so_far(log) < aim:
+            assert job.process.poll() is None, "the job ended before it could be killed: give it more to do"
+            assert time.monotonic() < deadline, "the job makes no progress"
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 0.3))
+        while not job.kill(victim):
+            assert time.monotonic() < deadline, f"no process of {victim} to kill"
+            time.sleep(0.01)
+    if job is None or job.process.poll() is not None:
+        job = Job(gallery.folder, collection_folder, log)
+    assert job.process.wait(timeout=300) == 0
+
+    collection = Collection.open(str(collection_folder))
+    rows = collection.live_rows()
+    assert len(collection.runs()) == 1
+    assert collection.runs()[0].files
+    files = [collection.storage.absolute(file.path) for file in collection.runs()[0].files]
+    written = [name for file in files for name in pq.read_table(file, columns=["image_id"])["image_id"].to_pylist()]
+    assert Counter(written).most_common(1)[0][1] == 1, "a row was published twice"
+    expected = {exhibit.image_id for exhibit in gallery.exhibits} | set(gallery.broken)
+    assert rows["image_id"].to_pylist() == sorted(expected)
+
+    fake = FakeEmbedder()
+    lines = Counter(log.read_text().splitlines())
+    good = {exhibit.image_id for exhibit in gallery.exhibits}
+    seen = set()
+    for row in rows.to_pylist():
+        if row["image_id"] not in good:
+            assert row["error_reason"] == gallery.broken[row["image_id"]]
+            assert row["embedding"] is None
+            continue
+        pixels = decode_image((gallery.folder / row["image_id"]).read_bytes(), fake.crop).pixels
+        np.testing.assert_allclose(row["embedding"], fake.embed_images(pixels[None])[0], atol=1e-6)
+        seen.add(hashlib.sha256(pixels.tobytes()).hexdigest())
+    assert seen == set(lines), "pictures were embedded that are not in the source, or the reverse"
+    # A kill of the driver or of the actor costs at most the block in hand; one of a decoding worker costs none.
+    costly = sum(victim != "fetch_and_decode" for victim in VICTIMS)
+    repeated = sum(lines.values()) - len(good)
+    print(f"{repeated} pictures were embedded again after {costly} kills")
+    assert repeated <= costly * BLOCK

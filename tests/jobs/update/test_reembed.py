@@ -1,0 +1,508 @@
+"""Re-embedding, night by night: what the model is needed for, what rows are left, and when it stops."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
+from index.collection import Collection
+from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
+from index.search import Searcher
+from index.versions.promotion import rollback
+from jobs.embedding.request import EmbedOptions
+from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
+from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
+from tests.support.pictures.tiny_checkpoints import save_siglip
+
+LENIENT = EmbedOptions(max_reject_rate=0.5)
+
+
+class CrashedError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Another model, of another length."""
+    folder = tmp_path_factory.mktemp("other")
+    save_siglip(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Ten pictures, embedded and indexed."""
+    pictures = tmp_path / "pictures"
+    (pictures / "a").mkdir(parents=True)
+    for seed in range(10):
+        (pictures / "a" / f"{seed}.bmp").write_bytes(bmp(seed))
+    nights = Nights(pictures, str(tmp_path / "collection"))
+    nights.night(DEMO)
+    return nights
+
+
+def later(path: Path) -> None:
+    """As if it had been written a second later."""
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+
+
+def test_the_first_night_embeds_everything(nights: Nights) -> None:
+    assert nights.embedded == [[f"a/{seed}.bmp" for seed in range(10)]]
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_a_night_without_change_does_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Collection, "start_run", None)
+    monkeypatch.setitem(sys.modules, "index.build.build_index", None)
+    report = nights.night()
+    assert nights.embedded[1] == []
+    assert (report.counts.listed, report.counts.unchanged, report.runs, report.promoted) == (10, 10, [], False)
+    assert (report.index_before, report.index_after, report.recall) == ("000001", "000001", 1.0)
+
+
+def test_a_night_embeds_what_is_new_or_changed_and_forgets_what_is_gone(nights: Nights) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    (nights.pictures / "a" / "3.bmp").write_bytes(bmp(12))
+    later(nights.pictures / "a" / "3.bmp")
+    (nights.pictures / "a" / "7.bmp").unlink()
+    report = nights.night()
+    assert sorted(nights.embedded[1]) == ["a/3.bmp", "b.bmp"]
+    counts = report.counts
+    assert (counts.unchanged, counts.new, counts.changed, counts.to_embed) == (8, 1, 1, 2)
+    assert (counts.missing, counts.moved, counts.deleted) == (1, 0, 1)
+    assert (report.embedded, report.index_after, report.promoted) == (2, "000002", True)
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 10
+
+
+def test_moved_copied_and_touched_files_need_no_model(nights: Nights) -> None:
+    folder = nights.pictures / "a"
+    shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
+    shutil.copy(folder / "1.bmp", nights.pictures / "copied.bmp")
+    later(folder / "2.bmp")
+    report = nights.night()
+    assert nights.embedded[1] == []
+    counts = report.counts
+    assert (counts.new, counts.changed, counts.reused, counts.to_embed) == (2, 1, 3, 0)
+    assert (counts.missing, counts.moved, counts.deleted) == (1, 1, 1)
+    assert_rows_are_what_is_there(nights)
+    assert nights.night().counts.unchanged == 11
+
+
+def test_a_folder_that_was_renamed_is_not_missing(nights: Nights) -> None:
+    (nights.pictures / "a").rename(nights.pictures / "z")
+    report = nights.night()
+    assert (report.counts.reused, report.counts.moved, report.counts.deleted, nights.embedded[1]) == (10, 10, 10, [])
+    assert_rows_are_what_is_there(nights)
+
+
+def test_copies_that_are_lost_have_not_moved(nights: Nights) -> None:
+    folder = nights.pictures / "a"
+    for copy in range(4):
+        shutil.copy(folder / "0.bmp", folder / f"copy {copy}.bmp")
+    nights.night()
+    for copy in range(4):
+        (folder / f"copy {copy}.bmp").unlink()
+    later(folder / "0.bmp")
+    with pytest.raises(TooManyMissingError, match="4 of the 14 images"):
+        nights.night()
+    shutil.copy(folder / "0.bmp", nights.pictures / "elsewhere.bmp")
+    with pytest.raises(TooManyMissingError, match="3 of the 14 images"):
+        nights.night()
+    counts = nights.night(max_missing=0.22).counts
+    assert (counts.missing, counts.moved, counts.reused) == (4, 1, 2)
+
+
+def test_what_comes_back_has_its_vector_still(nights: Nights) -> None:
+    (nights.pictures / "a" / "5.bmp").rename(nights.pictures.parent / "aside.bmp")
+    nights.night()
+    (nights.pictures.parent / "aside.bmp").rename(nights.pictures / "a" / "5.bmp")
+    assert nights.night().counts.reused == 1
+    assert nights.embedded[1:] == [[], []]
+    assert_rows_are_what_is_there(nights)
+
+
+def test_changed_bytes_of_the_same_size_and_time_are_found_by_reading_them(nights: Nights) -> None:
+    path = nights.pictures / "a" / "3.bmp"
+    status = path.stat()
+    path.write_bytes(bmp(30))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert nights.night().counts.unchanged == 10
+    report = nights.night(verify_hash=True)
+    assert (report.counts.changed, nights.embedded[-1]) == (1, ["a/3.bmp"])
+    assert_rows_are_what_is_there(nights)
+
+
+def test_kept_rows_stay_and_are_counted(nights: Nights) -> None:
+    for seed in range(5):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    report = nights.night(missing="keep")
+    assert (report.counts.missing, report.counts.deleted, report.runs) == (5, 0, [])
+    assert len(nights.collection.live_rows(["image_id"])) == 10
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_more_missing_than_allowed_stops_the_night(nights: Nights, dry_run: bool) -> None:
+    for seed in range(3):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    with pytest.raises(TooManyMissingError, match=r"3 of the 10 images .* \(30.0%, over the 20% .*--max-missing 0.31"):
+        nights.night(dry_run=dry_run)
+    assert len(nights.collection.live_rows(["image_id"])) == 10
+    assert nights.night(max_missing=0.31).counts.deleted == 3
+    assert_rows_are_what_is_there(nights)
+
+
+@pytest.mark.parametrize("missing", ["keep", "delete"])
+def test_an_empty_listing_is_not_believed(nights: Nights, missing: str) -> None:
+    nights.pictures.rename(nights.pictures.with_name("unmounted"))
+    with pytest.raises(SourceError, match="does not exist"):
+        nights.night(missing=missing)
+    nights.pictures.mkdir()
+    expected = (TooManyMissingError, "10 of the 10 images") if missing == "delete" else (SourceError, "is empty")
+    with pytest.raises(expected[0], match=expected[1]):
+        nights.night(missing=missing)
+    assert len(nights.collection.live_rows(["image_id"])) == 10
+
+
+def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_path: Path) -> None:
+    """An index cannot be made of none, so they would still be found."""
+    for path in (nights.pictures / "a").iterdir():
+        path.unlink()
+    runs = nights.collection.runs()
+    with pytest.raises(
+        TooManyMissingError, match=r"10 of the 10 images .* no others, .* remove the collection, or embed"
+    ):
+        nights.night(max_missing=1.0)
+    assert nights.collection.runs() == runs
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "20.bmp").write_bytes(bmp(20))
+    nights.night(source=tmp_path / "other")
+    assert nights.night(max_missing=1.0).counts.deleted == 10
+    assert Searcher.open(nights.collection).ntotal == 1
+
+
+def test_an_empty_source_that_nothing_came_from_is_an_error(nights: Nights, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="is empty"):
+        nights.night(source=tmp_path / "empty")
+
+
+def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for seed in range(20, 24):
+        (other / f"{seed}.bmp").write_bytes(bmp(seed))
+    assert nights.night(source=other).counts.missing == 0
+    assert len(nights.collection.live_rows(["image_id"])) == 14
+    (nights.pictures / "a" / "1.bmp").unlink()
+    (other / "20.bmp").unlink()
+    assert nights.night().counts.deleted == 1
+    ids = nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
+    assert "20.bmp" in ids
+    assert "a/1.bmp" not in ids
+
+
+def test_rows_of_another_source_are_not_replaced_without_a_word(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    (other / "a").mkdir(parents=True)
+    for seed in range(3):
+        (other / "a" / f"{seed}.bmp").write_bytes(bmp(20 + seed))
+    before = nights.collection.live_rows().to_pylist()
+    for dry_run in (True, False):
+        with pytest.raises(
+            TooManyMissingError, match=r"3 of the 10 images of .*/pictures .*30.0%.* --max-missing 0.31"
+        ):
+            nights.night(source=other, dry_run=dry_run, missing="keep")
+    assert nights.collection.live_rows().to_pylist() == before
+    (other / "a" / "2.bmp").unlink()
+    for dry_run in (True, False):
+        report = nights.night(source=other, dry_run=dry_run, console=Console(width=500))
+        assert (report.counts.changed, report.counts.replaced) == (2, 2)
+        said = capsys.readouterr().out
+        assert "2 ids are there already for images elsewhere and will be replaced; the first is a/0.bmp, so far" in said
+        assert str(before[0]["uri"]) in said
+    assert nights.night(source=other).counts.replaced == 0
+    assert nights.night(max_missing=1.0).counts.replaced == 2
+
+
+@pytest.mark.parametrize("spelling", ["file://{}", "{}/a/..", "{}/"])
+def test_deletions_know_their_source_however_it_is_written(nights: Nights, spelling: str) -> None:
+    (nights.pictures / "a" / "1.bmp").unlink()
+    assert nights.night(source=spelling.format(nights.pictures)).counts.deleted == 1
+    for seed in range(2, 8):
+        (nights.pictures / "a" / f"{seed}.bmp").unlink()
+    with pytest.raises(TooManyMissingError, match="6 of the 9 images"):
+        nights.night(source=spelling.format(nights.pictures))
+
+
+def test_a_dry_run_writes_nothing(nights: Nights) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "c.bmp")
+    before = sorted(path for path in Path(nights.location).rglob("*"))
+    report = nights.night(dry_run=True)
+    assert sorted(path for path in Path(nights.location).rglob("*")) == before
+    counts = report.counts
+    assert (counts.new, counts.to_embed, counts.reused, counts.deleted) == (2, 1, 1, 1)
+    assert (report.runs, report.promoted, report.dry_run) == ([], False, True)
+
+
+def test_a_dry_run_of_a_collection_that_is_not_there_yet(nights: Nights, tmp_path: Path) -> None:
+    first = Nights(nights.pictures, str(tmp_path / "new"))
+    report = first.night(DEMO, dry_run=True)
+    assert (report.counts.new, report.index_before) == (report.counts.listed, None)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(NotACollectionError, match="holds files that are not a collection's"):
+        Nights(nights.pictures, str(nights.pictures)).night(DEMO, dry_run=True)
+
+
+def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = nights.pictures / "broken.png"
+    broken.write_bytes(b"no picture")
+    report = nights.night(options=LENIENT)
+    assert (report.rejected, report.failed) == (1, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "fetch", None)
+        report = nights.night(options=LENIENT)
+    assert (report.counts.unchanged, report.counts.retried) == (11, 0)
+    broken.write_bytes(bmp(40))
+    report = nights.night(options=LENIENT)
+    assert (report.counts.changed, report.counts.retried, nights.embedded[-1]) == (1, 0, ["broken.png"])
+    assert_rows_are_what_is_there(nights)
+
+
+def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    fetch = Fetcher.fetch
+
+    def time_out(fetcher: Fetcher, uri: str) -> bytes:
+        if uri.endswith("/b.bmp"):
+            raise FetchError("timeout", f"{uri}: too slow", retryable=True)
+        return fetch(fetcher, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "fetch", time_out)
+        report = nights.night(options=LENIENT)
+        assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
+        report = nights.night(options=LENIENT)
+        assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
+        # Nothing has changed: an index like the last would push out one that could be gone back to.
+        assert (report.runs, report.promoted) == ([], False)
+    assert nights.collection.rejects()["error_reason"].to_pylist() == ["timeout"]
+    report = nights.night(options=LENIENT)
+    assert (report.counts.retried, report.embedded, report.failed) == (1, 1, 0)
+    assert nights.embedded[1:] == [["b.bmp"]] * 3
+    assert_rows_are_what_is_there(nights)
+    assert nights.night(options=LENIENT).runs == []
+
+
+def test_a_list_whose_pictures_were_out_of_reach_is_embedded_once_they_are_there(
+    nights: Nights, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("".join(["uri\n", *(f"pictures/a/{seed}.bmp\n" for seed in range(10))]))
+    nights.pictures.rename(tmp_path / "unmounted")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    with pytest.raises(TooManyRejectsError, match="10 of 10 images were rejected"):
+        nights.night(DEMO)
+    (tmp_path / "unmounted").rename(tmp_path / "pictures")
+    assert nights.night(DEMO).embedded == 10
+    assert nights.night().runs == []
+
+
+# Metadata
+
+
+def test_new_labels_reach_rows_and_index_without_the_model(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nights.pictures / "a" / "2.bmp").write_bytes(b"no picture")
+    listed = tmp_path / "list.csv"
+
+    def write_list(header: str, *rows: str) -> None:
+        lines = (f"pictures/a/{seed}.bmp,{rest}" for seed, rest in enumerate(rows))
+        listed.write_text("\n".join([f"uri,{header}", *lines]))
+
+    write_list("label,stars", "cat,1", "dog,2", "none,3")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    nights.night(DEMO, options=LENIENT)
+    monkeypatch.setattr(Fetcher, "fetch", None)
+    write_list("label,year", "cat,1999", "wolf,2001", "broken,")
+    report = nights.night(options=LENIENT)
+    counts = report.counts
+    assert (counts.changed, counts.reused, counts.to_embed, counts.missing, report.promoted) == (3, 3, 0, 0, True)
+    assert "stars" not in nights.collection.live_rows().column_names
+    rows = nights.collection.live_rows(["label", "year", "error_reason"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("cat", 1999, None),
+        ("wolf", 2001, None),
+        ("broken", None, "not_an_image"),
+    ]
+    searcher = Searcher.open(nights.collection)
+    [[found]] = searcher.search([vector_of(bmp(1), DEMO)], 3, filter={"label": "wolf"})
+    assert (found.metadata["label"], found.metadata["year"]) == ("wolf", 2001)
+    write_list("label,year", "cat,1999", "wolf,2001", "broken,")
+    assert nights.night(options=LENIENT).runs == []
+
+
+def test_a_picture_in_another_folder_has_that_ones_label(nights: Nights) -> None:
+    (nights.pictures / "b").mkdir()
+    shutil.move(nights.pictures / "a" / "1.bmp", nights.pictures / "b" / "1.bmp")
+    assert nights.night().counts.reused == 1
+    assert nights.embedded[1] == []
+    rows = nights.collection.live_rows(["image_id", "label"]).to_pylist()
+    assert [row["image_id"] for row in rows if row["label"] == "b"] == ["b/1.bmp"]
+
+
+def test_a_run_that_crashed_before_its_labels_changed_does_not_bring_the_old_ones(
+    nights: Nights, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,dog\n")
+    nights = Nights(listed, str(tmp_path / "listed"))
+    with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
+        nights.night(DEMO)
+    expire(nights.collection.storage)
+    listed.write_text("uri,label\npictures/a/0.bmp,cat\npictures/a/1.bmp,wolf\n")
+    assert nights.night(DEMO).counts.reused == 2
+    assert nights.embedded[1] == []
+    assert nights.collection.live_rows(["label"])["label"].to_pylist() == ["cat", "wolf"]
+
+
+# Another model
+
+
+def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights, other: str) -> None:
+    report = nights.night(other)
+    assert (report.counts.other_model, report.counts.unchanged, len(nights.embedded[1])) == (10, 0, 10)
+    live = nights.collection.read_version("000002")
+    assert (report.promoted, live.dim, live.base) == (True, 32, None)
+    assert_rows_are_what_is_there(nights, other)
+    assert rollback(nights.collection).manifest.dim == 64
+    assert Searcher.open(nights.collection).model.dim == 64
+
+
+def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    nights.night(other)
+    rollback(nights.collection)
+    monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.fetch", None)
+    report = nights.night()
+    assert (report.counts.reused, report.counts.to_embed, nights.embedded[2]) == (10, 0, [])
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).model.dim == 64
+
+
+def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other: str) -> None:
+    blocks = iter([None, None])
+
+    def crash() -> None:
+        next(blocks, None)
+        raise CrashedError
+
+    with pytest.raises(CrashedError):
+        nights.night(other, after_block=crash)
+    assert Searcher.open(nights.collection).model.dim == 64
+    # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    assert nights.night().embedded == 1
+    report = nights.night(other)
+    assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
+    assert_rows_are_what_is_there(nights, other)
+
+
+def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other: str) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "20.bmp").write_bytes(bmp(20))
+    nights.night(source=more)
+    report = nights.night(other)
+    assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
+    assert Searcher.open(nights.collection).ntotal == 11
+    (nights.pictures / "a" / "1.bmp").unlink()
+    assert nights.night(other).counts.deleted == 1
+    assert "20.bmp" in nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
+
+
+def test_an_index_that_fails_its_gate_leaves_the_live_one(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("index.build.build_index.build_index", failing_gate)
+        with pytest.raises(RecallTooLowError):
+            nights.night(other)
+    assert Searcher.open(nights.collection).model.dim == 64
+    report = nights.night(other)
+    assert (nights.embedded[2], report.promoted) == ([], True)
+    assert Searcher.open(nights.collection).model.dim == 32
+
+
+def failing_gate(*_: object, **__: object) -> None:
+    raise RecallTooLowError("recall@10 is 0.5")
+
+
+def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights: Nights) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    nights.night()
+    rollback(nights.collection)
+    report = nights.night()
+    assert (report.index_after, report.promoted) == ("000001", False)
+    assert report.note is not None
+    assert "000002 has these images and was rolled back" in report.note
+    (nights.pictures / "c.bmp").write_bytes(bmp(12))
+    assert nights.night().index_after == "000003"
+
+
+# Crashes
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, after: bool) -> None:
+    folder = nights.pictures / "a"
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    shutil.move(folder / "0.bmp", nights.pictures / "moved.bmp")
+    (folder / "7.bmp").unlink()
+    with pytest.raises(KilledError), at(is_step(step), after=after, happen=kill):
+        nights.night()
+    Searcher.open(nights.collection)
+    expire(nights.collection.storage)
+    # What was written for a picture that has gone meanwhile must not come to life.
+    (nights.pictures / "b.bmp").unlink()
+    (nights.pictures / "d.bmp").write_bytes(bmp(13))
+    nights.night()
+    assert_rows_are_what_is_there(nights)
+    assert Searcher.open(nights.collection).ntotal == 10
+    assert nights.night().runs == []
+
+
+def test_a_run_that_was_overtaken_as_it_began_leaves_nothing_to_do(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nights.pictures / "b.bmp").write_bytes(bmp(11))
+    # Both take the second after this one, and whoever draws first gets the later name.
+    nights.collection.storage.create_folder("runs/29990101T000000Z-0000")
+    drawn = iter(range(0xFFFF, 0, -1))
+    monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(drawn):0{2 * size}x}")
+
+    def overtake() -> None:
+        expire(nights.collection.storage)
+        nights.night()
+
+    with pytest.raises(LeaseLostError), at(lambda path: path.endswith("started.json"), after=False, happen=overtake):
+        nights.night()
+    collection = nights.collection
+    [left], last = collection.snapshot().unfinished, collection.runs()[-1]
+    assert (left.run_id > last.run_id, left.run_id[:16]) == (True, last.run_id[:16])
+    assert nights.night().runs == []
+    assert_rows_are_what_is_there(nights)

@@ -1,0 +1,77 @@
+"""A collection of a few plain pictures, for the tests of the service and of its HTTP interface."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from embedder.errors import FetchError
+from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.images.decode import decode_image
+from embedder.protocol import Embedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.rows import row_schema
+from index.search import Searcher
+from jobs.embedding.model import model_record
+from tests.support.collections.hand_made import add_run
+
+COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}
+
+
+class RecordingFetcher(Fetcher):
+    """Answers from a dict and remembers what it was asked for."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(FetchPolicy())
+        self.files = files
+        self.asked: list[str] = []
+
+    def fetch(self, uri: str) -> bytes:
+        self.asked.append(uri)
+        if uri not in self.files:
+            raise FetchError("not_found", f"{uri}: /secret/path does not exist")
+        return self.files[uri]
+
+
+def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes:
+    target = io.BytesIO()
+    Image.new("RGB", size, colour).save(target, "PNG")
+    return target.getvalue()
+
+
+def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedder) -> Searcher:
+    """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
+    collection = Collection.create_or_open(str(location))
+    add_pictures(collection, pictures, embedder)
+    build_index(collection)
+    return Searcher.open(collection)
+
+
+def add_pictures(collection: Collection, pictures: dict[str, bytes], embedder: Embedder) -> None:
+    """One more run, of these pictures."""
+    model = model_record(embedder.identity)
+    rows = [
+        embedded_row(image_id, f"memory:{image_id}", data, embedder)
+        | {"label": image_id.partition(".")[0], "weight": float("nan")}
+        for image_id, data in pictures.items()
+    ]
+    schema = row_schema(model.dim, [pa.field("label", pa.string()), pa.field("weight", pa.float64())])
+    add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+
+
+def embedded_row(image_id: str, uri: str, data: bytes, embedder: Embedder) -> dict[str, Any]:
+    """The row of a picture that lies at `uri`, without metadata."""
+    decoded = decode_image(data, embedder.crop)
+    return {
+        "image_id": image_id,
+        "uri": uri,
+        "size": len(data),
+        "width": decoded.width,
+        "height": decoded.height,
+        "format": decoded.format,
+        "embedding": embedder.embed_images(decoded.pixels[np.newaxis])[0],
+    }

@@ -1,0 +1,30 @@
+"""A job, and a collection that is up to date with its source: a run of it needs neither a model nor Ray."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import RunManifest
+from jobs.sources.list_images import list_images
+from tests.support.collections.hand_made import DIM, MODEL, unit_vectors
+from tests.support.collections.small_collection import COLOURS, png
+
+
+def make_job(folder: Path) -> Path:
+    """`pictures/`, `collection/` with index 000001 of them, and `job.yaml`, whose path is returned."""
+    source = folder / "pictures"
+    source.mkdir()
+    for name, colour in COLOURS.items():
+        (source / name).write_bytes(png(colour))
+    listing = list_images(str(source))
+    collection = Collection.create_or_open(str(folder / "collection"))
+    start = collection.start_run(str(source), MODEL)
+    vectors = pa.array(list(unit_vectors(len(listing))), pa.list_(pa.float32(), DIM))
+    file = collection.write_rows(start.run_id, "rows", listing.append_column("embedding", vectors))
+    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
+    build_index(collection)
+    path = folder / "job.yaml"
+    path.write_text("source: pictures\ncollection: collection\n")
+    return path

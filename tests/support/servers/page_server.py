@@ -1,0 +1,97 @@
+"""A gallery behind the very app, as a browser meets it: for tests and screenshots of the web page."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from api.compose import build_service
+from api.http.app import create_app
+from api.local import running
+from api.settings import Access, ServeSettings
+from embedder.models.clip import ClipEmbedder
+from embedder.protocol import Embedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.rows import row_schema
+from jobs.demo.gallery import Exhibit, Gallery, make_gallery
+from jobs.embedding.model import model_record
+from jobs.values import DEMO_MODEL
+from tests.support.collections.hand_made import add_run
+from tests.support.collections.small_collection import embedded_row
+
+# What a careless page would take for an element.
+MARKUP = "<img src=x onerror=alert(1)>"
+_METADATA: Any = {
+    "label": pa.string(),
+    "pattern": pa.string(),
+    "number": pa.int32(),
+    "turned": pa.bool_(),
+    "note": pa.string(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """`url` is the app's, `pictures_at` that of another server with the gallery's files, `copied` the id of a picture
+    that the collection holds twice."""
+
+    url: str
+    pictures_at: str
+    gallery: Gallery
+    copied: str
+
+
+@contextmanager
+def gallery_site(folder: Path, *, count: int, access: Access | None = None) -> Iterator[Site]:
+    """The demo's gallery of `count` pictures, embedded, indexed and served while the block lasts."""
+    gallery = make_gallery(folder / "pictures", count=count, broken=0)
+    embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
+    _index(folder / "collection", gallery, embedder)
+    with _files(gallery.folder) as pictures_at:
+        host = pictures_at.removeprefix("http://")
+        settings = ServeSettings(collection=str(folder / "collection"), allowed_hosts=frozenset({host}))
+        app = create_app(build_service(settings), limits=settings.limits(), access=access)
+        with running(app) as url:
+            yield Site(url=url, pictures_at=pictures_at, gallery=gallery, copied=gallery.exhibits[0].image_id)
+
+
+@contextmanager
+def _files(folder: Path) -> Iterator[str]:
+    handler = partial(_QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:
+    model = model_record(embedder.identity)
+    collection = Collection.create_or_open(str(location))
+    rows = [_row(exhibit, gallery.folder, embedder) for exhibit in gallery.exhibits]
+    rows.append(rows[0] | {"image_id": f"copies/{rows[0]['image_id']}", "note": None})
+    schema = row_schema(model.dim, [pa.field(name, kind) for name, kind in _METADATA.items()])
+    add_run(collection, pa.Table.from_pylist(rows, schema=schema), model=model)
+    build_index(collection)
+
+
+def _row(exhibit: Exhibit, folder: Path, embedder: Embedder) -> dict[str, Any]:
+    path = folder / exhibit.image_id
+    return embedded_row(exhibit.image_id, str(path), path.read_bytes(), embedder) | {
+        "label": exhibit.subject.shape,
+        "pattern": exhibit.subject.pattern,
+        "number": exhibit.number,
+        "turned": exhibit.orientation != 1,
+        "note": MARKUP if exhibit.number == 0 else None,
+    }
