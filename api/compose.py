@@ -43,7 +43,7 @@ def build_service(
     decoders = DecodePool(
         settings.cores(settings.replicas),
         timeout_s=settings.decode_timeout_s,
-        patience_s=settings.decode_timeout_s,
+        max_wait_s=settings.decode_timeout_s,
         # Each holds the place of a search: most are left to other requests.
         max_waiting=settings.limits().max_searches // 4,
     )

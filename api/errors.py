@@ -242,7 +242,7 @@ def _slug_of(rejected: Rejected) -> str:
 
 def invalid(field: str, expected: str, got: object) -> Problem:
     """The problem of one field of a request that is not what was expected."""
-    return invalid_fields([{"field": field, "expected": expected, "got": shortened(got)}])
+    return invalid_fields([{"field": field, "expected": expected, "got": abbreviate(got)}])
 
 
 def invalid_fields(errors: list[dict[str, str]]) -> Problem:
@@ -251,7 +251,7 @@ def invalid_fields(errors: list[dict[str, str]]) -> Problem:
     return Problem("invalid-request", detail, errors=errors)
 
 
-def shortened(value: object, limit: int = 80) -> str:
+def abbreviate(value: object, limit: int = 80) -> str:
     """`value` as JSON, cut: messages quote what a caller sent, but not megabytes of it."""
     text = ""
     # Lazily, since all of a document of megabytes would take long.

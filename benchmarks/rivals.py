@@ -11,7 +11,7 @@ import numpy as np
 from usearch.index import Index
 
 from benchmarks.clustered import exact
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 from jobs.demo.clustered import DIM, Rows, Vectors
 
 Dials = Mapping[str, float]
@@ -46,7 +46,7 @@ class Ours:
     name = "Likeness"
     most_queries = 10_000
 
-    def __init__(self, segments: Segments, memory: int) -> None:
+    def __init__(self, segments: SegmentedIndex, memory: int) -> None:
         self._segments = segments
         self.bytes = memory
         self.tuned: Dials | None = segments.parts[0].parameters

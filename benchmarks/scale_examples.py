@@ -14,7 +14,7 @@ DIM = 512
 MODEL = "ViT-B/32"
 IDS_STEP = "read the ids"
 READ_AT_ONCE = 16
-"""Files that `index.collection.row_files.at_once` reads side by side."""
+"""Files that `index.collection.row_files.map_in_threads` reads side by side."""
 LISTED_AT_ONCE = 32
 """Requests that `index.storage.list_objects` makes side by side."""
 
@@ -155,7 +155,7 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
     longer = max(1.0, min(example.images, example.segment_rows) / index.rows) ** 0.5
     core_s = share * (index.build_core_s - index.truth_core_s) * longer
     task_bytes = costs.line(FAST, lambda each: each.peak_own_bytes).at(min(example.images, example.segment_rows))
-    at_once = machines * max(1, min(assumed.cores // 2, int(assumed.usable * assumed.memory_bytes / task_bytes)))
+    map_in_threads = machines * max(1, min(assumed.cores // 2, int(assumed.usable * assumed.memory_bytes / task_bytes)))
     ids = requests_for(costs, IDS_STEP, "row file") * example.files
     rows = requests_for(costs, "build the index", "row file") * example.files - ids
     copied_bytes = share * index.disk_bytes
@@ -167,7 +167,7 @@ def index_steps(costs: Costs, example: Example, assumed: Assumed) -> list[Step]:
             seconds={
                 f"row files that the driver opens, {READ_AT_ONCE} at once": assumed.waiting(ids),
                 f"row files that a task fetches, {READ_AT_ONCE} at once": assumed.waiting(rows)
-                / min(at_once, example.segments),
+                / min(map_in_threads, example.segments),
                 "cores": core_s / min(machines * assumed.cores, assumed.cores * example.segments),
             },
             serial=True,

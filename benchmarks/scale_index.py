@@ -13,7 +13,7 @@ import pyarrow as pa
 from benchmarks.clustered import exact
 from benchmarks.scale_costs import Index, Scan
 from benchmarks.upkeep import Built, build, in_new_process, serving_memory
-from index.build.ground_truth import HeldOut
+from index.build.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
@@ -93,7 +93,7 @@ def _last_pass(location: str) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as cache:
         segments = open_segments(collection, manifest, Path(cache), verify=False)
     started = time.process_time()
-    HeldOut.sample(segments)
+    GroundTruth.sample(segments)
     return time.process_time() - started, check_s
 
 

@@ -75,7 +75,7 @@ def train_and_add(collection: Collection, manifest: VersionManifest, threads: in
             started = time.perf_counter()
             size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))
             sample = VectorFile(Path(name) / VECTORS, record.ntotal, manifest.dim).sample(size)
-            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, most_exact=0)
+            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, max_exact_rows=0)
             write_ann(Path(name), factory, record.ntotal, sample)
             seconds += time.perf_counter() - started
     return seconds

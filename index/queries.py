@@ -46,7 +46,7 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class QueryLimits:
     """Which of a query's neighbours to return: `k` after the first `offset`, of those that meet the conditions."""
 
     k: int
@@ -64,7 +64,7 @@ class Wanted:
         min_score: float | None,
         distinct: float | None,
         exclude: Collection[str],
-    ) -> Wanted:
+    ) -> QueryLimits:
         """The checked options. QueryError names the first one that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")

@@ -6,13 +6,15 @@ import signal
 
 def main() -> None:
     """Load the command line and run it. A process that is interrupted while it loads exits with 130."""
-    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # False if it was started to ignore Ctrl-C
-    if heeds:
+    handles_sigint = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # False if it was started to ignore Ctrl-C
+    if handles_sigint:
         # At once, since nothing has begun: an exception would surface in some half-loaded module.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from jobs.cli import app
 
-    if heeds:
+    if handles_sigint:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     app.main()
 

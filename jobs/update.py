@@ -19,8 +19,8 @@ from index.collection.collection import Collection, Snapshot
 from index.collection.records import ModelRecord, RunManifest
 from index.errors import NotACollectionError
 from index.storage.bucket import without_secrets
-from index.storage.storage import Storage, place
-from jobs.embedding.commit import Written, commit
+from index.storage.storage import Storage, canonical_address
+from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model import crop_of, known_models, wanted_model
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.request import JobRequest, ModelSource
@@ -28,7 +28,7 @@ from jobs.embedding.update_report import ReembedReport, Stopwatch
 from jobs.embedding.write_plans import carry_out
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.indexing.up_to_date import IndexOutcome, bring_index_up_to_date
-from jobs.planning.changes import Change, compare
+from jobs.planning.changes import SourceChange, compare
 from jobs.planning.plan import Plan
 from jobs.planning.reuse import write_known
 from jobs.sources.files import require_place
@@ -193,7 +193,7 @@ def _compare(
     console: Console,
     *,
     keep: bool,
-) -> Change:
+) -> SourceChange:
     """What has changed; with `keep` nothing is deleted. TooManyMissingError if it is too much."""
     source, delete = without_secrets(settings.source), settings.missing == "delete" and not keep
     with clock("compare"), console.status("comparing"):
@@ -210,7 +210,7 @@ def _compare(
     return change
 
 
-def _kept_warning(settings: ReembedSettings, change: Change) -> str:
+def _kept_warning(settings: ReembedSettings, change: SourceChange) -> str:
     """What is said of images that are gone and still found, with the command that removes them."""
     source, collection = without_secrets(settings.source), without_secrets(settings.collection)
     command = ["likeness", "reembed", source, collection]
@@ -226,12 +226,12 @@ def _kept_warning(settings: ReembedSettings, change: Change) -> str:
 
 def _address(source: str) -> str:
     """The source's address as runs record it: absolute, in one spelling, without credentials."""
-    return place(Storage.open(source).location)
+    return canonical_address(Storage.open(source).location)
 
 
 def _carry_out(
     settings: ReembedSettings, model: ModelRecord, plans: Sequence[Plan], collection: Collection, console: Console
-) -> list[Written]:
+) -> list[WrittenRun]:
     load = settings.load(model.id, model.revision)
     crop = crop_of(model, load) if any(plan.todo.num_rows for plan in plans) else None
     return carry_out(settings, plans, collection, console, load=load, crop=crop)
@@ -240,8 +240,8 @@ def _carry_out(
 def _report(
     settings: ReembedSettings,
     model: ModelRecord,
-    change: Change,
-    written: Sequence[Written],
+    change: SourceChange,
+    written: Sequence[WrittenRun],
     runs: Sequence[RunManifest],
     index: IndexOutcome,
     notes: list[str],

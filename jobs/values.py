@@ -13,7 +13,7 @@ DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
 
-_LEAST_AMOUNT = 0.0001  # Ray counts in multiples of this
+_MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
@@ -71,7 +71,7 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
             f"names {', '.join(taken)}: Likeness sets CPU, memory and object store itself; use --num-gpus (num_gpus) "
             "for GPUs"
         )
-    return {name: checked_amount(amount, name, least=_LEAST_AMOUNT) for name, amount in amounts.items()}
+    return {name: checked_amount(amount, name, least=_MIN_AMOUNT) for name, amount in amounts.items()}
 
 
 def parse_extensions(text: str | None) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class SwitchDocument(TypedDict):
     skipped: dict[str, str]
 
 
-def understood(read: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
+def parse_answer(read: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
     """`read(answer)`. ClientError when the answer is not of the expected form."""
     try:
         return read(answer)

@@ -15,9 +15,9 @@ from api.client.answers import (
     SwitchDocument,
     VersionDocument,
     outcome,
+    parse_answer,
     refusal,
     search_result,
-    understood,
 )
 from api.client.query import Body, Example, ImageLike, Search, image_text, json_text, search_body, search_text
 from api.client.transport import Timeout, Transport
@@ -87,13 +87,13 @@ class LikenessClient:
         `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. Options: see `Search`. The
         `uri` of a match is empty if the server keeps locations to itself.
         """
-        return understood(search_result, self._http.json("POST", "/search", body=search_body(search)))
+        return parse_answer(search_result, self._http.json("POST", "/search", body=search_body(search)))
 
     def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
         """The result or the error of each search, in their order. Any number, sent 64 at a time."""
         found: list[SearchResult | RequestRefused] = []
         for answer in self._answers("/search/batch", "searches", map(search_text, searches)):
-            found += understood(lambda answer: [outcome(each, search_result) for each in answer["results"]], answer)
+            found += parse_answer(lambda answer: [outcome(each, search_result) for each in answer["results"]], answer)
         return found
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
@@ -126,7 +126,7 @@ class LikenessClient:
     def versions(self) -> list[VersionDocument]:
         """The versions of the index, oldest first."""
         answer = self._http.json("GET", "/index/versions")
-        return understood(lambda answer: cast(list[VersionDocument], answer["versions"]), answer)
+        return parse_answer(lambda answer: cast(list[VersionDocument], answer["versions"]), answer)
 
     def promote(self, version: str) -> SwitchDocument:
         """Make `version` the live one. Needs a key of scope admin if the server requires keys."""
@@ -141,10 +141,10 @@ class LikenessClient:
         vectors: list[npt.NDArray[np.float32]] = []
         models: set[str] = set()
         for answer in self._answers("/embed", name, texts):
-            models.add(understood(lambda answer: str(answer["model"]["fingerprint"]), answer))
+            models.add(parse_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
             if len(models) > 1:
                 raise ClientError("the server has changed its model meanwhile: expected vectors of one; embed again")
-            for found in understood(lambda answer: [outcome(each, _vector) for each in answer["results"]], answer):
+            for found in parse_answer(lambda answer: [outcome(each, _vector) for each in answer["results"]], answer):
                 if isinstance(found, RequestRefused):
                     # The server counts within its batch.
                     known = {key: value for key, value in found.problem.items() if key != "field"}
@@ -157,7 +157,7 @@ class LikenessClient:
         for batch in _batches(texts):
             body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
             answer = self._http.json("POST", path, body=body)
-            if understood(lambda answer: len(answer["results"]), answer) != len(batch):
+            if parse_answer(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer
 

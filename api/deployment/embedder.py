@@ -15,7 +15,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from api.compose import LoadModel
-from api.deployment.resident import Held
+from api.deployment.resident import ResidentValues
 from api.deployment.shard_calls import answer, cancel
 from api.errors import ApiError, Problem
 from api.observe.logs import configure_logs
@@ -55,7 +55,7 @@ class EmbedderReplica:
         configure_logs(settings.log_format)
         self._load_model = load_model
         self._cache = EmbeddingCache(settings.embedding_cache_bytes)
-        self._models = Held[tuple[Embedder, QueryBatcher]]()  # by fingerprint
+        self._models = ResidentValues[tuple[Embedder, QueryBatcher]]()  # by fingerprint
         try:
             live = live_manifest(Collection.open(settings.collection))
             if live is not None:

@@ -8,12 +8,12 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 
 # During a change there are queries for both the old one and the new one.
-_MOST: Final = 2
+MAX_RESIDENT: Final = 2
 # Longer than other replicas may take to make the same value: until all have made it, nobody calls it.
 _IDLE_S: Final = 900.0
 
 
-class Held(Generic[V]):
+class ResidentValues(Generic[V]):
     """At most two values by key: those called last, without any that was not called for 15 minutes.
 
     A value is made once, in a thread, for all callers that wait for it. If they leave, making it continues, and a later
@@ -55,7 +55,7 @@ class Held(Generic[V]):
         try:
             async with self._one_at_a_time:
                 # Before the new one is made, since there may be no memory for a third.
-                while len(self._held) >= _MOST:
+                while len(self._held) >= MAX_RESIDENT:
                     self._drop(next(iter(self._held)))
                 value = await asyncio.to_thread(make)
                 self.put(key, value)

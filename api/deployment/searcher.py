@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from api.deployment.resident import Held
+from api.deployment.resident import ResidentValues
 from api.deployment.shard_calls import answer
 from api.errors import Problem
 from api.observe.logs import configure_logs
@@ -24,7 +24,7 @@ from index.collection import Collection
 from index.errors import CollectionError, QueryError
 from index.search.searcher import Searcher, searched_version
 from index.search.shard import Shard, slices, version_schema
-from index.search.sharded_index import Call, Shards
+from index.search.sharded_index import Call, ShardedIndex
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class SearcherReplica:
         assert settings.shards is not None
         self._number, self._count = number, settings.shards
         self._collection = Collection.open(settings.collection)
-        self._shards = Held[Shard]()  # by edition
+        self._shards = ResidentValues[Shard]()  # by edition
         try:
             live = self._collection.current()
             if live is not None:
@@ -107,11 +107,11 @@ class Searchers:
             raise error.cause from None
         except (RayError, RayServeException, TimeoutError) as error:
             raise Problem("shard-unavailable", "searchers do not answer: try again soon", retry_after_s=2) from error
-        ask = Asked(self._handles, manifest.edition, self._timeout_s)
-        return Searcher(manifest, Shards(held, schema, manifest.dim, ask))
+        ask = ShardCaller(self._handles, manifest.edition, self._timeout_s)
+        return Searcher(manifest, ShardedIndex(held, schema, manifest.dim, ask))
 
 
-class Asked:
+class ShardCaller:
     """Calls the shards of one version. Thread-safe.
 
     If a replica dies, its calls are made again at another one. A shard that has not answered within `timeout_s` is

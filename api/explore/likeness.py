@@ -14,7 +14,7 @@ import pyarrow as pa
 from api.client.query import Example, ImageLike, Search, image_bytes
 from api.errors import OtherModelError
 from api.explore.exploration import Exploration
-from api.explore.neighbours import Asked, Neighbours
+from api.explore.neighbours import Neighbours, QueryPart
 from api.explore.picture_map import PictureMap
 from api.explore.picture_row import PictureRow
 from api.explore.query_like import BareQuery, example_of
@@ -215,7 +215,7 @@ class Likeness:
             raise TypeError("got no queries: expected a list of one part or more")
         return mixed
 
-    def _asked(self, example: Example) -> Asked:
+    def _asked(self, example: Example) -> QueryPart:
         """A part of a query, its picture fetched, with a name for it."""
         given: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         weight = float(given.pop("weight", 1.0))
@@ -224,15 +224,15 @@ class Likeness:
         [(what, value)] = given.items()
         match what:
             case "url":
-                return Asked(part=Part(url=value, data=self._fetcher.fetch(value), weight=weight), caption=value)
+                return QueryPart(part=Part(url=value, data=self._fetcher.fetch(value), weight=weight), caption=value)
             case "image":
-                return Asked(part=Part(data=image_bytes(value), weight=weight), caption=_name(value))
+                return QueryPart(part=Part(data=image_bytes(value), weight=weight), caption=_name(value))
             case "text":
-                return Asked(part=Part(text=value, weight=weight), caption=f"“{value}”")
+                return QueryPart(part=Part(text=value, weight=weight), caption=f"“{value}”")
             case "id":
-                return Asked(part=Part(image_id=value, weight=weight), caption=value)
+                return QueryPart(part=Part(image_id=value, weight=weight), caption=value)
             case _:
-                return Asked(part=Part(vector=np.asarray(value, np.float32), weight=weight), caption="a vector")
+                return QueryPart(part=Part(vector=np.asarray(value, np.float32), weight=weight), caption="a vector")
 
     def _vector(self, part: Part) -> Vector:
         """The vector of a part; for an image of the index, or a vector, without the model."""

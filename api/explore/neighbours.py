@@ -39,7 +39,7 @@ Thumbnail = Callable[[str, int], bytes]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
+class QueryPart:
     """One part of a query, and its caption."""
 
     part: Part
@@ -60,7 +60,7 @@ class Neighbours(Sequence[Match]):
     """
 
     matches: tuple[Match, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[QueryPart, ...]
     metadata: pa.Schema
     version: str
     ntotal: int
@@ -139,7 +139,7 @@ class Neighbours(Sequence[Match]):
         )
         return with_picture(card, lambda: self.thumbnail(match.image_id, _SIDE))
 
-    def _query_card(self, asked: Asked) -> Card:
+    def _query_card(self, asked: QueryPart) -> Card:
         part = asked.part
         heading = "query" if part.weight == 1 else f"{part.weight:+g} ×"
         card = Card(heading=heading, detail=asked.caption, tooltip=asked.title)

@@ -8,7 +8,7 @@ from typing import Final
 from anyio import to_thread
 from fastapi import FastAPI
 
-from api.http.middleware.admission import Places
+from api.http.middleware.admission import Slots
 from api.http.middleware.api_version import install_api_version
 from api.http.middleware.auth import install_access
 from api.http.middleware.browser_headers import install_browser_headers
@@ -69,7 +69,7 @@ def create_app(
     )
     install_problems(app)
     limits = limits or RequestLimits()
-    searching = Places(limits.max_searches, "searches are being worked on")
+    searching = Slots(limits.max_searches, "searches are being worked on")
     app.include_router(search_routes(service, limits, searching))
     app.include_router(image_routes(service, limits))
     if service.live.source is not None:

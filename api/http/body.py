@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails, from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.types import Message, Receive
 
-from api.errors import Problem, invalid_fields, shortened
+from api.errors import Problem, abbreviate, invalid_fields
 from api.http.field_errors import field_error
 from api.http.middleware.admission import admit_body
 from api.http.parse import check_lengths, query_of, query_of_upload, too_large
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # Bytes for boundaries, part headers and fields, besides the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
-_MOST_ERRORS = 100
+_MAX_ERRORS = 100
 # A smaller body is parsed in less than a millisecond, and a thread for it would cost about as much.
 _LARGE = 64 * 2**10
 
@@ -70,7 +70,7 @@ class BodyReader:
 def valid(document: object, model: type[M]) -> M:
     """The document as this model. Raises Problem."""
     # Each mistake would be listed, and take a thousand times its own size.
-    if isinstance(document, dict) and len(document) > _MOST_ERRORS:
+    if isinstance(document, dict) and len(document) > _MAX_ERRORS:
         raise _not_as_described(f"{len(document):,} fields")
     try:
         return model.model_validate(document)
@@ -100,7 +100,7 @@ def _search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
 
 def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
     """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
-    if (count := error.error_count()) > _MOST_ERRORS:
+    if (count := error.error_count()) > _MAX_ERRORS:
         return _not_as_described(f"{count:,} mistakes")
     details = error.errors(include_url=False)
     return invalid_fields([_explained(detail, {*model.model_fields, *more}) for detail in details])
@@ -131,11 +131,11 @@ def _media_type(request: Request) -> str:
 def _check_not_compressed(request: Request) -> None:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {shortened(encoding)}")
+        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
 
 
 def _unsupported(expected: str, media_type: str) -> Problem:
-    got = shortened(media_type) if media_type else "no content type"
+    got = abbreviate(media_type) if media_type else "no content type"
     return Problem("unsupported-media-type", f"expected {expected}; got {got}")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from api.errors import shortened
+from api.errors import abbreviate
 
 # By pydantic's types of errors; for the others, its own message.
 _EXPECTED: Final = {
@@ -42,9 +42,9 @@ def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()
         case "too_long":
             got = f"{detail['ctx']['actual_length']:,}"
         case "value_error" if isinstance(given, dict):  # its values may be long, and are not at fault
-            got = shortened([name for name, value in given.items() if value is not None])[1:-1] or "nothing"
+            got = abbreviate([name for name, value in given.items() if value is not None])[1:-1] or "nothing"
         case _:
-            got = shortened(given)
+            got = abbreviate(given)
     if (words := _EXPECTED.get(detail["type"])) is not None:
         expected = words.format(**detail.get("ctx", {}))
     else:

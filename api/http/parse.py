@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from api.errors import Problem, invalid
-from api.http.requests import EmbedRequest, Example, Options, SearchRequest, UploadFields, What
+from api.http.requests import EmbedRequest, Example, Options, QuerySource, SearchRequest, UploadFields
 from api.search.query import Part, Query
 from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
@@ -88,7 +88,7 @@ def _columns_in(expression: object) -> Iterator[str]:
 
 def _part_or_problem(name: str, number: int, value: str, limits: RequestLimits) -> "Part | Problem":
     try:
-        return _part(What(**{name.removesuffix("s"): value}), f"{name}.{number}", limits)
+        return _part(QuerySource(**{name.removesuffix("s"): value}), f"{name}.{number}", limits)
     except Problem as problem:
         return problem
     except ValidationError:
@@ -113,7 +113,7 @@ def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Qu
     )
 
 
-def _part(what: What, at: str, limits: RequestLimits) -> Part:
+def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
     for name, value, longest in (
         ("url", what.url, limits.max_url_length),
         ("text", what.text, limits.max_text_length),

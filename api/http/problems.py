@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import PROBLEMS, Problem, invalid_fields, shortened
+from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
 from api.http.field_errors import field_error
 from api.http.responses import Failed, ProblemOut
 from api.observe.request_record import notes
@@ -125,7 +125,9 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
     headers = Headers(error.headers)
     match error.status_code:
         case 404:
-            problem = Problem("not-found", f"no page {shortened(request.scope['path'])}; see /docs for those there are")
+            problem = Problem(
+                "not-found", f"no page {abbreviate(request.scope['path'])}; see /docs for those there are"
+            )
         case 405:
             problem = Problem("method-not-allowed", f"expected {headers.get('allow')}, got {request.method}")
         case 413:

@@ -26,7 +26,7 @@ ONE_OF: Final = {
 _DISTINCT: Final = 0.98
 _MAX_FIELDS: Final = 1_000
 _AS_TEXT: Final = {"filter": '{"label": "cat"}', "fields": '["label"]', "distinct": "true or 0.98"}
-_CLOSED: Final = ConfigDict(strict=True, extra="forbid")
+STRICT: Final = ConfigDict(strict=True, extra="forbid")
 
 
 def _distinct(value: object) -> float | None:
@@ -75,10 +75,10 @@ class Options(BaseModel):
     )
 
 
-class What(BaseModel):
+class QuerySource(BaseModel):
     """What to look for."""
 
-    model_config = _CLOSED
+    model_config = STRICT
 
     url: str | None = Field(default=None, min_length=1, description="an http or https URL of a picture")
     image: str | None = Field(
@@ -91,7 +91,7 @@ class What(BaseModel):
     )
 
 
-class Example(What):
+class Example(QuerySource):
     """One part of a mix: exactly one of url, image, text, id and embedding."""
 
     weight: float = Field(default=1.0, ge=-100, le=100, allow_inf_nan=False, description="below zero: to be unlike it")
@@ -102,7 +102,7 @@ class Example(What):
         return self
 
 
-class SearchRequest(What, Options):
+class SearchRequest(QuerySource, Options):
     """A search: exactly one of url, image, text, id, embedding and queries, and which neighbours are wanted."""
 
     queries: list[Example] | None = Field(
@@ -144,7 +144,7 @@ class UploadFields(Options):
 class BatchRequest(BaseModel):
     """Searches, each of which has its own result or problem."""
 
-    model_config = _CLOSED
+    model_config = STRICT
 
     # Read one by one, so that one that is wrong leaves the others alone.
     searches: list[Any] = Field(min_length=1, description="SearchRequests")
@@ -153,7 +153,7 @@ class BatchRequest(BaseModel):
 class EmbedRequest(BaseModel):
     """Things to embed: exactly one of images, texts and urls."""
 
-    model_config = _CLOSED
+    model_config = STRICT
 
     images: list[str] | None = Field(default=None, min_length=1, description="pictures' files in base64")
     texts: list[str] | None = Field(default=None, min_length=1)
@@ -168,7 +168,7 @@ class EmbedRequest(BaseModel):
 class PromoteRequest(BaseModel):
     """The version that is to answer."""
 
-    model_config = _CLOSED
+    model_config = STRICT
 
     version: str = Field(pattern=r"^[0-9]{6}$", examples=["000012"])
 

@@ -11,7 +11,7 @@ from fastapi import Request
 
 from api.access.locations import redact
 from api.errors import Problem
-from api.http.middleware.admission import Places, admit
+from api.http.middleware.admission import Slots, admit
 from api.http.parse import check_filter
 from api.http.responses import LOCATION_COLUMNS, Embedded, SearchResponse, TimingOut
 from api.search.engine import Engine
@@ -28,11 +28,11 @@ class Answering:
     `searching` has a place for each of these. A query that waits for a host takes none of them.
     """
 
-    def __init__(self, service: SearchService, limits: RequestLimits, searching: Places) -> None:
+    def __init__(self, service: SearchService, limits: RequestLimits, searching: Slots) -> None:
         self._service = service
         self._locations = limits.show_locations
         self._searching = searching
-        self._fetching = Places(limits.max_url_fetches, "pictures are being fetched from other hosts")
+        self._fetching = Slots(limits.max_url_fetches, "pictures are being fetched from other hosts")
         self._fetchers = CapacityLimiter(limits.max_url_fetches)
         self._searchers = CapacityLimiter(limits.max_searches)
 
@@ -83,14 +83,14 @@ class Answering:
             return lambda: to_thread.run_sync(self._service.fetch, part, limiter=self._fetchers)
 
         with watch.stage("fetch"), self._fetching.taking(urls):
-            found = await settled([fetch(part) for part in parts])
+            found = await gather_results([fetch(part) for part in parts])
         for each in found:
             if isinstance(each, Exception):
                 raise each
         return tuple(each for each in found if isinstance(each, Part))
 
 
-async def settled(calls: Sequence[Callable[[], Awaitable[T]]]) -> "list[T | Exception]":
+async def gather_results(calls: Sequence[Callable[[], Awaitable[T]]]) -> "list[T | Exception]":
     """What each call returned or raised, in their order. They run concurrently."""
     results: dict[int, T | Exception] = {}
 

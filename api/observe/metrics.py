@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from api.errors import PROBLEMS
-from api.observe.request_record import Notes
+from api.observe.request_record import RequestRecord
 from embedder.errors import folded
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -108,7 +108,7 @@ class Metrics:
         """Count a request to `route`, which is a template and not a path."""
         self._requests.labels(method, route, status).observe(seconds)
 
-    def noted(self, noted: Notes) -> None:
+    def noted(self, noted: RequestRecord) -> None:
         """Count what was noted about a request."""
         for slug in noted.problems:
             self._problems.labels(slug).inc()

@@ -9,7 +9,7 @@ from embedder.errors import Rejected
 
 
 @dataclass(kw_only=True)
-class Notes:
+class RequestRecord:
     """`stages` are names and seconds. `outcomes` are each fetched or decoded picture's stage, and "ok" or a reason.
 
     `problems` are slugs of api.errors.PROBLEMS, `lost_shards` the numbers of those that did not answer, `index` is the
@@ -27,14 +27,14 @@ class Notes:
     closed: bool = False
 
 
-_current: ContextVar[Notes | None] = ContextVar("likeness_notes", default=None)
+_current: ContextVar[RequestRecord | None] = ContextVar("likeness_notes", default=None)
 
 
-def notes() -> Notes:
+def notes() -> RequestRecord:
     """The notes of the current request; outside of any, new ones that nobody reads."""
     current = _current.get()
     # A task that outlives its request keeps that request's context.
-    return Notes(request_id="") if current is None or current.closed else current
+    return RequestRecord(request_id="") if current is None or current.closed else current
 
 
 def is_awaited() -> bool:
@@ -44,9 +44,9 @@ def is_awaited() -> bool:
 
 
 @contextmanager
-def taking_notes(request_id: str) -> Iterator[Notes]:
+def taking_notes(request_id: str) -> Iterator[RequestRecord]:
     """New notes for this task, and for the tasks and threads that it starts, while the block lasts."""
-    opened = Notes(request_id=request_id)
+    opened = RequestRecord(request_id=request_id)
     token = _current.set(opened)
     try:
         yield opened
@@ -56,7 +56,7 @@ def taking_notes(request_id: str) -> Iterator[Notes]:
 
 
 @contextmanager
-def noting_outcome(stage: str) -> Iterator[None]:
+def record_outcome(stage: str) -> Iterator[None]:
     """Notes whether a picture passed the block, or why not."""
     try:
         yield

@@ -145,7 +145,7 @@ class _Work:
     max_batch: int
     linger: float
     last_batch: int = 1
-    patience: float = 0.0
+    max_wait_s: float = 0.0
     idle_since: float = 0.0
 
     def embed_next(self) -> None:
@@ -154,13 +154,13 @@ class _Work:
             first = self.queue.get_nowait()
         except Empty:
             return
-        if time.perf_counter() - self.idle_since > self.patience:
+        if time.perf_counter() - self.idle_since > self.max_wait_s:
             self.last_batch = 1  # the callers of the last pass have not come back
         batch = self._gather(first)
         started = time.perf_counter()
         self._embed_all(batch)
         self.idle_since = time.perf_counter()
-        self.last_batch, self.patience = len(batch), self.linger * (self.idle_since - started)
+        self.last_batch, self.max_wait_s = len(batch), self.linger * (self.idle_since - started)
 
     def refuse_waiting(self) -> None:
         while True:
@@ -171,13 +171,13 @@ class _Work:
             self.running.fail(job, Problem("embedder-unavailable", "the model is closed: open it again, or try later"))
 
     def _gather(self, first: _Job) -> list[_Job]:
-        """All queries that wait and, up to the size of the last batch, those that come within `patience` seconds."""
+        """All queries that wait and, up to the size of the last batch, those that come within `max_wait_s` seconds."""
         batch = [first]
-        close_behind = self.patience / 10 if self.last_batch > 1 else 0
+        close_behind = self.max_wait_s / 10 if self.last_batch > 1 else 0
         while len(batch) < self.max_batch:
             try:
-                patience = self.patience if len(batch) < self.last_batch else close_behind
-                batch.append(self.queue.get(timeout=patience))
+                max_wait_s = self.max_wait_s if len(batch) < self.last_batch else close_behind
+                batch.append(self.queue.get(timeout=max_wait_s))
             except Empty:
                 break
         return batch

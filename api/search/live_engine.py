@@ -43,7 +43,7 @@ class LiveEngine:
     With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
     it is tried again after a minute, and at once if CURRENT names another version. A replaced engine is freed with the
     last request that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has
-    answered a query, and has not been `lost` since. If it has not, it is sent a query whenever CURRENT is read.
+    answered a query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read.
     """
 
     def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
@@ -77,13 +77,13 @@ class LiveEngine:
         self.engine.warm_up()
         self.has_answered = True
 
-    def lost(self, engine: Engine) -> None:
+    def mark_unavailable(self, engine: Engine) -> None:
         """Record that the model of `engine` does not answer any more."""
         if self.has_answered and engine.batcher is self.engine.batcher:
             self.has_answered = False
             logger.warning("the model of index version %s does not answer: not ready until it does", engine.version)
 
-    def look(self, *, now: bool = True) -> None:
+    def refresh(self, *, now: bool = True) -> None:
         """Serve the version that CURRENT names. Without `now`, skip one that failed within the last minute."""
         if self.source is None:
             return

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import Problem, invalid, invalid_fields, shortened
+from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.search.query import Query
 from index.collection.rows import FIXED
 from index.errors import FilterError, QueryError
@@ -45,7 +45,7 @@ def nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list
     return matches
 
 
-def nearest_of_what_answers(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> tuple[list[Match], int]:
+def nearest_allowing_partial(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> tuple[list[Match], int]:
     """Like `nearest`, with the number of images searched: fewer than all if the query allows it and shards are lost.
 
     Results of a lost shard are discarded: the answer is as if there were only the others. Problem `shard-unavailable`
@@ -87,7 +87,7 @@ def check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
     wrong = [name for name in wanted or () if name not in known]
     if wrong:
         expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
-        raise invalid_fields([{"field": "fields", "expected": expected, "got": shortened(name)} for name in wrong])
+        raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
 
 
 def _unavailable(error: ShardsLostError) -> Problem:
@@ -96,7 +96,7 @@ def _unavailable(error: ShardsLostError) -> Problem:
 
 def _refused(field: str, said: str, got: object) -> Problem:
     """The problem of a query that `index` refuses; its message says what was expected."""
-    errors = [{"field": field, "expected": said, "got": shortened(got)}]
+    errors = [{"field": field, "expected": said, "got": abbreviate(got)}]
     return Problem("invalid-request", f"{field}: {said}", errors=errors)
 
 

@@ -13,7 +13,7 @@ from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import SUPPORTED, picture_format
 
-_MOST_CACHED: Final = 64 * 2**20  # bytes of thumbnails
+_MAX_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 
 
 class Pictures:
@@ -25,7 +25,7 @@ class Pictures:
     def __init__(self, fetcher: Fetcher, decoders: DecodePool) -> None:
         self._fetcher = fetcher
         self._decoders = decoders
-        self._thumbnails: LruCache[tuple[Any, ...], Tagged] = LruCache(_MOST_CACHED)
+        self._thumbnails: LruCache[tuple[Any, ...], Tagged] = LruCache(_MAX_CACHED)
 
     def read(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
@@ -53,7 +53,7 @@ class Pictures:
         data = self._embedded(row)
         # A few bytes may look like a picture's: whether it is one, its decoder says.
         if row["content_hash"] is None:
-            self._decoders.thumbnail(data, 1, wanted=is_awaited)
+            self._decoders.thumbnail(data, 1, is_awaited=is_awaited)
         # A browser is told only these types: whatever else a file may be, it is never shown as a page.
         name = picture_format(data)
         return Tagged.of(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
@@ -64,7 +64,7 @@ class Pictures:
         cached = self._thumbnails.get(key)
         if cached is not None:
             return cached
-        small = Tagged.of(self._decoders.thumbnail(self._embedded(row), size, wanted=is_awaited), "image/jpeg")
+        small = Tagged.of(self._decoders.thumbnail(self._embedded(row), size, is_awaited=is_awaited), "image/jpeg")
         self._thumbnails.put(key, small, len(small.data))
         return small
 

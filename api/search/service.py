@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from api.errors import Problem, invalid, naming_field
 from api.etag import Tagged
-from api.observe.request_record import is_awaited, notes, noting_outcome
+from api.observe.request_record import is_awaited, notes, record_outcome
 from api.search.embedding_cache import ContentKey, EmbeddingCache
 from api.search.engine import Engine
 from api.search.live_engine import IndexSource, LiveEngine
-from api.search.nearest import Vector, check_fields, nearest_of_what_answers, vector_of_image
+from api.search.nearest import Vector, check_fields, nearest_allowing_partial, vector_of_image
 from api.search.pictures import Pictures
 from api.search.query import Part, Query, Stopwatch
 from api.search.result import SearchResult
@@ -106,7 +106,7 @@ class SearchService:
         check_fields(engine.searcher, query.fields)
         vectors = self._vectors(engine, query.parts, watch)
         with watch.stage("search"):
-            matches, searched = nearest_of_what_answers(engine.searcher, query, vectors)
+            matches, searched = nearest_allowing_partial(engine.searcher, query, vectors)
         return SearchResult(
             matches=matches,
             version=engine.version,
@@ -120,7 +120,7 @@ class SearchService:
         """The part with the bytes from its URL, if it has one. Raises Problem."""
         if part.url is None or part.data is not None:
             return part
-        with naming_field(part.at.format("url")), noting_outcome("fetch"):
+        with naming_field(part.at.format("url")), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def embed(self, part: Part, engine: Engine, watch: Stopwatch | None = None) -> Vector:
@@ -144,7 +144,7 @@ class SearchService:
                 return [each.result() if isinstance(each, Future) else each for each in begun]
         except Problem as problem:
             if problem.kind.slug == "embedder-unavailable":
-                self.live.lost(engine)
+                self.live.mark_unavailable(engine)
             raise
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
@@ -166,8 +166,8 @@ class SearchService:
         return part.vector
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
-        with watch.stage("decode"), noting_outcome("decode"):
-            return self.decoders.decode(data, engine.crop, limits=self._query_limits, wanted=is_awaited).pixels
+        with watch.stage("decode"), record_outcome("decode"):
+            return self.decoders.decode(data, engine.crop, limits=self._query_limits, is_awaited=is_awaited).pixels
 
 
 def _checked_text(engine: Engine, text: str, at: str) -> str:

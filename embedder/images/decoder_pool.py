@@ -41,7 +41,7 @@ _SLACK: Final = 256 * 2**20
 _HEAVY_NICENESS: Final = 10
 _LOOK_S: Final = 0.1
 
-Wanted = Callable[[], bool]
+IsAwaited = Callable[[], bool]
 
 
 def _always() -> bool:
@@ -51,7 +51,7 @@ def _always() -> bool:
 class DecodePool:
     """`workers` processes for usual pictures (None: one for each core) and one for heavy ones. Thread-safe; blocks.
 
-    They are started when first needed. A picture may take `timeout_s`, and waits at most `patience_s` for a process,
+    They are started when first needed. A picture may take `timeout_s`, and waits at most `max_wait_s` for a process,
     behind at most `max_waiting` other heavy ones; None: no limit. The processes end with `close`, with the pool, and
     with the process that has it, however that ends.
     """
@@ -61,11 +61,11 @@ class DecodePool:
         workers: int | None = None,
         *,
         timeout_s: float = _TIMEOUT_S,
-        patience_s: float | None = None,
+        max_wait_s: float | None = None,
         max_waiting: int | None = None,
     ) -> None:
         self._timeout_s = timeout_s
-        self._patience_s = patience_s
+        self._max_wait_s = max_wait_s
         self._alive: set[DecodeProcess] = set()
         memory = DEFAULT_LIMITS.max_memory + _SLACK
         self._usual = _Lane(
@@ -94,31 +94,31 @@ class DecodePool:
         *,
         limits: ImageLimits = DEFAULT_LIMITS,
         draft: bool = True,
-        wanted: Wanted = _always,
+        is_awaited: IsAwaited = _always,
     ) -> DecodedImage:
-        """`embedder.images.decode.decode_image`, given up once `wanted` does not hold. Raises `ImageError`.
+        """`embedder.images.decode.decode_image`, given up once `is_awaited` does not hold. Raises `ImageError`.
 
         Further reasons: decode_timeout, decode_died, decode_abandoned; decoders_busy if no process is free in time.
         """
-        facts, pixels = self._answer({"crop": asdict(crop), "draft": draft}, data, limits, wanted)
+        facts, pixels = self._answer({"crop": asdict(crop), "draft": draft}, data, limits, is_awaited)
         shaped = np.frombuffer(pixels, np.uint8).reshape(crop.side, crop.side, 3)
         return DecodedImage(pixels=shaped, width=facts["width"], height=facts["height"], format=facts["format"])
 
     def thumbnail(
-        self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, wanted: Wanted = _always
+        self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, is_awaited: IsAwaited = _always
     ) -> bytes:
         """`embedder.images.decode.thumbnail`; raises as `decode`."""
-        return self._answer({"side": max_side}, data, limits, wanted)[1]
+        return self._answer({"side": max_side}, data, limits, is_awaited)[1]
 
-    def _answer(self, task: Task, data: bytes, limits: ImageLimits, wanted: Wanted) -> Answer:
+    def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
         limits.check_bytes(data)
-        patience_ends = float("inf") if self._patience_s is None else monotonic() + self._patience_s
+        patience_ends = float("inf") if self._max_wait_s is None else monotonic() + self._max_wait_s
         try:
-            facts, payload = self._as_usual(task, data, limits, wanted, patience_ends)
+            facts, payload = self._as_usual(task, data, limits, is_awaited, patience_ends)
             if facts.get("reason") in _HEAVY_REASONS:
-                with self._heavy.process(wanted, patience_ends) as process:
+                with self._heavy.process(is_awaited, patience_ends) as process:
                     asked = {**task, "limits": asdict(limits), "cpu_s": 0, "wall_s": self._timeout_s}
-                    facts, payload = process.ask(asked, data, wanted)
+                    facts, payload = process.ask(asked, data, is_awaited)
         except DiedError as died:
             raise died.rejection(self._timeout_s) from None
         except AbandonedError:
@@ -127,7 +127,9 @@ class DecodePool:
             raise ImageError(facts["reason"], facts["message"], retryable=facts["retryable"])
         return facts, payload
 
-    def _as_usual(self, task: Task, data: bytes, limits: ImageLimits, wanted: Wanted, patience_ends: float) -> Answer:
+    def _as_usual(
+        self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited, patience_ends: float
+    ) -> Answer:
         """What a process for usual pictures says, which refuses heavy ones."""
         low = replace(
             limits,
@@ -136,8 +138,8 @@ class DecodePool:
         )
         asked = {**task, "limits": asdict(low), "cpu_s": _USUAL_CPU_S, "wall_s": self._timeout_s}
         try:
-            with self._usual.process(wanted, patience_ends) as process:
-                return process.ask(asked, data, wanted)
+            with self._usual.process(is_awaited, patience_ends) as process:
+                return process.ask(asked, data, is_awaited)
         except DiedError as died:
             if died.signal != SIGPROF:
                 raise
@@ -162,9 +164,9 @@ class _Lane:
             self._idle.append(self._started())
 
     @contextmanager
-    def process(self, wanted: Wanted, patience_ends: float) -> Iterator[DecodeProcess]:
+    def process(self, is_awaited: IsAwaited, patience_ends: float) -> Iterator[DecodeProcess]:
         """A process, for as long as the block lasts; if that raises, the process is killed."""
-        with self._turn(wanted, patience_ends):
+        with self._turn(is_awaited, patience_ends):
             try:
                 process = self._idle.pop()
             except IndexError:
@@ -181,12 +183,12 @@ class _Lane:
             self._idle.append(process)
 
     @contextmanager
-    def _turn(self, wanted: Wanted, patience_ends: float) -> Iterator[None]:
+    def _turn(self, is_awaited: IsAwaited, patience_ends: float) -> Iterator[None]:
         if self._room is not None and not self._room.acquire(blocking=False):
             raise _busy()
         try:
             while not self._free.acquire(timeout=_LOOK_S):
-                if not wanted():
+                if not is_awaited():
                     raise AbandonedError
                 if monotonic() > patience_ends:
                     raise _busy()

@@ -80,8 +80,8 @@ class DecodeProcess:
         self._answered = select.poll()
         self._answered.register(self._connection.fileno(), select.POLLIN)
 
-    def ask(self, task: Task, data: bytes, wanted: Callable[[], bool]) -> Answer:
-        """The answer to a task; raises DiedError, and AbandonedError once `wanted` does not hold or after `kill`. Then
+    def ask(self, task: Task, data: bytes, is_awaited: Callable[[], bool]) -> Answer:
+        """The answer to a task; raises DiedError, and AbandonedError once `is_awaited` is false or after `kill`. Then
         the process is dead or to be killed.
         """
         give_up = monotonic() + task["wall_s"] + _GRACE_S
@@ -89,7 +89,7 @@ class DecodeProcess:
             self._connection.send_bytes(json.dumps(task).encode())
             self._connection.send_bytes(data)
             while not self._answered.poll(_LOOK_MS):
-                if not wanted():
+                if not is_awaited():
                     raise AbandonedError
                 if monotonic() > give_up:
                     raise DiedError(-signal.SIGALRM)

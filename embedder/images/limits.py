@@ -7,7 +7,7 @@ from embedder.errors import ImageError
 from embedder.images.cost import Cost
 
 # Photographs unpack to a hundred times their bytes, drawings to a few hundred, one colour to a thousand and more.
-_MOST_UNPACKED: Final = 800
+_MAX_UNPACKED: Final = 800
 # A page of A4 at 600 dpi has 35 million, and may be nearly empty.
 _LARGE: Final = 40_000_000
 
@@ -45,11 +45,11 @@ class ImageLimits:
                 f"the picture has {width} × {height} = {pixels:,} pixels, "
                 f"the limit is {self.max_pixels:,}; shrink it, or raise the limit",
             )
-        if pixels > _LARGE and pixels * unpacked > _MOST_UNPACKED * size:
+        if pixels > _LARGE and pixels * unpacked > _MAX_UNPACKED * size:
             raise ImageError(
                 "decompression_bomb",
                 f"{size:,} bytes that unpack to {pixels:,} pixels hold next to nothing: a picture of more than "
-                f"{_LARGE:,} may unpack to {_MOST_UNPACKED} times its bytes; shrink it",
+                f"{_LARGE:,} may unpack to {_MAX_UNPACKED} times its bytes; shrink it",
             )
 
     def check_cost(self, cost: Cost) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from index.queries import checked_cosine
 from index.search import Searcher
 from index.search.ranking import rounded
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 
 _ROWS = 1_024  # looked up at a time
 _DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
@@ -92,7 +92,7 @@ class _Groups:
 
 
 def _pairs(
-    segments: Segments,
+    segments: SegmentedIndex,
     positions: npt.NDArray[np.int64],
     vectors: npt.NDArray[np.float32],
     bar: float,
@@ -122,7 +122,7 @@ def _pairs(
 
 
 def _same(
-    segments: Segments, vector: npt.NDArray[np.float32], positions: npt.NDArray[np.int64]
+    segments: SegmentedIndex, vector: npt.NDArray[np.float32], positions: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     parts = [positions[start : start + _ROWS] for start in range(0, len(positions), _ROWS)]
     return np.concatenate(

@@ -19,12 +19,12 @@ from index.errors import (
     RolledBackError,
 )
 from index.versions.current import (
-    NOT_GOOD,
+    UNFIT_VERSION,
     check_version,
     live_version,
+    mark_rolled_back,
     newest_good,
-    pass_over,
-    require_good,
+    require_servable,
     rolled_back_at,
 )
 
@@ -81,7 +81,7 @@ def build_index(
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
     if promote and rolled_back:
-        pass_over(collection, manifest.version)
+        mark_rolled_back(collection, manifest.version)
         repeats = "may repeat" if None in rolled_back.values() else "repeats"
         raise RolledBackError(
             f"index version {manifest.version} is built and not live, for it {repeats} {', '.join(rolled_back)}, which "
@@ -189,10 +189,10 @@ def _made_already(
         manifest = collection.read_version(newest)
         if manifest.runs != [run.run_id for run in runs] or manifest.settings != settings:
             return None
-        return require_good(collection, newest)
+        return require_servable(collection, newest)
     except RecallTooLowError:
         return manifest
-    except NOT_GOOD as error:
+    except UNFIT_VERSION as error:
         logger.warning("%s", error)
         return None
 
@@ -202,7 +202,7 @@ def _promote(collection: Collection, manifest: VersionManifest, before: str | No
     try:
         collection.promote(manifest.version, before)
     except OvertakenError as error:
-        pass_over(collection, manifest.version)
+        mark_rolled_back(collection, manifest.version)
         raise OvertakenError(
             f"index version {live_version(collection)} was made live while {manifest.version} was built, so that "
             f"stays: `likeness promote {collection.location} {manifest.version}` takes this one"

@@ -11,14 +11,14 @@ import numpy.typing as npt
 from index.collection.records import FLAT, IndexSettings, Option
 from index.errors import FactoryError
 from index.segments.ann import new_index, principal_dims, row_bytes
-from index.segments.exact import SCAN_BYTES_PER_SECOND, exact_rows
+from index.segments.exact import SCAN_BYTES_PER_SECOND, max_exact_rows
 
 _FLOAT, _ID = 4, 8  # bytes
 _LISTS = 1_000
 _SCANNED_TOGETHER = 32  # codes; the length of a list is a multiple of this
 _CODES = 64  # up to so many dimensions have a 4-bit code each; beyond, two dimensions share one
 _USUAL_SPREAD = 64  # in dimensions, until a sample tells
-_PCA_STEP, _MOST_PCA = 16, 256
+_PCA_STEP, _MAX_PCA = 16, 256
 _PCA_SHARE = 0.9  # of the variance is quantized; the rest counts when candidates are re-ranked
 
 
@@ -39,7 +39,7 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
     memory = [ntotal * dim * _FLOAT, *(segments * _ann_memory(rows, dim, refine=refine) for refine in (True, False))]
     limit = settings.max_memory
     scan_ms = ntotal * dim * _FLOAT / SCAN_BYTES_PER_SECOND * 1e3
-    fast = ntotal <= exact_rows(settings, dim)
+    fast = ntotal <= max_exact_rows(settings, dim)
     fits = [limit is None or size <= limit for size in memory]
     usable = [fast and fits[0], fits[1], fits[2]]
     if not any(usable):
@@ -72,14 +72,19 @@ def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option
 
 
 def factory_of(
-    options: Sequence[Option], sample: npt.NDArray[np.float32], rows: int, settings: IndexSettings, *, most_exact: int
+    options: Sequence[Option],
+    sample: npt.NDArray[np.float32],
+    rows: int,
+    settings: IndexSettings,
+    *,
+    max_exact_rows: int,
 ) -> str:
-    """The factory of a segment of `rows` in a version with these options. Up to `most_exact` rows are searched exactly.
+    """The factory of a segment of `rows` in a version with these options. Up to `max_exact_rows` are searched exactly.
 
     `sample` of the vectors, `(n, dim)`, shows over how many dimensions they spread.
     """
     chosen = next(option.name for option in options if option.chosen)
-    if chosen == FLAT or rows <= most_exact:
+    if chosen == FLAT or rows <= max_exact_rows:
         return FLAT
     if settings.factory:
         return settings.factory
@@ -100,7 +105,7 @@ def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREA
 
 def _reduced(dim: int, spread: int) -> int:
     """How many dimensions are quantized: an even number, because two may share a code."""
-    reduced = min(dim, _MOST_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
+    reduced = min(dim, _MAX_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
     return max(1, reduced - reduced % 2)
 
 

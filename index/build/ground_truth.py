@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.segments.exact import Positions, Scores, Vectors, exact_neighbours
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 
 QUERY_COUNT = 1_000
 DEEPEST = 100  # recall is measured at 1, 10 and 100
@@ -22,7 +22,7 @@ _EQUAL = 1e-6  # rounding difference of a sum in another order
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class GroundTruth:
     """Images of the collection as queries, and the images nearest to each, itself left out.
 
     `ids` `(n,)`, `vectors` `(n, dim)` float32; `neighbours` ids and `scores` float32, both `(n, depth)`, best first;
@@ -36,7 +36,7 @@ class HeldOut:
     sampled_from: int
 
     @classmethod
-    def sample(cls, segments: Segments, count: int = QUERY_COUNT) -> HeldOut:
+    def sample(cls, segments: SegmentedIndex, count: int = QUERY_COUNT) -> GroundTruth:
         """Take `count` evenly spaced live rows, and find their neighbours in one pass over all rows."""
         total = segments.live_count
         numbers = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
@@ -55,11 +55,11 @@ class HeldOut:
         """Whether the queries still represent the live rows: their number has neither doubled nor halved since."""
         return self.sampled_from <= 2 * rows and rows <= 2 * self.sampled_from
 
-    def exact(self, segments: Segments) -> HeldOut:
+    def exact(self, segments: SegmentedIndex) -> GroundTruth:
         """The same queries, with neighbours computed block by block from all live rows."""
         return self._among(segments, segments.live_blocks())
 
-    def _among(self, segments: Segments, blocks: Iterable[tuple[Positions, Vectors]]) -> HeldOut:
+    def _among(self, segments: SegmentedIndex, blocks: Iterable[tuple[Positions, Vectors]]) -> GroundTruth:
         """Neighbours among the rows of some blocks."""
         # One more than is kept: the image itself may be among them.
         scores, positions = exact_neighbours(self.vectors, blocks, _DEPTH + 1)
@@ -68,7 +68,7 @@ class HeldOut:
         neighbours[positions >= 0] = segments.ids(positions[positions >= 0])
         return replace(self, neighbours=neighbours, scores=scores)
 
-    def updated(self, touched: pa.Array[Any], segments: Segments) -> HeldOut:
+    def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
         """The same queries with their neighbours after the rows of `touched` ids have been replaced or deleted.
 
         Costs what the change costs: all rows are read only if too few neighbours would be left.
@@ -107,7 +107,7 @@ class HeldOut:
             writer.write_table(table)
 
     @classmethod
-    def read(cls, path: Path) -> HeldOut:
+    def read(cls, path: Path) -> GroundTruth:
         """What `write` wrote."""
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all().combine_chunks()
@@ -148,7 +148,7 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
 
 
-def _blocks_of(segments: Segments, ids: pa.Array[Any], rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
+def _blocks_of(segments: SegmentedIndex, ids: pa.Array[Any], rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
     """Positions and vectors of the live rows of these ids."""
     positions = segments.positions(ids)
     positions = np.sort(positions[positions >= 0])

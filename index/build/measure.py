@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from index.build.ground_truth import HeldOut, drop_own, recall
+from index.build.ground_truth import GroundTruth, drop_own, recall
 from index.collection.records import ScoreDistribution
 from index.segments.exact import Scores
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 
 _FEWER = 100  # queries sent one by one, and for recall@100, which needs ten times as many neighbours of each
 _PAIRS_ROWS = 4_000
@@ -27,7 +27,7 @@ class Measured:
     queries_per_second: float
 
 
-def measure(segments: Segments, held_out: HeldOut, *, step: int = 1) -> Measured:
+def measure(segments: SegmentedIndex, held_out: GroundTruth, *, step: int = 1) -> Measured:
     """Search every `step`-th held-out query, in a batch, and some of them one by one."""
     every = slice(None, None, step)
     few = slice(None, None, max(1, len(held_out.ids) // _FEWER))
@@ -54,13 +54,13 @@ def measure(segments: Segments, held_out: HeldOut, *, step: int = 1) -> Measured
     )
 
 
-def _found(segments: Segments, held_out: HeldOut, rows: slice, k: int) -> Scores:
+def _found(segments: SegmentedIndex, held_out: GroundTruth, rows: slice, k: int) -> Scores:
     """The index's results for some of the queries, without the queries themselves: scores `(n, k)`."""
     scores, positions = segments.search(held_out.vectors[rows], k + 1)
     return drop_own(scores, positions, segments.positions(held_out.ids[rows]))[0]
 
 
-def score_distribution(segments: Segments, held_out: HeldOut) -> ScoreDistribution:
+def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> ScoreDistribution:
     """Scores of held-out images with other images at random, and with the nearest other one."""
     step = max(1, segments.live_count // _PAIRS_ROWS)
     positions = segments.live_positions(np.arange(step // 2, segments.live_count, step))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 MERGE_FACTOR = 4
 _SMALLEST = 1_000  # rows; segments below it count as of one size
-_MOST_DEAD = 1 / 3  # share of a segment's rows under tombstones
+_MAX_DEAD = 1 / 3  # share of a segment's rows under tombstones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ def to_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int], bo
 
 
 def _chosen(sizes: Sequence[Size], limit: int) -> list[int]:
-    chosen = {number for number, size in enumerate(sizes) if size.ntotal - size.live > _MOST_DEAD * size.ntotal}
+    chosen = {number for number, size in enumerate(sizes) if size.ntotal - size.live > _MAX_DEAD * size.ntotal}
     levels = {number: _level(size.live) for number, size in enumerate(sizes) if 2 * size.live <= limit}
     for level, count in Counter(levels.values()).items():
         if count >= MERGE_FACTOR:

@@ -23,7 +23,7 @@ from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING
 from index.errors import CollectionError, DamagedVersionError
 from index.segments import ann
-from index.segments.exact import exact_rows
+from index.segments.exact import max_exact_rows
 from index.segments.segment import ANN, ROWS, VECTORS, Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.storage import Storage
@@ -59,7 +59,7 @@ class SegmentJob:
     source: RowSource
     options: Sequence[Option]
     settings: IndexSettings
-    most_exact: int
+    max_exact_rows: int
     """Up to so many rows are searched exactly, whatever index was chosen or requested."""
 
     @property
@@ -96,11 +96,13 @@ class SegmentJob:
             if ntotal == 0:
                 return None
             training = VectorFile(scratch / VECTORS, ntotal, self.dim).sample(self._training_rows(ntotal))
-            factory = factory_of(self.options, training, ntotal, self.settings, most_exact=self.most_exact)
+            factory = factory_of(self.options, training, ntotal, self.settings, max_exact_rows=self.max_exact_rows)
             if factory != FLAT:
                 write_ann(scratch, factory, ntotal, training)
             del training
-            segment = Segment(scratch, exact_rows=exact_rows(self.settings, self.dim), approximate=factory != FLAT)
+            segment = Segment(
+                scratch, max_exact_rows=max_exact_rows(self.settings, self.dim), approximate=factory != FLAT
+            )
             check_rows_found(segment, pa.Table.from_batches(sample))
             if factory != FLAT and tune(segment, self.settings.target_recall) < self.settings.target_recall:
                 factory = self._exact_instead(factory)

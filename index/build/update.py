@@ -10,34 +10,34 @@ from typing import Any
 
 import pyarrow as pa
 
-from index.build.ground_truth import HeldOut
+from index.build.ground_truth import GroundTruth
 from index.build.merge_policy import Size, to_merge
 from index.build.segment import RowSource
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.collection.rows import conform, unify
-from index.segments.exact import FEWEST, Positions, exact_rows
+from index.segments.exact import MIN_TRAINING_ROWS, Positions, max_exact_rows
 from index.segments.segment import Segment
 from index.storage import Storage
 
 QUERIES_FILE = "queries.arrow"
-"""Held-out queries with their exact neighbours; see `HeldOut`."""
+"""Held-out queries with their exact neighbours; see `GroundTruth`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class SegmentChange:
     """How to get from a version's segments to the next one's.
 
     `kept` segments stay, with `tombstones` on their dead rows, by segment name. The rows of each of `sources` become a
-    new segment, which is searched exactly if it has at most `most_exact` rows.
+    new segment, which is searched exactly if it has at most `max_exact_rows` rows.
     """
 
     kept: list[SegmentRecord]
     tombstones: Mapping[str, Positions]
     sources: list[RowSource]
     dim: int
-    most_exact: int
+    max_exact_rows: int
 
     @property
     def most_memory(self) -> int:
@@ -57,7 +57,7 @@ def change_of(
     records: Sequence[SegmentRecord],
     segments: Sequence[Segment],
     settings: IndexSettings,
-) -> Change:
+) -> SegmentChange:
     """The change made by the rows of newer runs. `touched` are all ids of these runs, including deleted ones.
 
     Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed.
@@ -73,7 +73,7 @@ def change_of(
         return change
     small = [number for number, record in enumerate(records) if record.factory == FLAT]
     along = len(changed) + sum(segments[number].live_count for number in small) <= settings.segment_rows
-    return replace(_merging(small, along, changed, records, segments, settings), most_exact=FEWEST)
+    return replace(_merging(small, along, changed, records, segments, settings), max_exact_rows=MIN_TRAINING_ROWS)
 
 
 def _merging(
@@ -83,7 +83,7 @@ def _merging(
     records: Sequence[SegmentRecord],
     segments: Sequence[Segment],
     settings: IndexSettings,
-) -> Change:
+) -> SegmentChange:
     """The change that merges the segments of these numbers into one, with the changed rows if they go `along`."""
     together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
     apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
@@ -94,12 +94,12 @@ def _merging(
         for number, (record, segment) in enumerate(zip(records, segments, strict=True))
         if number not in merged and segment.live_count
     ]
-    return Change(
+    return SegmentChange(
         kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
         tombstones={record.name: segment.dead_positions() for record, segment in staying},
         sources=[*([Concatenated(together)] if together else []), *apart],
         dim=segments[0].dim,
-        most_exact=exact_rows(settings, segments[0].dim),
+        max_exact_rows=max_exact_rows(settings, segments[0].dim),
     )
 
 
@@ -131,8 +131,8 @@ def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows
     return pa.concat_tables(parts).column("image_id").combine_chunks()
 
 
-def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> HeldOut:
+def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> GroundTruth:
     """The held-out queries with which a version was measured."""
     path = f"index/{manifest.version}/{QUERIES_FILE}"
     local = collection.storage.local_path(path) or cache / path
-    return HeldOut.read(local)
+    return GroundTruth.read(local)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from index.build.choose import choose
-from index.build.ground_truth import HeldOut
+from index.build.ground_truth import GroundTruth
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
 from index.build.update import QUERIES_FILE, change_of, read_held_out, touched_ids
@@ -29,8 +29,8 @@ from index.collection.records import (
     VersionManifest,
 )
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
-from index.segments.exact import FEWEST
-from index.segments.segmented_index import Segments
+from index.segments.exact import MIN_TRAINING_ROWS
+from index.segments.segmented_index import SegmentedIndex
 from index.versions.files import file_record
 from index.versions.opening import open_segments
 from index.versions.tombstones import TOMBSTONES, write_tombstones
@@ -61,14 +61,14 @@ class VersionBuild:
             dim = self.runs[-1].model.dim
             options = choose(len(live), dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
-            most_exact = 0 if self.settings.factory else FEWEST
-            records = self._build_segments(live.split(self.settings.segment_rows), options, most_exact)
+            max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
+            records = self._build_segments(live.split(self.settings.segment_rows), options, max_exact_rows)
             _check_memory(records, self.settings)
             if not records:
                 raise _empty(self.collection, self.runs)
             draft = self._draft(records, options)
             segments = open_segments(self.collection, draft, Path(cache))
-            held_out = HeldOut.sample(segments)
+            held_out = GroundTruth.sample(segments)
             draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
             return self._finish(draft, segments, held_out)
 
@@ -86,7 +86,7 @@ class VersionBuild:
             change = change_of(changed, touched, base.segments, old.parts, self.settings)
             # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
             options = choose(change.live, base.dim, self.settings) if change.live else []
-            records = [*change.kept, *self._build_segments(change.sources, options, change.most_exact)]
+            records = [*change.kept, *self._build_segments(change.sources, options, change.max_exact_rows)]
             if not records:
                 raise _empty(self.collection, self.runs)
             _check_memory(records, self.settings)
@@ -100,12 +100,12 @@ class VersionBuild:
             held_out = read_held_out(self.collection, base, Path(cache))
             if held_out.fits(draft.ntotal):
                 return self._finish(draft, segments, held_out.updated(touched, segments))
-            held_out = HeldOut.sample(segments)
+            held_out = GroundTruth.sample(segments)
             draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
             return self._finish(draft, segments, held_out)
 
     def _build_segments(
-        self, sources: Sequence[RowSource], options: Sequence[Option], most_exact: int
+        self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
     ) -> list[SegmentRecord]:
         jobs = [
             SegmentJob(
@@ -114,7 +114,7 @@ class VersionBuild:
                 source=source,
                 options=options,
                 settings=self.settings,
-                most_exact=most_exact,
+                max_exact_rows=max_exact_rows,
             )
             for number, source in enumerate(sources)
         ]
@@ -141,7 +141,7 @@ class VersionBuild:
             seconds=0.0,
         )
 
-    def _finish(self, draft: VersionManifest, segments: Segments, held_out: HeldOut) -> VersionManifest:
+    def _finish(self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth) -> VersionManifest:
         """Measure, and write the remaining files; the manifest comes last and makes the version complete."""
         # An update should cost what the change costs, and all of its queries have measured most of its rows before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)

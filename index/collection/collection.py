@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
 from index.collection.records import Current, ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
-from index.collection.row_files import TOKEN, at_once, describe
+from index.collection.row_files import TOKEN, describe, map_in_threads
 from index.collection.rows import EMBEDDING, check_rows, conform
 from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, OvertakenError
 from index.storage import Storage
@@ -113,17 +113,17 @@ class Collection:
 
     def runs(self) -> list[RunManifest]:
         """Committed runs, oldest first. DamagedRunError names a damaged manifest."""
-        return [run for run in at_once(self._manifest, self._run_folders()) if run]
+        return [run for run in map_in_threads(self._manifest, self._run_folders()) if run]
 
     def snapshot(self) -> Snapshot:
         """Every run, each read once, side by side. DamagedRunError names a damaged file."""
         folders = self._run_folders()
-        manifests = at_once(self._manifest, folders)
+        manifests = map_in_threads(self._manifest, folders)
         begun = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
         return Snapshot(
             collection=self,
             committed=[manifest for manifest in manifests if manifest],
-            unfinished=[start for start in at_once(self._start, begun) if start],
+            unfinished=[start for start in map_in_threads(self._start, begun) if start],
         )
 
     def start_run(self, source: str, model: ModelRecord) -> RunStart:
@@ -170,7 +170,7 @@ class Collection:
                     return
             raise DamagedRunError(f"{file.path} is missing or has changed since it was written", file.path)
 
-        at_once(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
+        map_in_threads(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
         self.check_lease()
         self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
 

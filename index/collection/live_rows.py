@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection.records import ModelRecord, RowFile, RunManifest
-from index.collection.row_files import at_once, damage, fetch, open_rows, read_ids, read_schema
+from index.collection.row_files import damage, fetch, map_in_threads, open_rows, read_ids, read_schema
 from index.collection.rows import EMBEDDING, conform, in_memory, metadata_columns, newest, row_schema, unify
 from index.errors import CollectionError, ModelMismatchError
-from index.storage.storage import Storage, place
+from index.storage.storage import Storage, canonical_address
 
 _AHEAD = 64 << 20  # bytes of row files that are fetched side by side before the first is looked at
 
@@ -52,7 +52,7 @@ class LiveRows:
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
         """Every row of these files."""
-        schemas = at_once(partial(read_schema, storage), files)
+        schemas = map_in_threads(partial(read_schema, storage), files)
         return cls(
             storage, [_Part(file, schema) for file, schema in zip(files, _one_of_equals(schemas), strict=True)], None
         )
@@ -69,13 +69,13 @@ class LiveRows:
             if run.deletes:
                 files.append((run.deletes, None))
             files += [(file, run) for file in run.files]
-        read = at_once(partial(read_ids, storage), [file for file, _ in files])
+        read = map_in_threads(partial(read_ids, storage), [file for file, _ in files])
         schemas = _one_of_equals([schema for _, schema in read])
         for (file, maker), schema in zip(files, schemas, strict=True):
             if maker and (dim := schema.field(EMBEDDING).type.list_size) != maker.model.dim:
                 raise damage(file.path, f"vectors of {dim} dimensions, its run's model has {maker.model.dim}")
         live = [
-            _Part(file, schema, place(run.source), run.model).only(positions)
+            _Part(file, schema, canonical_address(run.source), run.model).only(positions)
             for (file, run), schema, positions in zip(files, schemas, newest([ids for ids, _ in read]), strict=True)
             if run and len(positions)
         ]
@@ -87,11 +87,11 @@ class LiveRows:
 
     @property
     def sources(self) -> list[str]:
-        """Where the rows come from, each a `place`."""
+        """Where the rows come from, each a `canonical_address`."""
         return sorted({part.source for part in self._parts})
 
     def of_source(self, source: str) -> LiveRows:
-        """The rows that a source's runs wrote; `source` is a `place`."""
+        """The rows that a source's runs wrote; `source` is a `canonical_address`."""
         return self._only([part for part in self._parts if part.source == source], self._model)
 
     def of_model(self, model: ModelRecord) -> LiveRows:
@@ -129,14 +129,14 @@ class LiveRows:
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """These columns, or all, as one table. CollectionError names a column that no file has."""
         schema = self.schema_of(columns)
-        tables = at_once(lambda part: self._read_part(part, schema), self._parts)
+        tables = map_in_threads(lambda part: self._read_part(part, schema), self._parts)
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def parts(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
         """What `read` returns, in tables of whole files with about so many rows each."""
         schema = self.schema_of(columns)
         for some in _slices(list(map(len, self._parts)), rows):
-            yield pa.concat_tables(at_once(lambda part: self._read_part(part, schema), self._parts[some]))
+            yield pa.concat_tables(map_in_threads(lambda part: self._read_part(part, schema), self._parts[some]))
 
     def embedded(self, batch_rows: int = 16_384) -> Iterator[pa.RecordBatch]:
         """The rows that have an embedding, in batches of at most `batch_rows`."""
@@ -155,7 +155,9 @@ class LiveRows:
         """The parts with their files' bytes; None: too many to hold."""
         for some in _slices([part.file.size for part in self._parts], _AHEAD):
             parts = self._parts[some]
-            yield from zip(parts, at_once(partial(fetch, self._storage), [part.file for part in parts]), strict=True)
+            yield from zip(
+                parts, map_in_threads(partial(fetch, self._storage), [part.file for part in parts]), strict=True
+            )
 
     def split(self, rows: int) -> list[LiveRows]:
         """The same rows in equal shares of at most so many."""

@@ -30,7 +30,7 @@ TOKEN = 16
 _WHOLE = 8 << 20  # bytes up to which a file is fetched by one request: a larger one is read as it is needed
 
 
-def at_once(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
+def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
     """What is read of each file, in order. Side by side: for an object store it is the waiting that is shared."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, files))

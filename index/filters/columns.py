@@ -23,8 +23,8 @@ Mask = npt.NDArray[np.bool_]
 Test = Callable[[pa.RecordBatch], Mask]
 ArrayTest = Callable[[Any], Any]  # from an Arrow array to one of booleans, where null counts as false
 
-_MOST_LISTED = 30  # columns in a message
-_LONGEST = 60  # characters of a type or a value in a message
+_MAX_LISTED = 30  # columns in a message
+_MAX_SHOWN = 60  # characters of a type or a value in a message
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -110,8 +110,8 @@ class Column:
 
 def listed(columns: Collection[Column]) -> str:
     """The columns with their types, for a message."""
-    more = f" and {len(columns) - _MOST_LISTED:,} more" if len(columns) > _MOST_LISTED else ""
-    return (", ".join(map(str, itertools.islice(columns, _MOST_LISTED))) or "none") + more
+    more = f" and {len(columns) - _MAX_LISTED:,} more" if len(columns) > _MAX_LISTED else ""
+    return (", ".join(map(str, itertools.islice(columns, _MAX_LISTED))) or "none") + more
 
 
 def mask_of(booleans: Any) -> Mask:
@@ -218,4 +218,4 @@ def shown(value: object) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

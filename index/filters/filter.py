@@ -23,8 +23,8 @@ from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, compa
 
 MAX_DEPTH = 32
 """How deep `$and`, `$or` and `$not` may be nested."""
-_MOST_CONDITIONS = 10_000
-_MOST_VALUES = 100_000
+_MAX_CONDITIONS = 10_000
+_MAX_VALUES = 100_000
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _check_length(expression: object) -> None:
     """FilterError for too many conditions: each reads a column of every row."""
     conditions = values = 0
     rest = [expression]
-    while rest and conditions <= _MOST_CONDITIONS and values <= _MOST_VALUES:
+    while rest and conditions <= _MAX_CONDITIONS and values <= _MAX_VALUES:
         match rest.pop():
             case Mapping() as members:
                 conditions += len(members)
@@ -74,7 +74,7 @@ def _check_length(expression: object) -> None:
                 values += len(elements)
                 rest += elements
     if rest:
-        most = f"a filter of at most {_MOST_CONDITIONS:,} conditions and {_MOST_VALUES:,} values"
+        most = f"a filter of at most {_MAX_CONDITIONS:,} conditions and {_MAX_VALUES:,} values"
         advice = "name the values of one column in one $in, or search in parts"
         raise FilterError(f"expected {most}, got more: {advice}", f"{most} ({advice})", "more")
 

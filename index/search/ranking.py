@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from index.queries import MAX_K, Vectors, Wanted
+from index.queries import MAX_K, QueryLimits, Vectors
 from index.segments.searchable import Ids, S, Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
@@ -29,7 +29,7 @@ class Hit:
 
 
 def rank(
-    segments: Searchable[S], queries: Vectors, wanted: Wanted, eligible: Sequence[S] | None = None
+    segments: Searchable[S], queries: Vectors, wanted: QueryLimits, eligible: Sequence[S] | None = None
 ) -> list[list[Hit]]:
     """The wanted neighbours of each query, by score and then by image_id.
 
@@ -71,7 +71,7 @@ def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], i
     return [sorted(ranked, key=lambda hit: (-hit.score, hit.image_id)) for ranked in found]
 
 
-def _choose(segments: Searchable[S], hits: list[Hit], wanted: Wanted, *, complete: bool) -> list[Hit] | None:
+def _choose(segments: Searchable[S], hits: list[Hit], wanted: QueryLimits, *, complete: bool) -> list[Hit] | None:
     """The wanted ones of the best hits, or None if more hits are needed to decide.
 
     `complete`: there are no more hits.

@@ -18,12 +18,12 @@ from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import metadata_columns
 from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
 from index.match import Match as Match
-from index.queries import Example, SearchOptions, Wanted, checked_cosine, mix, unit_vectors
+from index.queries import Example, QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
 from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
-from index.segments.segmented_index import Segments
-from index.versions.current import NOT_GOOD, live_version, older_versions, require_good
+from index.segments.segmented_index import SegmentedIndex
+from index.versions.current import UNFIT_VERSION, live_version, older_versions, require_servable
 from index.versions.opening import open_segments
 
 _OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
@@ -73,9 +73,9 @@ class Searcher:
             return cls(manifest, open_segments(collection, manifest, Path(cache)))
 
     @property
-    def segments(self) -> Segments:
+    def segments(self) -> SegmentedIndex:
         """The segments, for access to all rows. QueryError if they are in other processes."""
-        if not isinstance(self._segments, Segments):
+        if not isinstance(self._segments, SegmentedIndex):
             raise QueryError("other processes hold the segments: expected a searcher that was opened in this one")
         return self._segments
 
@@ -128,7 +128,7 @@ class Searcher:
         for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or a cosine outside
         -1 … 1; FilterError for an invalid filter.
         """
-        wanted = Wanted.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
+        wanted = QueryLimits.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
         queries = unit_vectors(vectors, self.dim)
         eligible = None if filter is None else self._filters.eligible(filter)
         ranked = rank(self._segments, queries, wanted, eligible)
@@ -248,9 +248,9 @@ def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.
         damage = error
     for name in older_versions(collection, live_version(collection)):
         try:
-            require_good(collection, name, verify=False)  # opening it verifies every byte
+            require_servable(collection, name, verify=False)  # opening it verifies every byte
             searcher = open_version(collection, name)
-        except NOT_GOOD as error:
+        except UNFIT_VERSION as error:
             logger.warning("%s", error)
             continue
         logger.warning("%s. Serving index version %s, the last good one", damage, name)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.records import SegmentRecord, VersionManifest
-from index.collection.row_files import at_once
+from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
@@ -24,12 +24,12 @@ from index.search.searcher import filter_schema
 from index.segments.exact import Positions, Scores, Vectors
 from index.segments.searchable import Ids
 from index.segments.segment import ROWS, Eligible
-from index.segments.segmented_index import Segments, union_schema
+from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
 
 
 @dataclass(frozen=True)
-class Slice:
+class ShardSegments:
     """The segments of one shard, in the manifest's order, and the position of their first row."""
 
     segments: tuple[SegmentRecord, ...]
@@ -46,7 +46,7 @@ class Slice:
         return sum(segment.memory for segment in self.segments)
 
 
-def slices(segments: Sequence[SegmentRecord], count: int) -> list[Slice]:
+def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]:
     """The segments of a version as `count` shards, as even by rows as whole segments in their order allow.
 
     If there are too few segments, the last shards are empty. The result depends only on the segments' order and sizes.
@@ -58,11 +58,11 @@ def slices(segments: Sequence[SegmentRecord], count: int) -> list[Slice]:
         nearest = int(np.abs(starts * shards - starts[-1] * number).argmin())
         cuts.append(min(max(nearest, cuts[-1] + 1), len(segments) - shards + number))
     cuts += [len(segments)] * (count + 1 - len(cuts))
-    return [Slice(tuple(segments[a:b]), int(starts[a])) for a, b in pairwise(cuts)]
+    return [ShardSegments(tuple(segments[a:b]), int(starts[a])) for a, b in pairwise(cuts)]
 
 
 def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Schema:
-    """The columns of all segments of a version, as in `Segments.schema`; only the schema of each file is read.
+    """The columns of all segments of a version, as in `SegmentedIndex.schema`; only the schema of each file is read.
 
     DamagedVersionError names a file that cannot be read.
     """
@@ -76,7 +76,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
             raise DamagedVersionError(f"index version {manifest.version} is damaged: {path}: {error}", path) from error
         return schema.append(pa.field(EMBEDDING, embedding_type(manifest.dim)))
 
-    return union_schema(at_once(stored, manifest.segments))
+    return union_schema(map_in_threads(stored, manifest.segments))
 
 
 class Shard:
@@ -85,40 +85,40 @@ class Shard:
     Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`.
     """
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
         self._filters = FilterCache(segments, filter_schema(segments.schema))
 
     @classmethod
-    def open(cls, collection: Collection, manifest: VersionManifest, held: Slice) -> Shard:
+    def open(cls, collection: Collection, manifest: VersionManifest, held: ShardSegments) -> Shard:
         """Verify and map the shard's files alone. DamagedVersionError names a damaged one."""
         own = manifest.model_copy(update={"segments": list(held.segments)})
         schema = version_schema(collection, manifest)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
-            return cls(Segments(open_segments(collection, own, Path(cache)).parts, schema))
+            return cls(SegmentedIndex(open_segments(collection, own, Path(cache)).parts, schema))
 
     def count(self, where: str) -> int:
         """How many live rows pass a filter."""
         return self._segments.count(self._eligible(where))
 
     def search(self, queries: Vectors, k: int, where: str | None) -> tuple[Scores, Positions, Ids]:
-        """See `Segments.search_with_ids`."""
+        """See `SegmentedIndex.search_with_ids`."""
         return self._segments.search_with_ids(queries, k, self._eligible(where))
 
     def positions(self, ids: Sequence[str]) -> Positions:
-        """See `Segments.positions`."""
+        """See `SegmentedIndex.positions`."""
         return self._segments.positions(pa.array(ids, pa.string()))
 
     def vectors(self, positions: Positions) -> Vectors:
-        """See `Segments.vectors`."""
+        """See `SegmentedIndex.vectors`."""
         return self._segments.vectors(positions)
 
     def ids(self, positions: Positions) -> Ids:
-        """See `Segments.ids`."""
+        """See `SegmentedIndex.ids`."""
         return self._segments.ids(positions)
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """See `Segments.rows`."""
+        """See `SegmentedIndex.rows`."""
         return self._segments.rows(positions, columns)
 
     def _eligible(self, where: str | None) -> Sequence[Eligible] | None:

@@ -1,4 +1,4 @@
-"""The shards of a version as one: queried in parallel and merged like `Segments`, so that answers are the same."""
+"""The shards of a version as one: queried in parallel, with the same answers as `SegmentedIndex`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from index.errors import CollectionError
 from index.filters.filter import Filter
-from index.search.shard import Slice
+from index.search.shard import ShardSegments
 from index.segments.exact import Positions, Scores, Vectors
 from index.segments.searchable import Ids
 
@@ -24,7 +24,7 @@ Ask: TypeAlias = Callable[[Mapping[int, Call]], Mapping[int, Any]]
 
 
 @dataclass(frozen=True)
-class Passing:
+class ShardSelection:
     """How many rows of a shard pass a filter."""
 
     where: str
@@ -35,13 +35,13 @@ class Passing:
         return 64
 
 
-class Shards:
+class ShardedIndex:
     """Searches the shards `held`, by their numbers, and reads their rows. Thread-safe.
 
     Empty shards are left out. ShardsLostError when a shard that a method needs does not answer.
     """
 
-    def __init__(self, held: Mapping[int, Slice], schema: pa.Schema, dim: int, ask: Ask) -> None:
+    def __init__(self, held: Mapping[int, ShardSegments], schema: pa.Schema, dim: int, ask: Ask) -> None:
         self._held = {number: held[number] for number in sorted(held) if held[number].segments}
         self._numbers = list(self._held)
         self._starts = np.array([part.start for part in self._held.values()], np.int64)
@@ -58,18 +58,18 @@ class Shards:
         """Number of rows without tombstones."""
         return sum(part.live for part in self._held.values())
 
-    def count(self, eligible: Sequence[Passing] | None) -> int:
+    def count(self, eligible: Sequence[ShardSelection] | None) -> int:
         """How many rows a search may return. None: all live rows."""
         return self.live_count if eligible is None else sum(each.count for each in eligible)
 
-    def eligible(self, wanted: Filter) -> list[Passing]:
+    def eligible(self, wanted: Filter) -> list[ShardSelection]:
         """How many live rows pass a filter, for each shard."""
-        return [Passing(wanted.key, count) for count in self._all("count", wanted.key)]
+        return [ShardSelection(wanted.key, count) for count in self._all("count", wanted.key)]
 
     def search_with_ids(
-        self, queries: Vectors, k: int, eligible: Sequence[Passing] | None = None
+        self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None
     ) -> tuple[Scores, Positions, Ids]:
-        """See `Segments.search_with_ids`."""
+        """See `SegmentedIndex.search_with_ids`."""
         found = self._all("search", queries, k, _where(eligible))
         scores, positions, ids = (np.concatenate(column, axis=1) for column in zip(*self._counted(found), strict=True))
         # A stable sort, as among the segments of a shard: equal scores stay in the order of segments.
@@ -91,21 +91,21 @@ class Shards:
         return found
 
     def vectors(self, positions: Positions) -> Vectors:
-        """See `Segments.vectors`."""
+        """See `SegmentedIndex.vectors`."""
         found = np.empty((len(positions), self._dim), np.float32)
         for slots, vectors in self._of(positions, "vectors"):
             found[slots] = vectors
         return found
 
     def ids(self, positions: Positions) -> Ids:
-        """See `Segments.ids`."""
+        """See `SegmentedIndex.ids`."""
         found = np.empty(len(positions), object)
         for slots, ids in self._of(positions, "ids"):
             found[slots] = ids
         return found
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """See `Segments.rows`."""
+        """See `SegmentedIndex.rows`."""
         found: list[dict[str, Any]] = [{}] * len(positions)
         for slots, rows in self._of(positions, "rows", list(columns)):
             for slot, row in zip(slots, rows, strict=True):
@@ -143,18 +143,18 @@ class Shards:
             named = f"shard {lost[0]} does" if len(lost) == 1 else f"shards {', '.join(map(str, lost))} do"
             raise ShardsLostError(
                 f"{named} not answer: {missing:,} of {self.live_count:,} images cannot be searched",
-                Shards(rest, self.schema, self._dim, self._ask),
+                ShardedIndex(rest, self.schema, self._dim, self._ask),
             )
 
 
-def _where(eligible: Sequence[Passing] | None) -> str | None:
+def _where(eligible: Sequence[ShardSelection] | None) -> str | None:
     """The filter's text: every shard finds out which of its rows pass."""
     return eligible[0].where if eligible else None
 
 
 class ShardsLostError(CollectionError):
-    """Searchers that hold a part of the index do not answer. `rest` are the `Shards` without it."""
+    """Searchers that hold a part of the index do not answer. `rest` are the `ShardedIndex` without it."""
 
-    def __init__(self, message: str, rest: Shards) -> None:
+    def __init__(self, message: str, rest: ShardedIndex) -> None:
         super().__init__(message)
         self.rest = rest

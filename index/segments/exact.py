@@ -18,7 +18,7 @@ Positions = npt.NDArray[np.int64]
 SCAN_BYTES_PER_SECOND = 10e9
 """Memory bandwidth of an exact scan for one query; two cores of a common server reach it."""
 
-FEWEST = 256
+MIN_TRAINING_ROWS = 256
 """Rows to train a quantizer on."""
 
 _FLOAT = 4  # bytes
@@ -43,6 +43,6 @@ def exact_neighbours(queries: Vectors, blocks: Iterable[tuple[Positions, Vectors
     return scores, np.where(found, np.concatenate([*seen, [-1]])[np.where(found, rows, 0)], -1)
 
 
-def exact_rows(settings: IndexSettings, dim: int) -> int:
-    """How many vectors an exact scan reads within the target latency; at least `FEWEST`: fewer cannot be trained on."""
-    return max(FEWEST, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))
+def max_exact_rows(settings: IndexSettings, dim: int) -> int:
+    """How many vectors an exact scan reads within the target latency, and at least `MIN_TRAINING_ROWS`."""
+    return max(MIN_TRAINING_ROWS, int(settings.latency_ms * 1e-3 * SCAN_BYTES_PER_SECOND / (dim * _FLOAT)))

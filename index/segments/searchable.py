@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Selection)
 
 
 class Searchable(Protocol[S]):
-    """The segments of a version as one: `Segments` in this process, `Shards` for other processes. Thread-safe."""
+    """The segments of a version as one: `SegmentedIndex`, or `ShardedIndex` in other processes. Thread-safe."""
 
     @property
     def schema(self) -> pa.Schema: ...

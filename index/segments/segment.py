@@ -63,7 +63,7 @@ class Segment:
     """A segment that is open. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
     Scores are always exact. `tombstones` are positions of rows that are no longer live. If the segment is `approximate`
-    (has an index in the file `ANN`), up to `exact_rows` rows are still scanned exactly. Thread-safe.
+    (has an index in the file `ANN`), up to `max_exact_rows` rows are still scanned exactly. Thread-safe.
 
     DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors for other
     damage.
@@ -75,11 +75,11 @@ class Segment:
         *,
         parameters: Mapping[str, float] | None = None,
         tombstones: Positions | None = None,
-        exact_rows: int = 0,
+        max_exact_rows: int = 0,
         approximate: bool = False,
     ) -> None:
         self.folder = folder
-        self._exact_rows = exact_rows
+        self._exact_rows = max_exact_rows
         # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
@@ -99,7 +99,7 @@ class Segment:
             found_by = faiss.read_index(str(folder / ANN), faiss.IO_FLAG_MMAP_IFC)
             self._ann = faiss.IndexRefine(found_by, self._flat)
             # An index that was requested is used even for few rows; only a selection of rows is scanned.
-            self._exact_rows = min(exact_rows, self.ntotal // 2)
+            self._exact_rows = min(max_exact_rows, self.ntotal // 2)
             self.tune(parameters or {})
         self._live_mask = np.ones(self.ntotal, bool)
         self.add_tombstones(np.empty(0, np.int64) if tombstones is None else tombstones)

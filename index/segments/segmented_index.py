@@ -17,7 +17,7 @@ from index.segments.searchable import Ids
 from index.segments.segment import Eligible, Segment
 
 
-class Segments:
+class SegmentedIndex:
     """Searches `parts` and reads their rows. Thread-safe, as segments are.
 
     `schema`: the columns of all segments of the version, needed if `parts` are only some of them.

@@ -15,10 +15,10 @@ from index.errors import CollectionError
 from index.storage.disk import write_atomic
 from index.storage.storage import Storage
 
-Change = Callable[[bytes], bytes]
+Transform = Callable[[bytes], bytes]
 
 
-def update_file(storage: Storage, path: str, change: Change) -> None:
+def update_file(storage: Storage, path: str, change: Transform) -> None:
     """Replace a file's content by `change(content)`; the content of a missing file is empty.
 
     No other `update_file` of this file comes in between. If `change` raises, the file stays as it was and the exception
@@ -32,7 +32,7 @@ def update_file(storage: Storage, path: str, change: Change) -> None:
     update_object(storage.bucket, storage.key(path), change)
 
 
-def _update_local(path: Path, change: Change) -> None:
+def _update_local(path: Path, change: Transform) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")  # the file itself is replaced, so that it is never half written
     with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:

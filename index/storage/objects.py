@@ -33,9 +33,9 @@ T = TypeVar("T")
 Store = S3Store | GCSStore | AzureStore
 
 _PART: Final = 8 << 20
-_MOST_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
+_MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARTS: Final = 3  # parts of an upload at once: at a megabyte a second they take most of each part's time limit
-_LEAST: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
+_MIN_READ: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
 
 
@@ -103,7 +103,7 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
     try:
         store = object_store(bucket)
         size = content.stat().st_size if isinstance(content, Path) else len(content)
-        part = max(_PART, size // _MOST_PARTS + 1)
+        part = max(_PART, size // _MAX_PARTS + 1)
         repeated(lambda: obstore.put(store, key, content, chunk_size=part, max_concurrency=_PARTS))
     except (BaseError, FileNotFoundError) as error:
         raise CollectionError(
@@ -136,7 +136,7 @@ def open_reader(bucket: Bucket, key: str) -> pa.NativeFile:
     store = object_store(bucket)
     with _as_os_error(bucket, key):
         size = repeated(lambda: obstore.head(store, key))["size"]
-    return pa.PythonFile(io.BufferedReader(_Reader(bucket, key, size), _LEAST), "r")
+    return pa.PythonFile(io.BufferedReader(_Reader(bucket, key, size), _MIN_READ), "r")
 
 
 class _Reader(io.RawIOBase):

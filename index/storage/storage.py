@@ -37,7 +37,7 @@ class FileInfo:
         return self.path.rpartition("/")[2]
 
 
-def place(address: str) -> str:
+def canonical_address(address: str) -> str:
     """One spelling for all addresses of the same place: no options of a bucket, `..`, file:// or slash at the end.
 
     `address` is absolute, as in `Storage.location`. No request is sent and no link is followed.

@@ -12,7 +12,7 @@ from index.collection.records import ModelRecord, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
 from index.versions.files import first_damage, version_files
 
-NOT_GOOD = (DamagedVersionError, RecallTooLowError, RolledBackError)
+UNFIT_VERSION = (DamagedVersionError, RecallTooLowError, RolledBackError)
 """Errors that say why a version is not good enough to go back to."""
 
 logger = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ def standing_manifest(collection: Collection) -> VersionManifest | None:
 def newest_good(collection: Collection, before: str | None) -> VersionManifest | None:
     """The manifest of the newest good version before this one, or of all. None if there is none."""
     for name in older_versions(collection, before):
-        with suppress(*NOT_GOOD):
-            return require_good(collection, name, verify=False)
+        with suppress(*UNFIT_VERSION):
+            return require_servable(collection, name, verify=False)
     return None
 
 
@@ -66,7 +66,7 @@ def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> Mod
     return runs[-1].model if runs else None
 
 
-def require_good(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
+def require_servable(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
     """The manifest of a version whose files are whole, whose recall meets its target, and that was not rolled back.
 
     Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
@@ -101,18 +101,18 @@ def older_versions(collection: Collection, version: str | None) -> Iterator[str]
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
-def pass_over(collection: Collection, version: str) -> None:
+def mark_rolled_back(collection: Collection, version: str) -> None:
     """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
     collection.storage.write_atomic(_mark(version), f"{datetime.now(UTC).isoformat()}\n".encode())
 
 
 def unmark(collection: Collection, version: str) -> None:
-    """Take back `pass_over`."""
+    """Take back `mark_rolled_back`."""
     collection.storage.delete(_mark(version))
 
 
 def rolled_back_at(collection: Collection, version: str) -> datetime | None:
-    """When `pass_over` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
+    """When `mark_rolled_back` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
     try:
         return datetime.fromisoformat(collection.storage.read(_mark(version)).decode().strip()).astimezone(UTC)
     except FileNotFoundError:

@@ -11,9 +11,9 @@ from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.records import SegmentRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError
-from index.segments.exact import Positions, exact_rows
+from index.segments.exact import Positions, max_exact_rows
 from index.segments.segment import ANN, Segment
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
 from index.versions.current import check_version
 from index.versions.file_cache import FileCache, too_small
@@ -24,7 +24,9 @@ _TRIES = 3
 _DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
 
 
-def open_segments(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True) -> Segments:
+def open_segments(
+    collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True
+) -> SegmentedIndex:
     """Check every file of a version, then map its segments, in the manifest's order.
 
     Files of a bucket are first put into the folder `cache`, through this machine's file cache.
@@ -45,10 +47,10 @@ def open_segments(collection: Collection, manifest: VersionManifest, cache: Path
     raise too_small(FileCache.of_environment().folder)
 
 
-def _mapped(storage: Storage, manifest: VersionManifest) -> Segments:
+def _mapped(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
     dead = read_tombstones(storage, manifest)
     opened = zip(manifest.segments, dead, strict=True)
-    return Segments([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
+    return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
 
 
 def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
@@ -82,7 +84,7 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             Path(storage.absolute(path)),
             parameters=record.parameters,
             tombstones=tombstones,
-            exact_rows=exact_rows(manifest.settings, manifest.dim),
+            max_exact_rows=max_exact_rows(manifest.settings, manifest.dim),
             approximate=ANN in record.files,  # a file that the manifest does not list is not verified
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked

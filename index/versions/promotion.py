@@ -9,12 +9,12 @@ from index.collection import Collection
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError, EmptyCollectionError
 from index.versions.current import (
-    NOT_GOOD,
+    UNFIT_VERSION,
     check_version,
     live_version,
+    mark_rolled_back,
     older_versions,
-    pass_over,
-    require_good,
+    require_servable,
     rolled_back_at,
     unmark,
 )
@@ -67,7 +67,7 @@ def promote(collection: Collection, version: str) -> VersionManifest:
     check_version(collection, manifest, verify=collection.storage.is_local)
     before = live_version(collection)
     if before and before > version:
-        pass_over(collection, before)
+        mark_rolled_back(collection, before)
     collection.promote(version, before)
     unmark(collection, version)
     return manifest
@@ -87,12 +87,12 @@ def rollback(collection: Collection) -> RolledBack:
     skipped: dict[str, str] = {}
     for name in older_versions(collection, before):
         try:
-            manifest = require_good(collection, name, verify=collection.storage.is_local)
-        except NOT_GOOD as error:
+            manifest = require_servable(collection, name, verify=collection.storage.is_local)
+        except UNFIT_VERSION as error:
             skipped[name] = str(error)
             continue
         # First, because a rollback that was cut short is repeated, and must not come back to this version.
-        pass_over(collection, before)
+        mark_rolled_back(collection, before)
         collection.promote(name, before)
         return RolledBack(manifest=manifest, before=before, skipped=skipped)
     reasons = "; ".join(skipped.values()) or "there is no older one"

@@ -13,7 +13,7 @@ from index.collection import Collection, writing
 from index.collection.layout import SEGMENTS
 from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError
-from index.versions.current import NOT_GOOD, require_good
+from index.versions.current import UNFIT_VERSION, require_servable
 from index.versions.prune_runs import abandoned_runs
 
 ABANDONED = timedelta(days=1)
@@ -157,9 +157,9 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
             outdated.append(name)
             continue
         try:
-            require_good(collection, name, verify=False)
+            require_servable(collection, name, verify=False)
             good += 1
-        except NOT_GOOD:
+        except UNFIT_VERSION:
             continue  # nothing that one could go back to
     failed = [name for name, made in manifests.items() if name > live and made.below_target]
     return sorted([*outdated, *sorted(failed)[:-1]])

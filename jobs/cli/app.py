@@ -41,8 +41,8 @@ from jobs.cli.options import (
     MovedModelOption,
     OutputFormat,
     console,
-    given,
     print_json,
+    without_none,
 )
 from jobs.cli.reembed import reembed
 from jobs.cli.schedule import runs, schedule
@@ -149,7 +149,7 @@ def search(
         Collection.open(collection)
         picture = None if query is None else _picture(query)
         with console.status("loading the index and the model"):
-            settings = ServeSettings(**given(collection=collection, model=model and model_named(model)))
+            settings = ServeSettings(**without_none(collection=collection, model=model and model_named(model)))
             service = build_service(settings)
         with closing(service):
             if picture is None:

@@ -86,6 +86,6 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def given(**options: Any) -> dict[str, Any]:
+def without_none(**options: Any) -> dict[str, Any]:
     """The options that were given: others must not override the environment."""
     return {name: value for name, value in options.items() if value is not None}

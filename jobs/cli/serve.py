@@ -20,8 +20,8 @@ from jobs.cli.options import (
     MovedModelOption,
     OutputFormat,
     console,
-    given,
     print_json,
+    without_none,
 )
 from jobs.errors import UsageError
 from jobs.text_table import TextTable
@@ -98,7 +98,7 @@ def serve(
             "without --local"
         )
     settings = ServeSettings(
-        **given(
+        **without_none(
             collection=collection,
             replicas=_replicas("--replicas", replicas),
             embedders=_replicas("--embedders", embedders),

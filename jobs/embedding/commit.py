@@ -16,7 +16,7 @@ from jobs.planning.plan import Plan, fold, rejects_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenRun:
     """A run whose rows are all on disk, in `files`, oldest first, and not yet published."""
 
     plan: Plan
@@ -25,7 +25,7 @@ class Written:
     report: EmbedReport
 
 
-def commit(collection: Collection, written: Sequence[Written], max_reject_rate: float) -> list[RunManifest]:
+def commit(collection: Collection, written: Sequence[WrittenRun], max_reject_rate: float) -> list[RunManifest]:
     """Check that every listed image is accounted for once, and publish the runs if all are good; returns them.
 
     A run that only failed again on images that failed last time is not published; otherwise a host that is down would
@@ -45,7 +45,7 @@ def commit(collection: Collection, written: Sequence[Written], max_reject_rate: 
     return published
 
 
-def _checked(collection: Collection, written: Written, max_reject_rate: float) -> RunManifest | None:
+def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float) -> RunManifest | None:
     """The manifest of a run that may be published, without its deletes as yet; None if it would change nothing."""
     plan, run, report = written.plan, written.run, written.report
     rows = fold(collection, written.files)

@@ -26,7 +26,7 @@ from jobs.errors import OtherModelError
 from jobs.planning.block_names import block_name
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
-_MOST_DECODERS = 2  # of a task, which reserves one CPU; more threads than that wait for the network
+_MAX_DECODERS = 2  # of a task, which reserves one CPU; more threads than that wait for the network
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
 
@@ -74,7 +74,7 @@ _OUTCOME_TYPES: dict[str, pa.DataType] = {
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), facts about the file, and reasons."""
-    fetcher, decoders = _fetcher(), _decoders(min(settings.threads, _MOST_DECODERS))
+    fetcher, decoders = _fetcher(), _decoders(min(settings.threads, _MAX_DECODERS))
     listed_sizes = table["size"].to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
         outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, decoders, settings), table["uri"].to_pylist()))

@@ -16,7 +16,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.join import lacking
 from jobs.cluster.session import DECODE_MEMORY, Pool
-from jobs.embedding.commit import Written
+from jobs.embedding.commit import WrittenRun
 from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings
 from jobs.embedding.report import EmbedReport, Progress
 from jobs.embedding.request import EmbedOptions
@@ -37,7 +37,7 @@ def write(
     options: EmbedOptions,
     pool: Pool,
     progress: Progress,
-) -> Written:
+) -> WrittenRun:
     """Write the rows of a plan's images, live only after `commit`. `LeaseLostError` once another job writes."""
     report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
@@ -56,7 +56,7 @@ def write(
                 report.add(block)
             progress.advance(report)
             collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
-    return Written(plan=plan, run=run, files=list(files.values()), report=report)
+    return WrittenRun(plan=plan, run=run, files=list(files.values()), report=report)
 
 
 def _blocks(

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from embedder.images import CropSpec
 from index.collection import Collection
-from jobs.embedding.commit import Written
+from jobs.embedding.commit import WrittenRun
 from jobs.embedding.report import EmbedReport, ProgressBar
 from jobs.embedding.request import JobRequest, ModelSource
 from jobs.planning.plan import Plan
@@ -23,7 +23,7 @@ def carry_out(
     *,
     load: ModelSource,
     crop: CropSpec | None,
-) -> list[Written]:
+) -> list[WrittenRun]:
     """Write the rows of each plan, on one Ray cluster; `commit` makes them live. `crop` None: nothing to embed.
 
     Raises what `jobs.embedding.pipeline.write` raises, and `JobError` for a cluster that cannot be joined or started.
@@ -31,7 +31,7 @@ def carry_out(
     if crop is None:
         # A run that was stopped between its last block and its commit needs no Ray.
         return [
-            Written(
+            WrittenRun(
                 plan=plan,
                 run=plan.run or collection.start_run(plan.source, plan.model),
                 files=plan.files,

@@ -18,8 +18,8 @@ from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import conform, metadata_columns
 from jobs.errors import TooManyMissingError
 from jobs.planning.counts import Counts
-from jobs.planning.plan import STATE_COLUMNS, covered, plan_run
-from jobs.planning.reuse import Known, find_known
+from jobs.planning.plan import STATE_COLUMNS, plan_run, unchanged_mask
+from jobs.planning.reuse import ReusableRows, find_known
 from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
 
 _COMPARED_ROWS = 2**18
@@ -45,14 +45,14 @@ class Replaced:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class SourceChange:
     """What is to be written, a run for each source, with what is known already.
 
     `rows` counts the source's live rows, `others` those of other sources, `kept` the images that are missing and stay
     found. With other models' rows in the collection all sources are covered, the one that was listed first.
     """
 
-    known: list[Known]
+    known: list[ReusableRows]
     rows: int
     others: int
     kept: int
@@ -101,7 +101,7 @@ def compare(
     *,
     delete: bool,
     verify_hash: bool,
-) -> Change:
+) -> SourceChange:
     """Compare a listing with the live rows. Nothing is written."""
     live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
@@ -138,7 +138,7 @@ def compare(
         moved=_moved(missing, known[0], rows),
         deleted=gone.num_rows,
     )
-    return Change(
+    return SourceChange(
         known=known,
         rows=len(own),
         others=len(live) - len(own),
@@ -148,7 +148,7 @@ def compare(
     )
 
 
-def _moved(missing: pa.Table, known: Known, rows: pa.Table) -> int:
+def _moved(missing: pa.Table, known: ReusableRows, rows: pa.Table) -> int:
     """How many of the missing rows have come back under a new id: no more of a content than there are new ids of it."""
     ids = known.plan.todo["image_id"].take(known.todo)
     arrived = pc.value_counts(known.hashes.filter(pc.invert(pc.is_in(ids, rows["image_id"]))))
@@ -230,12 +230,12 @@ def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[Row
     return [file for file, end in zip(files, ends, strict=True) if wrong[end] == wrong[end - file.rows]]
 
 
-def _counts(known: Known, before: pa.Table, live: LiveRows) -> Counts:
+def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
     """Why each image is to do. `before` has the `STATE_COLUMNS` of the model's rows, `live` the rows of all models."""
     plan, todo = known.plan, known.plan.todo
     if plan.files:  # what they have is done, and is no less new for that
         done = pc.invert(pc.is_in(plan.listing["image_id"], todo["image_id"]))
-        todo = plan.listing.filter(pc.invert(pc.and_(covered(plan.listing, plan.live), done)))
+        todo = plan.listing.filter(pc.invert(pc.and_(unchanged_mask(plan.listing, plan.live), done)))
     same_model = _true(pc.is_in(todo["image_id"], before["image_id"]))
     there = same_model
     if len(live) > before.num_rows:
@@ -243,7 +243,7 @@ def _counts(known: Known, before: pa.Table, live: LiveRows) -> Counts:
     column = before.column_names.index("retryable")
     settled = before.set_column(column, "retryable", pa.nulls(before.num_rows, pa.bool_()))
     failed = settled.filter(before["retryable"])
-    retried = _true(covered(todo, failed))
+    retried = _true(unchanged_mask(todo, failed))
     return Counts(
         listed=plan.listing.num_rows,
         unchanged=plan.listing.num_rows - todo.num_rows,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunStart
-from index.collection.row_files import at_once
+from index.collection.row_files import map_in_threads
 from index.collection.rows import TEXT, newest
 from index.errors import DamagedRunError
 from index.versions.current import standing_manifest
@@ -84,14 +84,14 @@ def plan_run(
     `live` has the `STATE_COLUMNS` of the model's live rows; those of others count for nothing. With `verify_hash` the
     bytes of what seems unchanged are read.
     """
-    there = covered(listing, live)
+    there = unchanged_mask(listing, live)
     # Where nothing is to do, nobody misses what a run has left that was stopped.
     run = unfinished_run(snapshot, source, model) if pc.all(there).as_py() is False else None
     files = keep(written_files(snapshot.collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
-        newest_rows = _fold([live, unsettled(fold(snapshot.collection, files))])
-        there = covered(listing, newest_rows)
+        newest_rows = _fold([live, retry_fetch_failures(fold(snapshot.collection, files))])
+        there = unchanged_mask(listing, newest_rows)
     else:
         newest_rows = live
     if verify_hash:
@@ -127,7 +127,7 @@ def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
     return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
 
 
-def unsettled(rows: pa.Table) -> pa.Table:
+def retry_fetch_failures(rows: pa.Table) -> pa.Table:
     """The rows of a run that is not committed: whatever it could not fetch is tried again. It may have been refused for
     just that, and its source mended since.
     """
@@ -152,7 +152,7 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
             return None  # no file of ours is ever half written under its name: its disk is bad
 
     # A block that was tried again may have been written by both tries.
-    return list({block_of(file.path): file for file in at_once(read, ours) if file}.values())
+    return list({block_of(file.path): file for file in map_in_threads(read, ours) if file}.values())
 
 
 def block_of(path: str) -> str:
@@ -160,7 +160,7 @@ def block_of(path: str) -> str:
     return path.partition(".")[0]
 
 
-def covered(listing: pa.Table, rows: pa.Table) -> Column:
+def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: a row of that id is there, nothing says that the image changed, and it need not be
     tried again. What one side does not know (a list has no sizes) is no evidence of a change.
     """
@@ -168,21 +168,21 @@ def covered(listing: pa.Table, rows: pa.Table) -> Column:
         return pa.array([False] * listing.num_rows, pa.bool_())
     at = pc.index_in(listing["image_id"], rows["image_id"])
     found = rows.select(["uri", "size", "modified", "etag", "error_reason", "retryable"]).take(at)
-    covered: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))
+    unchanged: Column = pc.and_(pc.is_valid(at), pc.invert(_fill(found["retryable"], False)))
     # An image always has a uri: one that was missing and is there now is a change.
     no_uri = pc.and_(pc.is_null(listing["uri"]), pc.is_null(found["uri"]))
-    covered = pc.and_(covered, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
+    unchanged = pc.and_(unchanged, pc.or_(no_uri, _fill(pc.equal(listing["uri"], found["uri"]), False)))
     # An object that was written anew as it was has another time: where both ETags are known they say it.
     same_etag: Column = pc.equal(listing["etag"], found["etag"])
-    covered = pc.and_(covered, _fill(same_etag, True))
+    unchanged = pc.and_(unchanged, _fill(same_etag, True))
     rejected = pc.is_valid(found["error_reason"])
     for name in ("size", "modified"):
         same: Column = _fill(pc.equal(listing[name], found[name]), True)
-        covered = pc.and_(covered, pc.or_(same, _fill(same_etag, False)) if name == "modified" else same)
+        unchanged = pc.and_(unchanged, pc.or_(same, _fill(same_etag, False)) if name == "modified" else same)
         # A link that led nowhere had neither size nor time: to have one now is a change.
         known_now = pc.and_(pc.is_valid(listing[name]), pc.is_null(found[name]))
-        covered = pc.and_not(covered, pc.and_(rejected, known_now))
-    return covered
+        unchanged = pc.and_not(unchanged, pc.and_(rejected, known_now))
+    return unchanged
 
 
 def _unaltered(listing: pa.Table, rows: pa.Table, there: Column) -> Column:

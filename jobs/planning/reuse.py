@@ -21,7 +21,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.rows import EMBEDDING, TEXT, embedding_type, newest
 from jobs.planning.block_names import block_name
 from jobs.planning.content_hashes import content_hashes
-from jobs.planning.plan import STATE_COLUMNS, Plan, covered, unsettled, written_files
+from jobs.planning.plan import STATE_COLUMNS, Plan, retry_fetch_failures, unchanged_mask, written_files
 from jobs.sources.listing import refused_mask, without_refusal
 
 Positions = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ _REJECT = ("error_stage", "error_reason", "error_message", "retryable")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class ReusableRows:
     """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs. Those at
     `refused` are rejects as they are.
     """
@@ -58,7 +58,7 @@ class Known:
         return todo.filter(pa.array(mask))
 
 
-def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> Known:
+def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> ReusableRows:
     """Look for what is to do among all that the model has ever embedded in this collection.
 
     `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
@@ -67,14 +67,16 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     if not len(pool):
-        return Known(plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused)
+        return ReusableRows(
+            plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused
+        )
     state = pool.read(STATE_COLUMNS)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = (none, none)
     if by_content or verify_hash:
         moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
     todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
-    return Known(
+    return ReusableRows(
         plan=plan,
         pool=pool,
         todo=todo,
@@ -84,7 +86,7 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     )
 
 
-def write_known(known: Known, collection: Collection) -> Plan:
+def write_known(known: ReusableRows, collection: Collection) -> Plan:
     """Write the known rows into the plan's run; returns the plan of what is left."""
     plan = known.plan
     run, files = plan.run, list(plan.files)
@@ -96,7 +98,7 @@ def write_known(known: Known, collection: Collection) -> Plan:
     return replace(plan, run=run, files=files, todo=known.unknown, refused=len(known.refused))
 
 
-def _known_rows(known: Known) -> Iterator[pa.Table]:
+def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
     """The rows that need no model, a block at a time."""
     plan = known.plan
     order = np.argsort(known.rows, kind="stable")  # rows of one file together
@@ -124,8 +126,10 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions of what the newest row of the same id covers, and of these rows."""
     last = newest([state["image_id"]])[0]
-    rows = unsettled(state.drop_columns("content_hash").take(last))  # some are of runs that were never finished
-    found = _positions(covered(todo, rows))
+    rows = retry_fetch_failures(
+        state.drop_columns("content_hash").take(last)
+    )  # some are of runs that were never finished
+    found = _positions(unchanged_mask(todo, rows))
     at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
     return found, last[at.to_numpy().astype(np.int64)]
 

@@ -22,7 +22,7 @@ _KEPT_S: Final = 1.0
 _KEPT: Final = "likeness.kept"
 
 
-class Places:
+class Slots:
     """A limit on how many things are done at once. Not thread-safe: for one event loop."""
 
     def __init__(self, most: int, doing: str) -> None:
@@ -42,10 +42,10 @@ class Places:
             self.taken += count
             asyncio.get_running_loop().call_soon(self._give_back, count)
 
-    def keep_one(self) -> "Kept":
+    def keep_one(self) -> "ReservedSlot":
         """Takes a place for a request whose body is on its way. Raises Problem when all are taken."""
         self.require()
-        return Kept(self)
+        return ReservedSlot(self)
 
     @contextmanager
     def taking(self, count: int = 1) -> Iterator[None]:
@@ -60,10 +60,10 @@ class Places:
         self.taken -= count
 
 
-class Kept:
+class ReservedSlot:
     """A place that is reserved for a while only: a body that comes slowly, or never, must not block other requests."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Slots) -> None:
         self._places = places
         self._is_held = True
         places.taken += 1
@@ -88,7 +88,7 @@ class Kept:
         return was_held
 
 
-class Bound:
+class ConcurrencyLimit:
     """Refuses requests beyond `most` at once, and searches as soon as `searching` is full.
 
     A request that takes too long is answered with a timeout, and one whose caller has left is not answered at all. The
@@ -96,7 +96,7 @@ class Bound:
     place is not free until it ends.
     """
 
-    def __init__(self, app: ASGIApp, most: int, timeout_s: float, searching: Places) -> None:
+    def __init__(self, app: ASGIApp, most: int, timeout_s: float, searching: Slots) -> None:
         self._app = app
         self._most = most
         self._timeout_s = timeout_s
@@ -174,7 +174,7 @@ def admit_body(request: Request) -> None:
         kept.keep()
 
 
-def admit(request: Request, places: Places, count: int) -> None:
+def admit(request: Request, places: Slots, count: int) -> None:
     """Admit a request of `count` searches whose body has been read; each takes a place when it needs one.
 
     Raises Problem when too few places are free. The place that was kept for the body is enough for one search.

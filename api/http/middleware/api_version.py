@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import Problem, shortened
+from api.errors import Problem, abbreviate
 from api.http.problems import problem_docs, problem_response
 
 HEADER: Final = "API-Version"
@@ -37,7 +37,7 @@ class _ApiVersion:
         if asked.strip() == VERSION:
             await self._app(scope, receive, sending)
             return
-        problem = Problem("unknown-api-version", f"expected {HEADER}: {VERSION}, got {shortened(asked)}")
+        problem = Problem("unknown-api-version", f"expected {HEADER}: {VERSION}, got {abbreviate(asked)}")
         await problem_response(problem)(scope, receive, sending)
 
 

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.caller_addresses import caller_at, is_loopback, named_host
 from api.access.keys import KeyRing, KeyScope
-from api.errors import Problem, shortened
-from api.http.middleware.admission import PROBES, Bound, Places, route_path
+from api.errors import Problem, abbreviate
+from api.http.middleware.admission import PROBES, ConcurrencyLimit, Slots, route_path
 from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_docs, problem_response
 from api.observe.request_record import notes
@@ -33,13 +33,15 @@ _COST_OF_READING: Final = 0.1
 _CHARGE: Final = "likeness.charge"
 
 
-def install_access(app: FastAPI, access: Access, searching: Places) -> None:
+def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
     """Limit `app` to the callers and the rates that `access` allows, and to searches for which `searching` has places.
 
     The metrics middleware goes outside this one.
     """
-    app.add_middleware(Bound, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching)
-    app.add_middleware(_Gate, access=access)
+    app.add_middleware(
+        ConcurrencyLimit, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
+    )
+    app.add_middleware(AuthMiddleware, access=access)
     if access.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -59,7 +61,7 @@ def charge(request: Request, searches: int) -> None:
         more(searches)
 
 
-class _Gate:
+class AuthMiddleware:
     """Requires a key if keys are set, and limits each caller's rate."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -81,7 +83,7 @@ class _Gate:
         if self._loopback_names_only and not is_loopback(_named_host(scope)):
             raise Problem(
                 "forbidden",
-                f"expected a Host that names this machine, such as localhost, got {shortened(_named_host(scope))}: "
+                f"expected a Host that names this machine, such as localhost, got {abbreviate(_named_host(scope))}: "
                 "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
         caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.access.locations import shown_model_id
 from api.http.middleware.admission import PROBES
 from api.observe.metrics import Metrics, Serving
-from api.observe.request_record import Notes, taking_notes
+from api.observe.request_record import RequestRecord, taking_notes
 from api.search.service import SearchService
 from api.settings import RequestLimits
 
@@ -98,7 +98,7 @@ class _Telemetry:
                 seconds = time.perf_counter() - started
                 self._report(scope["method"], _route(scope, outside), status or _LEFT, seconds, noted)
 
-    def _report(self, method: str, route: str | None, status: int, seconds: float, noted: Notes) -> None:
+    def _report(self, method: str, route: str | None, status: int, seconds: float, noted: RequestRecord) -> None:
         method = method if method in _METHODS else "other"
         self._metrics.answered(method, route or "none", status, seconds)
         self._metrics.noted(noted)

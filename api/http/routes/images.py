@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from api.errors import Problem, shortened
+from api.errors import Problem, abbreviate
 from api.http.problems import problem_docs
 from api.http.responses import ImageOut
 from api.search.nearest import row_of_image
@@ -74,5 +74,5 @@ def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
 async def _row(searcher: Searcher, image_id: str) -> dict[str, Any]:
     row = await to_thread.run_sync(row_of_image, searcher, image_id)
     if row is None:
-        raise Problem("image-not-found", f"index version {searcher.version} has no image {shortened(image_id)}")
+        raise Problem("image-not-found", f"index version {searcher.version} has no image {abbreviate(image_id)}")
     return row

@@ -10,7 +10,7 @@ from typing import Final
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from api.errors import Problem, shortened
+from api.errors import Problem, abbreviate
 from api.etag import Tagged
 
 FOLDER: Final = Path(__file__).parents[2] / "web"
@@ -45,7 +45,7 @@ def install_web(app: FastAPI) -> None:
 
     async def file(request: Request, name: str) -> Response:
         if name not in served:
-            raise Problem("not-found", f"no file {shortened(name)} below /web")
+            raise Problem("not-found", f"no file {abbreviate(name)} below /web")
         return served[name].response(request, _HEADERS)
 
     for path, endpoint in (("/", page), ("/docs", docs), ("/web/{name}", file)):

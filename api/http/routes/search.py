@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from api.errors import Problem
 from api.http.body import BodyReader, valid
-from api.http.middleware.admission import Places
+from api.http.middleware.admission import Slots
 from api.http.middleware.auth import charge
 from api.http.openapi import (
     BATCH_ANSWER,
@@ -26,7 +26,7 @@ from api.http.parse import check_counts, check_lengths, parts_of, query_of
 from api.http.problems import failed, problem_docs
 from api.http.requests import BatchRequest, EmbedRequest, SearchRequest
 from api.http.responses import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, ModelOut, SearchResponse
-from api.http.stages import Answering, settled
+from api.http.stages import Answering, gather_results
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import RequestLimits
@@ -41,7 +41,7 @@ _SEARCH_PROBLEMS: Final = (
 )
 
 
-def search_routes(service: SearchService, limits: RequestLimits, searching: Places) -> APIRouter:
+def search_routes(service: SearchService, limits: RequestLimits, searching: Slots) -> APIRouter:
     """`POST /search`, `/search/batch` and `/embed`; each search and each embedding takes a place."""
     router = APIRouter(tags=["search"])
     answering = Answering(service, limits, searching)
@@ -77,7 +77,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
                 raise query
             return Found(ok=await answering.search(query, engine))
 
-        found = await settled([partial(answer, query) for query in queries])
+        found = await gather_results([partial(answer, query) for query in queries])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]
         return await to_thread.run_sync(_batch_json, results)
 
@@ -98,7 +98,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Plac
 
         answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
-        found = await settled([partial(answer, part) for part in parts])
+        found = await gather_results([partial(answer, part) for part in parts])
         results = [failed(each) if isinstance(each, Exception) else each for each in found]
         index = IndexOut(version=engine.version, ntotal=engine.searcher.ntotal)
         return _json(

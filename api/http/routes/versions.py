@@ -89,7 +89,7 @@ def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redacted) ->
 
 def _switched(live: LiveEngine, version: str, skipped: dict[str, str], redacted: _Redacted) -> SwitchedOut:
     before = live.engine.version
-    live.look()
+    live.refresh()
     return SwitchedOut(
         live=version,
         before=before,

@@ -241,7 +241,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, pictures, embedder)
     build_index(collection)
-    service.live.look()
+    service.live.refresh()
     answer = service.search_by_bytes(pictures["blue.png"], 1)
     assert (answer.version, answer.model) == ("000002", embedder.identity)
     assert answer.matches[0].image_id == "blue.png"
@@ -249,7 +249,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
 
     # The settings say where the first one is now.
     promote(collection, "000001")
-    service.live.look()
+    service.live.refresh()
     assert (service.version, service.engine.model) == ("000001", before)
 
 

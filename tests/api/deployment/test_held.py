@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.deployment.resident import Held
+from api.deployment.resident import ResidentValues
 
 
 class Maker:
@@ -28,13 +28,13 @@ class Maker:
         return make
 
 
-async def calls(held: Held[str], maker: Maker, *keys: str) -> list[str]:
+async def calls(held: ResidentValues[str], maker: Maker, *keys: str) -> list[str]:
     return [await held.call(key, maker.of(key)) for key in keys]
 
 
 def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
     """A shard that takes longer to open than a search may take is there for a later one."""
-    maker, held = Maker(), Held[str]()
+    maker, held = Maker(), ResidentValues[str]()
     maker.go.clear()
 
     async def ask() -> str:
@@ -49,7 +49,7 @@ def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
 
 
 def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_again() -> None:
-    maker, held = Maker(), Held[str]()
+    maker, held = Maker(), ResidentValues[str]()
 
     async def ask() -> list[str | BaseException]:
         asked = [held.call(key, maker.of(key)) for key in ("a", "broken", "a", "broken")]
@@ -62,7 +62,7 @@ def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_aga
 
 
 def test_what_is_called_stays_while_others_are_made_beforehand() -> None:
-    maker, held = Maker(), Held[str]()
+    maker, held = Maker(), ResidentValues[str]()
 
     async def swaps_that_fail() -> None:
         await calls(held, maker, "a")
@@ -75,7 +75,7 @@ def test_what_is_called_stays_while_others_are_made_beforehand() -> None:
 
 
 def test_two_are_held_and_those_that_were_called_last() -> None:
-    maker, held = Maker(), Held[str]()
+    maker, held = Maker(), ResidentValues[str]()
     assert asyncio.run(calls(held, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
     assert maker.made == ["a", "b", "c", "b"]
 
@@ -83,7 +83,7 @@ def test_two_are_held_and_those_that_were_called_last() -> None:
 def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("api.deployment.resident.monotonic", lambda: now)
-    maker, held = Maker(), Held[str]()
+    maker, held = Maker(), ResidentValues[str]()
     asyncio.run(calls(held, maker, "old", "new"))
     now += 899
     asyncio.run(calls(held, maker, "new", "old"))

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from api.compose import build_service
 from api.http.app import create_app
-from api.http.middleware.admission import Bound, Places
+from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.observe.request_record import is_awaited, taking_notes
 from api.search.service import SearchService
 from api.settings import ServeSettings
@@ -35,7 +35,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
 
 @pytest.fixture
 def service(searcher: Searcher) -> Iterator[SearchService]:
-    with closing(DecodePool(1, timeout_s=2, patience_s=0.1, max_waiting=1)) as decoders:
+    with closing(DecodePool(1, timeout_s=2, max_wait_s=0.1, max_waiting=1)) as decoders:
         yield SearchService(
             embedder=FakeEmbedder(),
             searcher=searcher,
@@ -125,7 +125,7 @@ def test_mend_13_work_is_told_when_nobody_waits_for_it(leaves: bool, method: str
 
     async def ask() -> None:
         scope = {"type": "http", "method": method, "path": "/search", "headers": []}
-        bound = Bound(app, 1, 60 if leaves else 0.05, Places(1, "searches"))
+        bound = ConcurrencyLimit(app, 1, 60 if leaves else 0.05, Slots(1, "searches"))
         with taking_notes("one"):
             await bound(scope, receive, send)
         while len(awaited) < 2:
@@ -156,7 +156,7 @@ def test_a_connection_that_cannot_be_read_is_not_a_caller_who_has_left() -> None
     async def ask() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
         scope = {"type": "http", "method": "GET", "path": "/picture", "headers": []}
-        await Bound(app, 1, 60, Places(1, "searches"))(scope, receive, send)
+        await ConcurrencyLimit(app, 1, 60, Slots(1, "searches"))(scope, receive, send)
         gc.collect()  # an exception that nobody has retrieved is reported when its task goes
 
     asyncio.run(asyncio.wait_for(ask(), 30))

@@ -20,7 +20,7 @@ from index.queries import MAX_K, Example, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
 from index.segments.segment import Eligible
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 from tests.support.collections.hand_made import add_run, rows
 
 WIDTH = 16
@@ -363,10 +363,10 @@ def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
         assert searcher.percentile(score) == pytest.approx(share, abs=12)
 
 
-class CountedSegments(Segments):
+class CountedSegments(SegmentedIndex):
     """Says how often a filter was evaluated."""
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: SegmentedIndex) -> None:
         super().__init__(segments.parts)
         self.evaluated: list[str] = []
 

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import shortened
+from api.errors import abbreviate
 from api.http.app import create_app
 from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
@@ -181,5 +181,5 @@ def test_mend_smaller_the_schema_says_exactly_one_of(
     ],
 )
 def test_what_came_is_quoted_as_json(value: object, text: str) -> None:
-    assert shortened(value) == text
+    assert abbreviate(value) == text
     assert len(text) <= 80

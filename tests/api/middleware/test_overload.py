@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from api.errors import Problem
-from api.http.middleware.admission import Places
+from api.http.middleware.admission import Slots
 from api.http.middleware.auth import install_access
 from api.http.problems import install_problems
 from api.local import running
@@ -126,7 +126,7 @@ def test_a_place_is_kept_for_a_body_on_its_way_but_not_for_long(monkeypatch: pyt
     monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.2)
 
     async def keep() -> None:
-        places = Places(1, "searches are being worked on")
+        places = Slots(1, "searches are being worked on")
         kept = places.keep_one()
         with pytest.raises(Problem, match="1 searches are being worked on: come back soon"):
             places.keep_one()
@@ -142,7 +142,7 @@ def test_a_place_is_kept_for_a_body_on_its_way_but_not_for_long(monkeypatch: pyt
 
 
 def test_searches_are_refused_before_their_bodies_are_read_and_other_pages_are_not() -> None:
-    places = Places(1, "searches are being worked on")
+    places = Slots(1, "searches are being worked on")
     app = FastAPI()
     install_problems(app)
     app.add_api_route("/index", lambda: "index")

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from api.errors import Problem
 from api.http.app import create_app
-from api.http.middleware.admission import Places, admit
+from api.http.middleware.admission import Slots, admit
 from api.search.service import SearchService
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
@@ -21,12 +21,12 @@ from tests.support.collections.small_collection import COLOURS, RecordingFetcher
 from tests.support.servers.guarded_app import on_this_machine, told
 
 
-def arrived(places: Places) -> Request:
+def arrived(places: Slots) -> Request:
     """A request whose body has come while a place was kept for it."""
     return Request({"type": "http", "likeness.kept": places.keep_one()})
 
 
-def let_in(request: Request, places: Places, count: int) -> bool:
+def let_in(request: Request, places: Slots, count: int) -> bool:
     try:
         admit(request, places, count)
     except Problem:
@@ -36,7 +36,7 @@ def let_in(request: Request, places: Places, count: int) -> bool:
 
 def test_places_kept_for_bodies_do_not_let_batches_pile_up() -> None:
     async def run() -> None:
-        places = Places(8, "searches are being worked on")
+        places = Slots(8, "searches are being worked on")
         requests = [arrived(places) for _ in range(8)]
         # Half of all have to be free, which they are once four have given theirs back; then 64 are on their way.
         assert [let_in(request, places, 64) for request in requests] == [False] * 3 + [True] + [False] * 4
@@ -57,14 +57,14 @@ def test_a_batch_needs_as_many_free_places_as_it_has_searches_or_half_of_all(
     most: int, taken: int, count: int, enough: bool
 ) -> None:
     async def run() -> None:
-        places = Places(most, "searches are being worked on")
+        places = Slots(most, "searches are being worked on")
         with places.taking(taken):
             assert let_in(Request({"type": "http"}), places, count) is enough
 
     asyncio.run(run())
 
 
-class Held(FakeEmbedder):
+class ResidentValues(FakeEmbedder):
     """Embeds no text while `go` is not set."""
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class Held(FakeEmbedder):
 
 
 @pytest.fixture
-def embedder() -> Iterator[Held]:
-    held = Held()
+def embedder() -> Iterator[ResidentValues]:
+    held = ResidentValues()
     yield held
     held.go.set()
 
 
-def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: Held, tmp_path: Path) -> None:
+def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: ResidentValues, tmp_path: Path) -> None:
     searcher = make_collection(tmp_path, {name: png(colour) for name, colour in COLOURS.items()}, embedder)
     service = SearchService(
         embedder=embedder,

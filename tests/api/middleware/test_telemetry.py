@@ -24,7 +24,7 @@ from api.http.middleware.telemetry import install_telemetry
 from api.http.problems import install_problems
 from api.observe.logs import JsonLines, TextLines
 from api.observe.metrics import Metrics, Serving
-from api.observe.request_record import notes, noting_outcome, taking_notes
+from api.observe.request_record import notes, record_outcome, taking_notes
 from embedder.errors import FetchError, ImageError
 from tests.support.paths import ROOT
 
@@ -242,11 +242,11 @@ def test_what_was_noted_of_a_request_is_counted(metrics: Metrics) -> None:
     with taking_notes("r") as noted:
         noted.stages += [("fetch", 0.5), ("fetch", 0.25), ("decode", 0.125)]
         for reason in ("http_404", "http_410", "http_503", "timeout"):
-            with pytest.raises(FetchError), noting_outcome("fetch"):
+            with pytest.raises(FetchError), record_outcome("fetch"):
                 raise FetchError(reason, "no")
-        with noting_outcome("fetch"), noting_outcome("decode"):
+        with record_outcome("fetch"), record_outcome("decode"):
             pass
-        with pytest.raises(ImageError), noting_outcome("decode"):
+        with pytest.raises(ImageError), record_outcome("decode"):
             raise ImageError("too_many_pixels", "no")
     metrics.noted(noted)
     assert value(metrics, "likeness_stage_duration_seconds_count", stage="fetch") == 2

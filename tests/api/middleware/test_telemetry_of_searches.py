@@ -198,7 +198,7 @@ def test_the_index_is_told_and_followed(client: TestClient, service: SearchServi
     assert 0 <= measured(client, "likeness_index_age_seconds")[()] < 300
     assert measured(client, "likeness_index_swaps_total") == {("ok",): 0, ("failed",): 0}
     grow(collection, "new.png")
-    service.live.look()
+    service.live.refresh()
     assert {frozenset(labels) for labels in measured(client, "likeness_index_info")} == {frozenset({"000002", "fake"})}
     assert measured(client, "likeness_index_rows") == {(): 4}
     assert measured(client, "likeness_index_swaps_total") == {("ok",): 1, ("failed",): 0}
@@ -212,12 +212,12 @@ def test_a_version_that_fails_to_open_is_told_and_the_server_stays_ready(
     manifest = tmp_path / "c" / "index" / "000002" / "manifest.json"
     whole = manifest.read_bytes()
     manifest.write_bytes(b"{}")
-    service.live.look()
+    service.live.refresh()
     assert measured(client, "likeness_index_swaps_total") == {("ok",): 0, ("failed",): 1}
     assert measured(client, "likeness_index_behind") == {(): 1}
     assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
     manifest.write_bytes(whole)
-    service.live.look()
+    service.live.refresh()
     assert measured(client, "likeness_index_swaps_total") == {("ok",): 1, ("failed",): 1}
     assert measured(client, "likeness_index_behind") == {(): 0}
     assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
@@ -241,7 +241,7 @@ def test_it_is_not_ready_before_it_is_warm_and_whenever_asked_after_that(
         watcher.start()
         for number in range(3):
             grow(collection, f"new-{number}.png")
-            service.live.look()
+            service.live.refresh()
         done.set()
         watcher.join()
         assert client.get("/readyz").json()["index"] == "000004"

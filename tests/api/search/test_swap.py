@@ -106,7 +106,7 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
     before = service.engine
     grow(collection, "new.png")
     assert service.search_by_bytes(RED, 10).version == "000001"
-    service.live.look()
+    service.live.refresh()
     answer = service.search_by_bytes(RED, 10)
     assert (answer.version, answer.ntotal, len(answer.matches)) == ("000002", 4, 4)
     assert models.loaded == []
@@ -118,7 +118,7 @@ def test_a_new_model_takes_over_with_its_index(service: SearchService, collectio
     other = OtherEmbedder()
     models.add(other)
     grow(collection, "new.png", other)
-    service.live.look()
+    service.live.refresh()
     answer = service.search_by_bytes(RED, 1)
     assert (answer.version, answer.model) == ("000002", other.identity)
     assert answer.matches[0].image_id == "red.png"
@@ -133,7 +133,7 @@ def test_a_model_is_loaded_giving_way_to_searches(
     models.add(other)
     grow(collection, "new.png", other)
     usual = sys.gettrace()
-    service.live.look()
+    service.live.refresh()
     assert sys.gettrace() is usual
     [trace] = models.traces
     assert trace is not None
@@ -143,7 +143,7 @@ def test_a_model_is_loaded_giving_way_to_searches(
 def test_a_request_finishes_on_the_engine_it_took(service: SearchService, collection: Collection) -> None:
     taken = service.engine
     grow(collection, "new.png", None)
-    service.live.look()
+    service.live.refresh()
     assert service.search(Query(parts=(Part(data=RED),)), engine=taken).version == "000001"
     assert service.search(Query(parts=(Part(data=RED),))).version == "000002"
 
@@ -156,7 +156,7 @@ def test_an_engine_goes_with_the_last_request_that_holds_it(
     held = service.engine
     engine, batcher = weakref.ref(held), weakref.ref(held.batcher)
     grow(collection, "new.png", other)
-    service.live.look()
+    service.live.refresh()
     gc.collect()
     assert engine() is held
     del held
@@ -201,15 +201,15 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     other = OtherEmbedder()
     grow(collection, "new.png", other)
     for _ in range(3):
-        service.live.look(now=False)
+        service.live.refresh(now=False)
     assert models.loaded == [other.identity.fingerprint]
     assert service.live.failure == "there is no model 'fake'"
     models.add(other)
-    service.live.look(now=False)
+    service.live.refresh(now=False)
     assert service.version == "000001"
     now = time.monotonic()
     monkeypatch.setattr("api.search.live_engine.time.monotonic", lambda: now + 61)
-    service.live.look(now=False)
+    service.live.refresh(now=False)
     assert service.version == "000002"
     assert not service.live.failure
 
@@ -220,7 +220,7 @@ def test_a_model_that_is_not_the_recorded_one_is_refused(
     other = OtherEmbedder()
     models.known[other.identity.fingerprint] = OtherEmbedder(side=32)
     grow(collection, "new.png", other)
-    service.live.look()
+    service.live.refresh()
     assert service.version == "000001"
     assert service.live.failure is not None
     assert "serve with the model of the index" in service.live.failure
@@ -232,11 +232,11 @@ def test_current_that_cannot_be_read(
     current = Path(collection.location) / "CURRENT"
     current.write_text("nonsense")
     for _ in range(3):
-        service.live.look(now=False)
+        service.live.refresh(now=False)
     assert service.version == "000001"
     assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == ["ERROR"]
     current.unlink()
-    service.live.look(now=False)
+    service.live.refresh(now=False)
     assert service.version == "000001"
     assert service.live.failure is not None
     assert "CURRENT is missing" in service.live.failure
@@ -372,17 +372,17 @@ def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_
     service.warm_up()
     before = service.engine
     grow(collection, "new.png")
-    service.live.look()
+    service.live.refresh()
     other = OtherEmbedder()
     models.add(other)
     same_model = service.engine
     grow(collection, "more.png", other)
-    service.live.look()
+    service.live.refresh()
     assert service.engine.model == other.identity
-    service.live.lost(before)
-    service.live.lost(same_model)
+    service.live.mark_unavailable(before)
+    service.live.mark_unavailable(same_model)
     assert service.ready
-    service.live.lost(service.engine)
+    service.live.mark_unavailable(service.engine)
     assert not service.ready
 
 

@@ -97,12 +97,12 @@ def test_mend_13_a_picture_that_takes_more_than_it_says_goes_to_the_process_for_
 
 
 def test_mend_13_a_decode_that_nobody_waits_for_ends(pool: DecodePool) -> None:
-    assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, wanted=lambda: False)) == "decode_abandoned"
+    assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, is_awaited=lambda: False)) == "decode_abandoned"
     assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
 
 
 def test_mend_13_heavy_pictures_wait_for_each_other_and_not_without_end() -> None:
-    pool = DecodePool(1, timeout_s=2, patience_s=0.2, max_waiting=1)
+    pool = DecodePool(1, timeout_s=2, max_wait_s=0.2, max_waiting=1)
     reasons: list[str] = []
     try:
         threads = [
@@ -149,7 +149,7 @@ def test_mend_13_a_process_that_is_killed_at_work_rejects_its_picture(pool: Deco
             os.kill(pid, signal.SIGSEGV)
         return True
 
-    assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, wanted=kill_when_at_work)) == "decode_died"
+    assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, is_awaited=kill_when_at_work)) == "decode_died"
     assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
 
 

@@ -13,7 +13,7 @@ from index.build.segment import write_ann, write_rows
 from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError
 from index.segments.ann import new_index, row_bytes
-from index.segments.exact import exact_rows
+from index.segments.exact import max_exact_rows
 from index.segments.segment import ANN, ROWS, VECTORS
 from tests.support.collections.hand_made import unit_vectors
 
@@ -94,12 +94,12 @@ def test_small_segments_of_a_large_version_are_searched_exactly() -> None:
     settings = IndexSettings()
     options = choose(M, 512, settings)
     sample = unit_vectors(1_000, dim=512)
-    assert exact_rows(settings, 512) == 24_414
-    assert factory_of(options, sample, 24_414, settings, most_exact=24_414) == FLAT
+    assert max_exact_rows(settings, 512) == 24_414
+    assert factory_of(options, sample, 24_414, settings, max_exact_rows=24_414) == FLAT
     # Random vectors spread over nearly all dimensions.
-    assert factory_of(options, sample, 40_000, settings, most_exact=24_414) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
+    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCA256,IVF400,PQ128x4fs,Refine(SQ8)"
     sample[:, 50:] = 0
-    assert factory_of(options, sample, 40_000, settings, most_exact=24_414) == "PCA48,IVF400,PQ48x4fs,Refine(SQ8)"
+    assert factory_of(options, sample, 40_000, settings, max_exact_rows=24_414) == "PCA48,IVF400,PQ48x4fs,Refine(SQ8)"
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
@@ -121,7 +121,7 @@ def test_what_is_chosen_for_a_dim_can_be_built(tmp_path: Path, dim: int) -> None
     for refine in (True, False):
         limit = None if refine else choose(600, dim, settings)[2].memory
         options = choose(600, dim, settings.model_copy(update={"max_memory": limit}))
-        write_ann(tmp_path, factory_of(options, sample, 600, settings, most_exact=0), 600, sample)
+        write_ann(tmp_path, factory_of(options, sample, 600, settings, max_exact_rows=0), 600, sample)
     assert (tmp_path / ANN).stat().st_size > 0
 
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.build.build_index import build_index
-from index.build.ground_truth import HeldOut, drop_own, recall
+from index.build.ground_truth import GroundTruth, drop_own, recall
 from index.build.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.segments.exact import exact_neighbours
 from index.segments.segment import Segment
-from index.segments.segmented_index import Segments
+from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
@@ -24,9 +24,11 @@ from tests.support.collections.hand_made import add_run, rows, unit_vectors
 def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: Path) -> None:
     vectors = unit_vectors(500)
     vectors[7] = vectors[3]  # a duplicate is a neighbour
-    segments = Segments([segment_of(tmp_path / "a", vectors[:200], 0), segment_of(tmp_path / "b", vectors[200:], 200)])
+    segments = SegmentedIndex(
+        [segment_of(tmp_path / "a", vectors[:200], 0), segment_of(tmp_path / "b", vectors[200:], 200)]
+    )
     segments.parts[0].add_tombstones(np.array([5, 6]))
-    held_out = HeldOut.sample(segments, 50)
+    held_out = GroundTruth.sample(segments, 50)
     assert len(held_out.ids) == 50
     live = [number for number in range(500) if number not in (5, 6)]
     for name, vector, neighbours, scores in zip(
@@ -39,7 +41,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
         assert np.allclose(scores, [vectors[int(other)] @ vector for other in neighbours], atol=1e-5)
         assert name not in neighbours
     held_out.write(tmp_path / "queries.arrow")
-    read = HeldOut.read(tmp_path / "queries.arrow")
+    read = GroundTruth.read(tmp_path / "queries.arrow")
     assert read.ids.equals(held_out.ids)
     assert np.array_equal(read.neighbours, held_out.neighbours)
     assert np.array_equal(read.scores, held_out.scores)
@@ -49,7 +51,7 @@ def test_neighbours_are_those_of_brute_force_without_the_image_itself(tmp_path: 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_few_rows_have_few_neighbours(tmp_path: Path, count: int) -> None:
-    held_out = HeldOut.sample(Segments([segment_of(tmp_path, unit_vectors(count), 0)]))
+    held_out = GroundTruth.sample(SegmentedIndex([segment_of(tmp_path, unit_vectors(count), 0)]))
     assert np.isfinite(held_out.scores).sum(axis=1).tolist() == [count - 1] * count
     assert (held_out.neighbours[:, count - 1 :] == None).all()  # noqa: E711
 
@@ -72,8 +74,8 @@ def test_updated_is_what_is_computed_from_scratch(
 ) -> None:
     random = np.random.default_rng(seed)
     folder = tmp_path_factory.mktemp("changes")
-    segments = Segments([segment_of(folder / "first", unit_vectors(first, seed=seed), 0)])
-    held_out = HeldOut.sample(segments, 10)
+    segments = SegmentedIndex([segment_of(folder / "first", unit_vectors(first, seed=seed), 0)])
+    held_out = GroundTruth.sample(segments, 10)
     for step, (added, start, share) in enumerate(changes):
         live = sorted(map(int, segments.ids(segments.live_positions())))
         deleted = [number for number in live if random.random() < share]
@@ -86,7 +88,7 @@ def test_updated_is_what_is_computed_from_scratch(
             segment.add_tombstones(positions[positions >= 0])
         if added:
             new_segment = segment_of(folder / str(step), unit_vectors(added, seed=seed + step + 1), start)
-            segments = Segments([*segments.parts, new_segment])
+            segments = SegmentedIndex([*segments.parts, new_segment])
         held_out = held_out.updated(touched, segments)
         scratch = held_out.exact(segments)
         assert np.allclose(
@@ -102,16 +104,16 @@ def test_updated_is_what_is_computed_from_scratch(
 def test_all_rows_are_read_again_only_where_neighbours_run_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segments = Segments([segment_of(tmp_path, unit_vectors(600), 0)])
-    held_out = HeldOut.sample(segments, 20)
+    segments = SegmentedIndex([segment_of(tmp_path, unit_vectors(600), 0)])
+    held_out = GroundTruth.sample(segments, 20)
     passes = []
-    real = HeldOut.exact
+    real = GroundTruth.exact
 
-    def counted(held_out: HeldOut, given: Segments) -> HeldOut:
+    def counted(held_out: GroundTruth, given: SegmentedIndex) -> GroundTruth:
         passes.append(given)
         return real(held_out, given)
 
-    monkeypatch.setattr(HeldOut, "exact", counted)
+    monkeypatch.setattr(GroundTruth, "exact", counted)
     for image_id in held_out.neighbours[0, :31].tolist():
         assert not passes
         touched = pa.array([image_id])
@@ -166,7 +168,7 @@ def test_the_recall_of_a_version_is_what_brute_force_says(tmp_path: Path) -> Non
     add_run(collection, rows([str(number) for number in range(3_000)], vectors))
     manifest = build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF64,Flat", target_recall=0.5))
     segments = open_segments(collection, manifest, tmp_path)
-    held_out = HeldOut.read(tmp_path / f"collection/index/{manifest.version}/queries.arrow")
+    held_out = GroundTruth.read(tmp_path / f"collection/index/{manifest.version}/queries.arrow")
     own = [int(str(name)) for name in held_out.ids.to_pylist()]
     assert manifest.queries == len(own) == 1_000
     exact = vectors[own] @ vectors.T

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from index.build.build_index import build_index
-from index.build.ground_truth import HeldOut
+from index.build.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError, FactoryError, RecallTooLowError
@@ -226,14 +226,14 @@ def test_an_update_below_the_target_leads_to_a_build_from_all_rows(
 ) -> None:
     build_index(collection, APPROXIMATE)
     add_run(collection, rows(["new"]))
-    real = HeldOut.updated
+    real = GroundTruth.updated
 
-    def wrong(held_out: HeldOut, *arguments: object) -> HeldOut:
+    def wrong(held_out: GroundTruth, *arguments: object) -> GroundTruth:
         """As if the index found nothing that is as near as what it should find."""
         good = real(held_out, *arguments)  # type: ignore[arg-type]
         return replace(good, scores=good.scores + 1)
 
-    monkeypatch.setattr(HeldOut, "updated", wrong)
+    monkeypatch.setattr(GroundTruth, "updated", wrong)
     manifest = build_index(collection)
     assert (manifest.base, manifest.ntotal, manifest.recall["10"] >= 0.9) == (None, 601, True)
     assert "the update reaches recall@10 0: building from all rows" in caplog.text
@@ -262,11 +262,11 @@ def test_queries_are_taken_anew_whenever_the_rows_have_doubled(collection: Colle
         new = [f"{number:04d}" for number in range(start, total)]
         add_run(collection, rows(new, unit_vectors(total - start, seed=start)))
         manifest = build_index(collection)
-        assert (manifest.ntotal, HeldOut.read(queries_of(collection)).sampled_from) == (
+        assert (manifest.ntotal, GroundTruth.read(queries_of(collection)).sampled_from) == (
             total,
             600 if total == 1_200 else 1_250,
         )
-        assert len(HeldOut.read(queries_of(collection)).ids) == queries
+        assert len(GroundTruth.read(queries_of(collection)).ids) == queries
 
 
 def queries_of(collection: Collection) -> Path:

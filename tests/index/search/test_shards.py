@@ -18,7 +18,7 @@ from index.errors import DamagedVersionError, FilterError, QueryError
 from index.queries import Example
 from index.search import Searcher
 from index.search.shard import Shard, slices, version_schema
-from index.search.sharded_index import Call, Shards, ShardsLostError
+from index.search.sharded_index import Call, ShardedIndex, ShardsLostError
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
 COUNT = 700
@@ -57,7 +57,7 @@ class InProcess:
         }
 
     def searcher(self) -> Searcher:
-        return Searcher(self.manifest, Shards(self.held, self.schema, self.manifest.dim, self))
+        return Searcher(self.manifest, ShardedIndex(self.held, self.schema, self.manifest.dim, self))
 
 
 @pytest.fixture(scope="module", params=["flat", "approximate"])

@@ -18,7 +18,7 @@ from index.build.segment import SegmentJob, write_ann
 from index.collection.records import IndexSettings, SegmentRecord
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError, FactoryError
-from index.segments.exact import exact_rows
+from index.segments.exact import max_exact_rows
 from index.segments.segment import ANN, VECTORS, Segment
 from index.segments.vector_file import flat_header
 from index.storage import Storage
@@ -83,7 +83,7 @@ def build(folder: Path, vectors: npt.NDArray[np.float32], settings: IndexSetting
         source=source,
         options=options,
         settings=settings,
-        most_exact=0 if settings.factory else exact_rows(settings, vectors.shape[1]),
+        max_exact_rows=0 if settings.factory else max_exact_rows(settings, vectors.shape[1]),
     )
     record = job.run()
     assert record is not None
@@ -256,7 +256,7 @@ def test_a_job_says_what_its_index_takes(tmp_path: Path) -> None:
         settings = IndexSettings(factory=factory)
         source = Rows(unit_vectors(1_000, dim=512))
         return SegmentJob(
-            storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings, most_exact=0
+            storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings, max_exact_rows=0
         ).memory
 
     flat = memory("Flat")

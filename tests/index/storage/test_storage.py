@@ -32,7 +32,7 @@ from index.errors import CollectionError, DamagedVersionError, UnreachableError
 from index.search import Searcher
 from index.storage.bucket import without_secrets
 from index.storage.compare_and_set import update_file
-from index.storage.storage import FileInfo, Storage, place
+from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
@@ -142,7 +142,7 @@ def test_what_is_shown_of_an_address(text: str, shown: str | None) -> None:
     ],
 )
 def test_a_place_has_one_name_however_it_is_written(spellings: list[str], one: str | None) -> None:
-    assert [place(spelling) for spelling in spellings] == ([one] * len(spellings) if one else spellings)
+    assert [canonical_address(spelling) for spelling in spellings] == ([one] * len(spellings) if one else spellings)
 
 
 def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:

@@ -16,8 +16,8 @@ from index.errors import CollectionError, DamagedVersionError, EmptyCollectionEr
 from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.storage import Storage
-from index.storage.compare_and_set import Change, update_file
-from index.versions.current import require_good
+from index.storage.compare_and_set import Transform, update_file
+from index.versions.current import require_servable
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import ABANDONED, prune
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
@@ -131,12 +131,12 @@ def test_a_rollback_that_is_cut_short_is_repeated(collection: Collection, monkey
 
 def test_what_is_built_during_a_rollback_stays(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(*arguments: Any, **options: Any) -> VersionManifest:
-        monkeypatch.setattr("index.versions.promotion.require_good", require_good)
+        monkeypatch.setattr("index.versions.promotion.require_servable", require_servable)
         add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
         assert build_index(collection).version == "000006"
-        return require_good(*arguments, **options)
+        return require_servable(*arguments, **options)
 
-    monkeypatch.setattr("index.versions.promotion.require_good", meanwhile)
+    monkeypatch.setattr("index.versions.promotion.require_servable", meanwhile)
     with pytest.raises(OvertakenError, match="version 000006 was made live meanwhile, so that stays and 000004 is not"):
         rollback(collection)
     assert collection.current() == "000006"
@@ -154,7 +154,7 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
         add_run(collection, rows([f"{number}"], unit_vectors(1, seed=number)))
         build_index(collection)
 
-    def meanwhile(storage: Storage, path: str, change: Change) -> None:
+    def meanwhile(storage: Storage, path: str, change: Transform) -> None:
         monkeypatch.setattr("index.collection.collection.update_file", update_file)
         promote(collection, "000001")
         update_file(storage, path, change)

@@ -9,7 +9,7 @@ import pytest
 from index.collection import Collection, writing
 from index.collection.lease import LEASE
 from index.errors import LeaseLostError
-from jobs.embedding.commit import Written, commit
+from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport
 from jobs.errors import TooManyRejectsError
 from jobs.planning.plan import Plan
@@ -25,7 +25,7 @@ def collection(tmp_path: Path) -> Collection:
 
 def written(
     collection: Collection, image_id: str, *, rejected: bool = False, deletes: list[str] | None = None
-) -> Written:
+) -> WrittenRun:
     """A run of a source of one image, with its row on disk."""
     source = f"/{image_id}"
     plan = plan_of(listing_table({"image_id": [image_id]}, {}), collection, source, MODEL)
@@ -34,7 +34,7 @@ def written(
     table = rows([], unit_vectors(0), rejected={image_id: "corrupt"}) if rejected else rows([image_id])
     report = EmbedReport.of(plan)
     report.embedded, report.rejected = int(not rejected), int(rejected)
-    return Written(plan=plan, run=run, files=[collection.write_rows(run.run_id, "0001-x", table)], report=report)
+    return WrittenRun(plan=plan, run=run, files=[collection.write_rows(run.run_id, "0001-x", table)], report=report)
 
 
 def files(collection: Collection) -> list[str]:

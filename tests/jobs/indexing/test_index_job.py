@@ -74,7 +74,7 @@ def jobs_of(collection: Collection, settings: IndexSettings = SETTINGS) -> list[
             source=share,
             options=options,
             settings=settings,
-            most_exact=0,
+            max_exact_rows=0,
         )
         for number, share in enumerate(live.split(settings.segment_rows))
     ]

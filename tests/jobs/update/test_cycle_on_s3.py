@@ -90,11 +90,11 @@ def cycle(source: Source, location: str) -> Outcome:
         source.change()
         nights.night(source=source.address)
         rows.append(_rows(nights))
-        service.live.look()
+        service.live.refresh()
         found.append(_searched(client))
         assert nights.night(source=source.address).embedded == 0  # nothing has changed
         promotion.rollback(nights.collection)
-        service.live.look()
+        service.live.refresh()
         found.append(_searched(client))
     return Outcome(rows, found, [sorted(ids) for ids in nights.embedded])
 

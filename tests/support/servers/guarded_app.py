@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 
-from api.http.middleware.admission import Places
+from api.http.middleware.admission import Slots
 from api.http.middleware.auth import charge, install_access
 from api.http.middleware.browser_headers import install_browser_headers
 from api.http.problems import install_problems
@@ -42,7 +42,7 @@ def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAP
     async def framed() -> PlainTextResponse:
         return PlainTextResponse("", headers={"Content-Security-Policy": "sandbox", "Referrer-Policy": "origin"})
 
-    install_access(app, access, Places(64, "searches are being worked on"))
+    install_access(app, access, Slots(64, "searches are being worked on"))
     install_browser_headers(app)
     return app
 
