@@ -1,6 +1,6 @@
 # Every target sets up what it needs; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install demo notebook test test-slow test-long check fix bench clean
+.PHONY: help install demo notebook test test-slow test-long check fix docs bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -45,6 +45,9 @@ check: $(READY)  ## Lint, formatting, types, and which package may import which
 fix: $(READY)  ## Format, and repair what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY)  ## Render docs/settings.md from the code
+	$(BIN)/python -m tests.support.settings_page docs/settings.md
 
 bench: $(READY)  ## Run the benchmarks in their quick form
 	$(BIN)/python -m benchmarks.demo_model --quick

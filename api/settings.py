@@ -68,100 +68,154 @@ class ServeSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LIKENESS_", frozen=True, extra="forbid")
 
-    collection: str
-    model: str | None = Field(default=None, description="a hub id or folder; none: the model of the index")
-    revision: str | None = None
-    device: str | None = None
+    collection: str = Field(
+        description="The collection: a folder or bucket prefix. `likeness serve` takes it as an argument."
+    )
+    model: str | None = Field(
+        default=None, description="Where the index's model is now, if it has moved: a hub id or folder."
+    )
+    revision: str | None = Field(
+        default=None, description="The model's branch, tag or commit on the hub. By default the one in the index."
+    )
+    device: str | None = Field(default=None, description="`cuda`, `cpu`, … By default a GPU if there is one.")
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of the model; none: all cores, or those reserved"
+        default=None,
+        ge=1,
+        description="CPU threads for the model. By default all cores, or with several replicas `LIKENESS_NUM_CPUS`.",
     )
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    allow_remote: bool = Field(default=False, description="listen where other machines can reach, without keys")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(
+        default=8000, ge=0, le=65535, description="Port to listen on. With `--local`, 0 picks a free one."
+    )
+    allow_remote: bool = Field(default=False, description="Listen beyond this machine even without keys.")
 
     keys_file: str | None = Field(
-        default=None, description="the API keys, as `likeness keys` writes them; none: no keys"
+        default=None, description="File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."
     )
     show_locations: bool | None = Field(
         default=None,
-        description="tell callers where pictures, models and the collection lie; none: only on loopback without keys",
+        description="Whether answers say where pictures (`uri`), models and the collection are; if not, `uri` is null. "
+        "By default only when serving this machine alone: on loopback, without keys and `LIKENESS_ALLOW_REMOTE`.",
     )
     rate_limit_per_minute: int | None = Field(
         default=None,
         ge=0,
-        description="requests of each key or address; 0: no limit; none: 600, or no limit without remote callers",
+        description="Requests a minute that each key may send to each replica; without keys, each address. 0: no "
+        "limit. A request for an image counts as a tenth, a batch as one for each query. By default 600, and no limit "
+        "when serving this machine alone.",
     )
     cors_origins: Annotated[frozenset[str], NoDecode] = Field(
-        default=frozenset(), description='sites whose pages may ask, such as https://pictures.example; "*" for all'
+        default=frozenset(),
+        description="Other sites whose pages may send requests, such as `https://pictures.example`, separated by "
+        "commas; `*` for all.",
     )
 
     allowed_hosts: Annotated[frozenset[str], NoDecode] = Field(
         default=frozenset(),
-        description='"host" or "host:port" that query URLs may name though they are private',
+        description="Private hosts, or `host:port`, that query URLs may name (`--allow-host`), separated by commas.",
     )
-    max_k: int = Field(default=RequestLimits.max_k, ge=1, le=MAX_K)
-    max_upload_bytes: int = Field(default=RequestLimits.max_upload_bytes, ge=1)
+    max_k: int = Field(
+        default=RequestLimits.max_k, ge=1, le=MAX_K, description=f"Maximum matches for a query; {MAX_K:,} at most."
+    )
+    max_upload_bytes: int = Field(
+        default=RequestLimits.max_upload_bytes,
+        ge=1,
+        description="Maximum size of a query picture, uploaded or fetched.",
+    )
     max_query_pixels: int = Field(
         default=50_000_000,
         ge=1,
-        description="of a picture that is asked about; the collection's own have up to 150 million",
+        description="Maximum pixels of a query picture. The collection's own pictures may have 150 million.",
     )
     decode_timeout_s: float = Field(
-        default=5, gt=0, description="how long decoding a picture may take, and how long it may wait for its turn"
+        default=5,
+        gt=0,
+        description="Seconds after which decoding a picture is stopped. A picture also waits this long for its turn; "
+        "after that the request gets 429 with `Retry-After`.",
     )
     embedding_cache_bytes: int = Field(
-        default=32 * 2**20, ge=0, description="for vectors of pictures and texts that were asked for lately"
+        default=32 * 2**20, ge=0, description="Memory for the vectors of recent queries. 0: no cache."
     )
-    swap_interval_s: float = Field(default=2.0, gt=0, description="how often the live index version is looked up")
+    swap_interval_s: float = Field(
+        default=2.0, gt=0, description="How often to check for a new index version, in seconds."
+    )
 
-    log_format: LogFormat = Field(default="text", description="of the log on stderr: text, or JSON lines")
+    log_format: LogFormat = Field(
+        default="text", description="Format of the log on stderr: `text`, or `json` with one object a line."
+    )
 
     replicas: Annotated[Replicas, NoDecode] = Field(
         default=Replicas(1, 1),
-        description='on Ray Serve, how many replicas answer: a number, or LEAST:MOST to follow the load, such as "1:4"',
+        description="Replicas that answer requests: a number, or a range such as `1:4` to follow the load.",
     )
     target_ongoing_requests: float = Field(
-        default=4, gt=0, description="where `replicas` follow the load: requests at once that one should have"
+        default=4, gt=0, description="Concurrent requests per replica to aim for, if `LIKENESS_REPLICAS` is a range."
     )
     embedders: Annotated[Replicas | None, NoDecode] = Field(
-        default=None, description="as `replicas`, of the model alone; none: each of `replicas` holds the model as well"
+        default=None,
+        description="Separate replicas for the model: a number or a range. By default each of `LIKENESS_REPLICAS` "
+        "holds the model too.",
     )
     target_ongoing_embeddings: float = Field(
         # One of `replicas` makes at most 4 calls at once (32 queries in calls of 8), for up to 4 embedders.
         default=1,
         gt=0,
-        description="where `embedders` follow the load: calls at once that one should have",
+        description="Concurrent calls per embedder to aim for, if `LIKENESS_EMBEDDERS` is a range. A call has up to 8 "
+        "queries.",
     )
     embedder_timeout_s: float = Field(
-        default=10, gt=0, description="how long a batch of queries waits for `embedders`, its turn at them included"
+        default=10,
+        gt=0,
+        description="Seconds that a batch of queries waits for the embedders, queueing included, before the answers "
+        "are 503, `embedder-unavailable`.",
     )
     shards: int | None = Field(
         default=None,
         ge=1,
-        description="on Ray Serve, parts of the index, with searchers of their own; none: `replicas` hold it",
+        description="Parts to split the index into, each with searchers of its own. By default each of "
+        "`LIKENESS_REPLICAS` holds the whole index.",
     )
     searchers: Annotated[Replicas, NoDecode] = Field(
-        default=Replicas(1, 1), description="as `replicas`, of each of the `shards`"
+        default=Replicas(1, 1), description="Replicas of each shard: a number or a range."
     )
     searcher_timeout_s: float = Field(
-        default=5, gt=0, description="how long a search waits for one of the `shards` before it does without, or fails"
+        default=5,
+        gt=0,
+        description="Seconds that a search waits for a shard before it fails, or goes on without it if the request "
+        "allows that.",
     )
-    num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for each replica")
-    num_gpus: float = Field(default=0, ge=0, description="GPUs, or a share of one, for each that holds the model")
+    num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for each replica.")
+    num_gpus: float = Field(
+        default=0, ge=0, description="GPUs, or a share such as 0.5, that Ray reserves for each replica with the model."
+    )
     max_searches: int | None = Field(
-        default=None, ge=1, description="searches, and things to embed, worked on at once; none: 16 for each core"
+        default=None,
+        ge=1,
+        description="Maximum searches and embeddings in progress or queued; more get 429 with `Retry-After`. Lower it "
+        "for lower latency. By default 16 for each core of a replica.",
     )
     max_url_fetches: int = Field(
-        default=RequestLimits.max_url_fetches, ge=1, description="pictures fetched from other hosts at once"
+        default=RequestLimits.max_url_fetches,
+        ge=1,
+        description="Maximum pictures being fetched from other hosts. Searches by upload, words or id do not wait for "
+        "these.",
     )
     max_ongoing_requests: int | None = Field(
-        default=None, ge=1, description="requests of all kinds at once; none: `max_searches`, `max_url_fetches` and 64"
+        default=None,
+        ge=1,
+        description="Maximum requests of all kinds in progress, including those that wait for bodies and hosts. By "
+        "default `LIKENESS_MAX_SEARCHES` + `LIKENESS_MAX_URL_FETCHES` + 64.",
     )
     max_queued_requests: int = Field(
-        default=32, ge=1, description="on Ray Serve, requests that wait for a replica, one that is started anew say"
+        default=32,
+        ge=1,
+        description="On Ray Serve: maximum requests that wait for a replica, for example while one restarts; more get "
+        "429.",
     )
-    request_timeout_s: float = Field(default=Access.request_timeout_s, gt=0)
+    request_timeout_s: float = Field(
+        default=Access.request_timeout_s, gt=0, description="Seconds after which a request is answered with 503."
+    )
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod

@@ -1,45 +1,162 @@
-"""What README says works: its commands parse, every setting is described, and its line for a data frame gives one."""
+"""README and the pages in docs are right: commands and Python run, links resolve, every setting is described."""
 
+import os
 import re
 import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from api.compose import build_service
+from api.http.app import create_app
+from api.local import running
 from api.settings import ServeSettings
-from embedder.fake import FakeEmbedder
-from index.collection import Collection
-from tests.deploy.test_deploy_commands import check
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from jobs.cli.app import app
+from jobs.demo.collection import make_demo_collection
+from tests.deploy.test_deploy_commands import PROGRAMS, check
 from tests.support.paths import ROOT
+from tests.support.servers.served import free_port
+from tests.support.settings_page import settings_page
 
-README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"(?m)^likeness [a-z].*$", "".join(re.findall(r"(?ms)^```\w*\n(.*?)^```", README)))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [
+    *ROOT.glob("*.md"),
+    *(page for folder in ("benchmarks", "deploy", "docs") for page in (ROOT / folder).rglob("*.md")),
+]
+TARGETS = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+SERVER = "http://127.0.0.1:8000"
+DEMO = "demo-data/"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_right(command: str) -> None:
-    check(shlex.split(command, comments=True))
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"(?ms)^ *```{language}\n(.*?)^ *```", page.read_text())
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The commands of a page's shell blocks, without what stands before or behind them: variables, pipes, comments."""
+    for block in blocks(page, "sh"):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            words: list[str] = []
+            for word in [*shlex.split(line, comments=True), "&&"]:
+                if word in ("|", "&&"):
+                    yield words
+                    words = []
+                elif words or not re.fullmatch(r"[A-Z_]+=.*", word):
+                    words.append(word)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+COMMANDS = [(named(page), words) for page in PAGES for words in commands(page) if words]
+OF_PROGRAMS = [(page, words) for page, words in COMMANDS if words[0] in PROGRAMS]
+ON_DEMO = [(page, words) for page, words in COMMANDS if DEMO in shlex.join(words) or f"{SERVER}/search" in words]
+PYTHON = [(page, block) for page in PAGES for block in blocks(page, "python")]
+
+
+def described(rows: list[tuple[str, list[str]]]) -> list[str]:
+    return [f"{page}: {shlex.join(words)}" for page, words in rows]
+
+
+@pytest.mark.parametrize(("page", "words"), OF_PROGRAMS, ids=described(OF_PROGRAMS))
+def test_commands_parse(page: str, words: list[str]) -> None:
+    check(words)
 
 
 def test_commands_were_found() -> None:
-    assert len(COMMANDS) > 10
+    assert len(OF_PROGRAMS) > 40
+    assert len(ON_DEMO) > 10
+    assert {"README.md", "docs/search.md", "docs/http.md"} <= {page for page, _ in ON_DEMO}
 
 
-def test_every_setting_of_a_server_is_described() -> None:
-    pages = README + (ROOT / "deploy" / "serving.md").read_text()
-    described = set(re.findall(r"LIKENESS_[A-Z_]+", pages))
-    assert {f"LIKENESS_{name.upper()}" for name in ServeSettings.model_fields} - described == set()
+def test_targets_and_modules_exist() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        for target in re.findall(r"(?:`|^ *|&& )make ([a-z-]+)", text, re.MULTILINE):
+            assert target in TARGETS, f"{named(page)}: make {target}"
+        for module in re.findall(r"python -m ((?:api|benchmarks|embedder|index|jobs|tests)\.[a-z_.]+[a-z])", text):
+            assert find_spec(module), f"{named(page)}: python -m {module}"
 
 
-def test_rows_become_a_data_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_collection(tmp_path / "my-collection", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
-    (line,) = re.findall(r"(?m)^Collection\.open.*to_pandas\(\)\.dropna\(\)$", README)
-    frame = eval(line, {"Collection": Collection})
-    assert list(frame["image_id"]) == sorted(COLOURS)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a server of a small demo collection, which lies in the current folder as `make demo` leaves it."""
+    folder, port = tmp_path_factory.mktemp("clone"), free_port()
+    collection = make_demo_collection(folder / DEMO, count=240)
+    settings = ServeSettings(collection=collection.location, port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
+    before = Path.cwd()
+    os.chdir(folder)
+    with closing(build_service(settings)) as service, running(create_app(service), port=port) as url:
+        yield url
+    os.chdir(before)
 
 
-def test_files_that_it_names_are_there() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize(("page", "words"), ON_DEMO, ids=described(ON_DEMO))
+def test_commands_on_the_demo_run(page: str, words: list[str], demo: str) -> None:
+    if words[0] == "curl":
+        done = subprocess.run(
+            [word.replace(SERVER, demo) for word in [*words, "--fail-with-body"]], capture_output=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout
+        assert b'"matches":[{' in done.stdout
+    else:
+        assert words[0] == "likeness"
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, result.output
+        assert words[1] != "search" or re.search(r"[a-z]+/\d{4}-", result.output)
+
+
+@pytest.mark.parametrize(("page", "block"), PYTHON, ids=[f"{named(page)}-{n}" for n, (page, _) in enumerate(PYTHON)])
+def test_python_runs(page: Path, block: str, demo: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(block.replace(SERVER, demo), scope)
+    if "likeness" in scope:
+        scope["likeness"].close()
+
+
+def test_rows_become_a_data_frame(demo: str) -> None:
+    (block,) = (block for page, block in PYTHON if page.name == "python.md" and "to_pandas().dropna()" in block)
+    scope: dict[str, Any] = {}
+    exec(block, scope)
+    assert len(scope["rows"]) == 238  # the other two are broken on purpose
+    assert list(scope["rows"].columns) == ["image_id", "embedding"]
+
+
+def test_settings_are_those_of_the_server() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    assert text == settings_page(), "run `make docs`"
+    assert all(field.description for field in ServeSettings.model_fields.values())
+
+
+def test_readme_is_short_and_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_bytes()
+    assert len(text) <= 10_240
+    linked = {target for target, _ in links(text.decode())}
+    assert {named(page) for page in (ROOT / "docs").glob("*.md")} - linked == set()
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """The relative links of a page, each a path and an anchor, of which one may be empty."""
+    return re.findall(r"(?:\]\(|src=\")(?![a-z]+:)([^)#\"]*)#?([^)\"]*)", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings."""
+    text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text())
+    headings = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in links(page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"

@@ -1,0 +1,75 @@
+"""Renders `docs/settings.md` from the fields of `ServeSettings`, for `make docs`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from api.replicas import Replicas
+from api.settings import ServeSettings
+
+# Each heading stands before the field that opens its section.
+_SECTIONS = {
+    "collection": "Collection and model",
+    "host": "Address and access",
+    "allowed_hosts": "Queries",
+    "log_format": "Log",
+    "replicas": "Ray Serve",
+    "max_searches": "Load",
+}
+
+_INTRODUCTION = """\
+# Settings of a server
+
+`likeness serve` reads these environment variables. Its options (`likeness serve --help`) override them. In the `args`
+of a Serve config file the names are in lower case, without `LIKENESS_`.
+[Running and watching a server](../deploy/serving.md) helps you choose values.
+
+This page is rendered from [`api/settings.py`](../api/settings.py) by `make docs`.
+"""
+
+_OTHERS = """\
+## Other variables
+
+| variable | meaning |
+|---|---|
+| `LIKENESS_CACHE_DIR`, `LIKENESS_CACHE_BYTES` | The [cache of index files](buckets.md#the-cache-of-index-files). |
+| `RAY_ADDRESS` | The Ray cluster to serve on, as `--address`. By default one is started here. |
+| `FORWARDED_ALLOW_IPS` | With `--local`: proxies whose `X-Forwarded-For` is trusted. By default this machine's. |
+| `LIKENESS_COLLECTION` | The collection that the [notebooks](python.md#notebooks) open. |
+
+Credentials for buckets are in [buckets.md](buckets.md), the fields of a job's file in [jobs.md](jobs.md#a-jobs-file).
+"""
+
+
+def settings_page() -> str:
+    """The page, with a row for every field."""
+    parts = [_INTRODUCTION]
+    for name, field in ServeSettings.model_fields.items():
+        if name in _SECTIONS:
+            parts.append(f"\n## {_SECTIONS[name]}\n\n| variable | default | meaning |\n|---|---|---|\n")
+        parts.append(f"| `LIKENESS_{name.upper()}` | {_default(name, field)} | {field.description} |\n")
+    return "".join([*parts, "\n", _OTHERS])
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    """The default as one would write it, and nothing where there is none or the description says what happens."""
+    value: Any = field.default
+    if field.is_required() or value is None or value == frozenset():
+        return ""
+    if isinstance(value, Replicas):
+        value = value.least if value.least == value.most else f"{value.least}:{value.most}"
+    text = str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+    return f"`{text}` ({value // 2**20} MiB)" if name.endswith("_bytes") else f"`{text}`"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the page of settings.")
+    parser.add_argument("file", type=Path)
+    file: Path = parser.parse_args().file
+    file.write_text(settings_page())
+
+
+if __name__ == "__main__":
+    main()
