@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
 from api.observe.metrics import Metrics, Serving
-from api.observe.request_record import Notes
+from api.observe.request_record import RequestRecord
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import JobRun
 from jobs.schedule.metrics_file import write_metrics
@@ -101,7 +101,7 @@ def of_the_service() -> dict[str, set[str]]:
     )
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
-    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
+    metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 

@@ -685,7 +685,7 @@ def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkey
     assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
 
 
-@pytest.mark.parametrize("module", ["pyarrow", "jobs.options"])
+@pytest.mark.parametrize("module", ["pyarrow", "jobs.cli.options"])
 def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
     """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
     code = f"""
