@@ -38,7 +38,6 @@ from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.servers.guarded_app import told
 from tests.support.servers.load import eventually
-from tests.support.servers.served import free_port
 
 COUNT = 800
 GIB = 2**30
@@ -465,13 +464,11 @@ def test_the_command_says_which_option_of_shards_is_wrong(options: dict[str, Any
 
 @pytest.mark.ray
 @pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.slow), "IVF8,PQ8x4fs,Refine(SQ8)"])
-def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: None, factory: str) -> None:
+def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int, factory: str) -> None:
     collection = make_collection(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))
     notes = tmp_path / "notes"
     notes.mkdir()
-    settings = ServeSettings(
-        collection=collection.location, port=free_port(), shards=4, num_cpus=0.25, swap_interval_s=0.1
-    )
+    settings = ServeSettings(collection=collection.location, port=cluster, shards=4, num_cpus=0.25, swap_interval_s=0.1)
     url = run(settings, blocking=False, models=fakes(notes))
     whole = build_service(settings, load_model=lambda _: FakeEmbedder())
     queries: list[dict[str, Any]] = [{"text": f"star {number}", "k": 1 + 7 * number} for number in range(12)]

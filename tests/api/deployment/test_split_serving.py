@@ -31,7 +31,6 @@ from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
 from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
 from tests.support.servers.guarded_app import told
-from tests.support.servers.served import free_port
 
 PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
 OTHER_SIDE = 64
@@ -186,10 +185,10 @@ def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
 
 
 @pytest.mark.ray
-def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: None, notes: Path) -> None:
+def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: int, notes: Path) -> None:
     settings = ServeSettings(
         collection=collection.location,
-        port=free_port(),
+        port=cluster,
         replicas=2,
         embedders=1,
         num_cpus=0.5,

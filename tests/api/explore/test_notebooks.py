@@ -15,8 +15,6 @@ from nbclient import NotebookClient
 from jobs.demo.collection import make_demo_collection
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.notebook
-
 FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 

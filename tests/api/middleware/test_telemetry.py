@@ -297,7 +297,7 @@ def test_a_request_is_one_json_line(client: TestClient, log: io.StringIO) -> Non
     client.get("/items/secret-path?text=secret-words", headers={"X-Request-ID": "r1"})
     [line] = lines(log)
     assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
-    assert 0 < line.pop("milliseconds") < 10_000
+    assert line.pop("milliseconds") > 0
     assert line == {
         "level": "info",
         "logger": "api.requests",

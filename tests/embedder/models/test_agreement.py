@@ -134,7 +134,6 @@ def test_the_embedding_of_every_picture_agrees_with_the_reference(
     assert between.mean() < 0.5, "the model does not tell pictures apart, so that its agreement shows nothing"
 
 
-@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_gpus_dtype_agrees_with_float32_on_the_cpu(pictures: list[Picture], tmp_path: Path) -> None:
     torch.manual_seed(20261121)

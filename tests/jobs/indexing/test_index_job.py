@@ -44,13 +44,6 @@ ROW_COUNT, SEGMENT_ROWS = 2_500, 700
 SETTINGS = IndexSettings(segment_rows=SEGMENT_ROWS)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
     return filled(tmp_path / "collection")
@@ -255,10 +248,8 @@ class TestOnCluster:
 
         endless = replace(first, source=Endless(first.source, notes))
         following = replace(second, source=Following(second.source, notes))
-        started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             build_on_cluster([endless, following], interrupted)
-        assert time.monotonic() - started < 60
         pid = int(notes.read_text())
         deadline = time.monotonic() + 10
         with suppress(psutil.NoSuchProcess):

@@ -89,7 +89,7 @@ def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collect
         assert pa.string() not in types
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) -> None:
     mib, count = "x" * 2**20, 2_304
     ids = [f"{number:04}" for number in range(count)]

@@ -202,7 +202,7 @@ def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, mon
     assert [len(ids) for ids in in_folder.embedded] == [PICTURES, 6, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_the_cycle_on_a_store_that_fails_often(
     bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -210,7 +210,7 @@ def test_the_cycle_on_a_store_that_fails_often(
     run_with_faults(bucket, FaultyProxy(bucket.server, share=0.25, seed=seed, page=3), in_folder, monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_of_its_own_on_a_store_that_fails(
     bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
