@@ -12,7 +12,7 @@ from api.settings import Access
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
 from tests.support.servers.guarded_app import on_this_machine, told
 
 
@@ -21,12 +21,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
     location = tmp_path_factory.mktemp("guarded") / "collection"
     make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
     collection = Collection.open(str(location))
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-        source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder()),
+    return fake_service(
+        Searcher.open(collection), source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder())
     )
 
 

@@ -19,7 +19,13 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    add_pictures,
+    fake_service,
+    make_collection,
+    png,
+)
 
 # Ids that a careless client or proxy would lose.
 ODD_IDS = ("a/b c/ü 100%.png", "50%25.png", "q?x=1#top.png", "../up/./x.png", "..", "/abs.png", "日本/犬.png")
@@ -36,11 +42,10 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 @pytest.fixture(scope="module")
 def service(collection: Collection) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({"http://pictures.example/red.png": PICTURES["red.png"]}),
-        picture_fetcher=RecordingFetcher({f"memory:{image_id}": data for image_id, data in PICTURES.items()}),
+    return fake_service(
+        Searcher.open(collection),
+        queries={"http://pictures.example/red.png": PICTURES["red.png"]},
+        pictures={f"memory:{image_id}": data for image_id, data in PICTURES.items()},
         source=IndexSource(collection=collection, load_model=lambda _: FakeEmbedder(), interval_s=60.0),
     )
 

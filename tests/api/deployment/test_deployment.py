@@ -43,7 +43,7 @@ from jobs.cli.serve import serve as serve_command
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
+from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, make_collection, png
 from tests.support.servers.served import free_port
 
 Compose = Callable[[ServeSettings], SearchService]
@@ -53,11 +53,11 @@ def composed(side: int = 32) -> Compose:
     """Composes as `build_service` does, around a fake model. Nested, so that it pickles by value."""
 
     def compose(settings: ServeSettings) -> SearchService:
-        return SearchService(
+        return fake_service(
+            Searcher.open(Collection.open(settings.collection)),
             embedder=FakeEmbedder(side=side),
-            searcher=Searcher.open(Collection.open(settings.collection)),
-            query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(settings.allowed_hosts)),
-            picture_fetcher=Fetcher(),
+            queries=Fetcher(FetchPolicy.for_untrusted_urls(settings.allowed_hosts)),
+            pictures=Fetcher(),
         )
 
     return compose

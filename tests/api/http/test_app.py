@@ -30,7 +30,7 @@ from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
 
 # Ids that a careless URL scheme would lose, and one that looks like another's page.
 ODD_IDS = (
@@ -119,12 +119,7 @@ def service(searcher: Searcher, pictures_at: str) -> SearchService:
         timeout_s=1.0,
         retries=0,
     )
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=searcher,
-        query_fetcher=Fetcher(policy, resolve=resolve),
-        picture_fetcher=RecordingFetcher(files),
-    )
+    return fake_service(searcher, queries=Fetcher(policy, resolve=resolve), pictures=files)
 
 
 @pytest.fixture(scope="module")
@@ -538,12 +533,7 @@ def test_an_image_that_is_not_there(client: TestClient, path: str) -> None:
 
 
 def test_health_and_readiness(searcher: Searcher) -> None:
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=searcher,
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(searcher)
     app = create_app(service)
     before = TestClient(app)
     assert before.get("/healthz").json() == {"status": "up"}
@@ -574,12 +564,7 @@ class BrokenEmbedder(FakeEmbedder):
 
 
 def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.LogCaptureFixture) -> None:
-    service = SearchService(
-        embedder=BrokenEmbedder(),
-        searcher=searcher,
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(searcher, embedder=BrokenEmbedder())
     with TestClient(create_app(service)) as client:
         assert client.get("/healthz").status_code == 200
         assert_problem(client.get("/readyz"), "not-ready", detail="log")

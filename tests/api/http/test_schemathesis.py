@@ -29,7 +29,7 @@ from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
 
 PROBLEM_OF: Final = {kind.type: kind for kind in PROBLEMS.values()}
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
@@ -63,11 +63,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
     location = tmp_path_factory.mktemp("asked") / "collection"
     make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
     collection = Collection.open(str(location))
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
-        picture_fetcher=RecordingFetcher({f"memory:{name}": png(colour) for name, colour in COLOURS.items()}),
+    return fake_service(
+        Searcher.open(collection),
+        queries=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
+        pictures={f"memory:{name}": png(colour) for name, colour in COLOURS.items()},
         source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder(), interval_s=3_600),
     )
 

@@ -20,7 +20,7 @@ from api.settings import RequestLimits
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
-from tests.support.collections.small_collection import RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
 
 # Reds that hardly differ, and others that do.
 COLOURS = {
@@ -48,9 +48,7 @@ def fetcher() -> RecordingFetcher:
 
 @pytest.fixture(scope="module")
 def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(), searcher=searcher, query_fetcher=fetcher, picture_fetcher=RecordingFetcher({})
-    )
+    return fake_service(searcher, queries=fetcher)
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +287,7 @@ class ImageOnlyEmbedder(FakeEmbedder):
 
 def test_a_mix_with_words_needs_a_model_of_both(searcher: Searcher) -> None:
     none = RecordingFetcher({})
-    service = SearchService(embedder=ImageOnlyEmbedder(), searcher=searcher, query_fetcher=none, picture_fetcher=none)
+    service = fake_service(searcher, embedder=ImageOnlyEmbedder(), queries=none, pictures=none)
     client = TestClient(create_app(service))
     response = client.post("/search", json={"queries": [{"id": "grey.png"}, {"text": "dark"}]})
     assert response.json()["type"] == "urn:likeness:problem:text-not-supported"
@@ -405,12 +403,7 @@ def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
             return data
 
     go, host = threading.Event(), SlowHost({URL: png(COLOURS["red-1.png"])})
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=searcher,
-        query_fetcher=host,
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(searcher, queries=host)
     few = replace(LIMITS, max_url_fetches=3, max_searches=1)
     answers: list[Any] = []
 

@@ -24,7 +24,14 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    RecordingFetcher,
+    add_pictures,
+    fake_service,
+    make_collection,
+    png,
+)
 
 RED = png(COLOURS["red.png"])
 SECRET_URL = "https://pictures.example/cat.png?signature=abc"
@@ -45,12 +52,9 @@ def collection(tmp_path: Path) -> Collection:
 
 @pytest.fixture
 def service(collection: Collection) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"}),
-        picture_fetcher=RecordingFetcher({}),
-        # Looked for by hand, and not while another test counts.
+    return fake_service(
+        Searcher.open(collection),
+        queries=Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"}),
         source=IndexSource(collection=collection, load_model=lambda _: FakeEmbedder(), interval_s=3_600),
     )
 

@@ -21,7 +21,14 @@ from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model import model_record
 from tests.support.collections.hand_made import add_run
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, embedded_row, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    RecordingFetcher,
+    embedded_row,
+    fake_service,
+    make_collection,
+    png,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +44,7 @@ def fetcher() -> RecordingFetcher:
 
 @pytest.fixture
 def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(), searcher=searcher, query_fetcher=RecordingFetcher({}), picture_fetcher=fetcher
-    )
+    return fake_service(searcher, pictures=fetcher)
 
 
 @pytest.fixture
@@ -119,16 +124,7 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     add_run(collection, table, model=model_record(embedder.identity))
     build_index(collection)
     fetcher = RecordingFetcher({"memory:a.png": other})
-    client = TestClient(
-        create_app(
-            SearchService(
-                embedder=embedder,
-                searcher=Searcher.open(collection),
-                query_fetcher=RecordingFetcher({}),
-                picture_fetcher=fetcher,
-            )
-        )
-    )
+    client = TestClient(create_app(fake_service(Searcher.open(collection), embedder=embedder, pictures=fetcher)))
     refused = client.get(f"/images/a.png/picture{query}")
     assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
     assert refused.json()["detail"] == (

@@ -20,7 +20,7 @@ from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
 from index.collection.rows import FIXED
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, fake_service, make_collection, png
 
 
 class ImageOnlyEmbedder(FakeEmbedder):
@@ -46,7 +46,7 @@ def untrusted() -> RecordingFetcher:
 
 @pytest.fixture
 def service(searcher: Searcher, trusted: RecordingFetcher, untrusted: RecordingFetcher) -> SearchService:
-    return SearchService(embedder=FakeEmbedder(), searcher=searcher, query_fetcher=untrusted, picture_fetcher=trusted)
+    return fake_service(searcher, queries=untrusted, pictures=trusted)
 
 
 def test_a_url_is_fetched_by_the_untrusted_fetcher_alone(
@@ -125,7 +125,7 @@ def test_the_answer_says_what_it_was_found_with(service: SearchService) -> None:
 def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher, trusted: Fetcher) -> None:
     other = FakeEmbedder(side=64)
     with pytest.raises(OtherModelError, match="serve with the model of the index") as caught:
-        SearchService(embedder=other, searcher=searcher, query_fetcher=trusted, picture_fetcher=trusted)
+        fake_service(searcher, embedder=other, queries=trusted, pictures=trusted)
     assert other.identity.fingerprint in str(caught.value)
     assert FakeEmbedder().identity.fingerprint in str(caught.value)
 
@@ -138,9 +138,7 @@ def test_an_empty_text_is_refused(service: SearchService, text: str) -> None:
 
 
 def test_text_against_an_image_only_model_says_so(searcher: Searcher, trusted: Fetcher) -> None:
-    service = SearchService(
-        embedder=ImageOnlyEmbedder(), searcher=searcher, query_fetcher=trusted, picture_fetcher=trusted
-    )
+    service = fake_service(searcher, embedder=ImageOnlyEmbedder(), queries=trusted, pictures=trusted)
     with pytest.raises(Problem, match="no text side") as caught:
         service.search_by_text("a red star", 1)
     assert caught.value.kind.slug == "text-not-supported"

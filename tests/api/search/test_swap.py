@@ -25,7 +25,13 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    add_pictures,
+    fake_service,
+    make_collection,
+    png,
+)
 from tests.support.servers.guarded_app import on_this_machine
 
 RED = png(COLOURS["red.png"])
@@ -76,11 +82,8 @@ def service(collection: Collection, models: Models) -> SearchService:
 
 
 def serving(collection: Collection, models: Models, interval_s: float = 0.02) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
+    return fake_service(
+        Searcher.open(collection),
         source=IndexSource(collection=collection, load_model=models.load, interval_s=interval_s),
     )
 
@@ -300,11 +303,9 @@ class Ailing(FakeEmbedder):
 
 def ailing_service(collection: Collection, models: Models) -> tuple[SearchService, Ailing]:
     embedder = Ailing()
-    service = SearchService(
+    service = fake_service(
+        Searcher.open(collection),
         embedder=embedder,
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
         source=IndexSource(collection=collection, load_model=models.load, interval_s=0.02),
     )
     return service, embedder
@@ -446,21 +447,11 @@ def test_a_version_that_is_not_there(service: SearchService, body: dict[str, Any
 
 
 def test_without_a_collection_to_follow_there_are_no_versions(collection: Collection) -> None:
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(Searcher.open(collection))
     with on_this_machine(create_app(service)) as client:
         assert client.get("/index/versions").status_code == 404
 
 
 def test_the_first_engine_has_to_fit(collection: Collection) -> None:
     with pytest.raises(OtherModelError):
-        SearchService(
-            embedder=OtherEmbedder(),
-            searcher=Searcher.open(collection),
-            query_fetcher=RecordingFetcher({}),
-            picture_fetcher=RecordingFetcher({}),
-        )
+        fake_service(Searcher.open(collection), embedder=OtherEmbedder())
