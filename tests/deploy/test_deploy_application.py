@@ -18,16 +18,14 @@ from api.errors import ListenError
 from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
 from jobs.values import DEMO_MODEL
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, make_collection
 from tests.support.paths import DEPLOY
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     location = tmp_path_factory.mktemp("deployed") / "collection"
-    make_collection(
-        location, {name: png(colour) for name, colour in COLOURS.items()}, ClipEmbedder.load(str(DEMO_MODEL))
-    )
+    make_collection(location, PLAIN, ClipEmbedder.load(str(DEMO_MODEL)))
     return str(location)
 
 

@@ -31,7 +31,7 @@ from tests.deploy.test_deploy_monitoring import (
     panels,
     sent,
 )
-from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.paths import ROOT
 from tests.support.servers.served import free_port
 
@@ -129,10 +129,9 @@ def started(program: str, *options: str) -> Iterator[str]:
 @contextlib.contextmanager
 def targets(folder: Path) -> Iterator[dict[str, str]]:
     """Address in prometheus.yml → a server, and node_exporter with what a job left, started as compose does."""
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
     service = fake_service(
-        make_collection(folder / "collection", pictures, FakeEmbedder()),
-        queries={"http://a.example/1": pictures["red.png"], "http://a.example/2": b"text"},
+        make_collection(folder / "collection", PLAIN, FakeEmbedder()),
+        queries={"http://a.example/1": PLAIN["red.png"], "http://a.example/2": b"text"},
     )
     of_jobs(folder)
     options = yaml.safe_load(COMPOSE.read_text())["services"]["job-metrics"]["command"]

@@ -10,7 +10,7 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from tests.deploy.test_deploy_commands import check
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, make_collection
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -34,7 +34,7 @@ def test_every_setting_of_a_server_is_described() -> None:
 
 def test_rows_become_a_data_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    make_collection(tmp_path / "my-collection", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(tmp_path / "my-collection", PLAIN, FakeEmbedder())
     (line,) = re.findall(r"(?m)^Collection\.open.*to_pandas\(\)\.dropna\(\)$", README)
     frame = eval(line, {"Collection": Collection})
     assert list(frame["image_id"]) == sorted(COLOURS)

@@ -15,7 +15,7 @@ from api.errors import KeysError
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection.records import ModelRecord
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.servers.guarded_app import told
 
 
@@ -37,7 +37,7 @@ def slow() -> Models:
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     location = tmp_path_factory.mktemp("served") / "collection"
-    make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(location, PLAIN, FakeEmbedder())
     return str(location)
 
 

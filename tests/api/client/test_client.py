@@ -1,6 +1,5 @@
 """The Python client, against a server that plays given answers: what it sends, what it makes of what comes back."""
 
-import base64
 import email.parser
 import email.policy
 import io
@@ -198,28 +197,6 @@ def test_what_cannot_be_sent_is_said_before(client: LikenessClient, server: Scri
     with pytest.raises(TypeError, match="expected what JSON can hold"):
         client.search(text="a", filter={"label": object()})
     assert server.asked == []
-
-
-@pytest.mark.parametrize(
-    ("image_id", "path"),
-    [
-        ("a/b c/ü 100%.png", "id=a/b%20c/%C3%BC%20100%25.png"),
-        ("50%25.png", "id=50%2525.png"),
-        ("q?x=1#top", "id=q%3Fx%3D1%23top"),
-        ("/abs.png", "id=/abs.png"),
-        ("a&b+c", "id=a%26b%2Bc"),
-        ("../.", "id=../."),
-        ("two\nlines", "id=two%0Alines"),
-        ("x/picture", "id=x/picture"),
-    ],
-)
-def test_mend_21_the_addresses_of_odd_ids(
-    client: LikenessClient, server: ScriptedServer, image_id: str, path: str
-) -> None:
-    client.image(image_id)
-    client.picture(image_id, size=64)
-    client.picture(image_id)
-    assert [asked.path for asked in server.asked] == [f"/image?{path}", f"/picture?{path}&size=64", f"/picture?{path}"]
 
 
 def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server: ScriptedServer) -> None:
@@ -585,9 +562,3 @@ def test_a_server_below_a_path(server: ScriptedServer) -> None:
     with LikenessClient(f"{server.url}/likeness/") as client:
         client.search(text="a")
     assert server.asked[0].path == "/likeness/search"
-
-
-def test_base64_of_a_picture_is_standard(client: LikenessClient, server: ScriptedServer) -> None:
-    data = bytes(range(256))
-    client.search(queries=[{"image": data}])
-    assert base64.b64decode(server.asked[0].document["queries"][0]["image"], validate=True) == data

@@ -43,7 +43,7 @@ from jobs.cli.serve import serve as serve_command
 from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
 from tests.support.servers.served import free_port
 
 Compose = Callable[[ServeSettings], SearchService]
@@ -75,8 +75,7 @@ def fakes(side: int = 32) -> Models:
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     location = tmp_path_factory.mktemp("served") / "collection"
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    make_collection(location, {**pictures, "50%25.png": png((9, 9, 9))}, FakeEmbedder())
+    make_collection(location, {**PLAIN, "50%25.png": png((9, 9, 9))}, FakeEmbedder())
     return str(location)
 
 
@@ -122,11 +121,6 @@ def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         ServeSettings(collection="c", **wrong)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_loopback_may_listen(host: str) -> None:
-    assert ServeSettings(collection="c", host=host).listen_address() == (host, 8000)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
@@ -210,7 +204,7 @@ def save_model(folder: Path, seed: int) -> str:
 def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path) -> None:
     ours, other = save_model(tmp_path / "ours", 1), save_model(tmp_path / "other", 2)
     embedder = ClipEmbedder.load(ours, device="cpu")
-    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, embedder)
+    make_collection(tmp_path / "c", PLAIN, embedder)
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
     assert service.engine.model == embedder.identity
@@ -229,8 +223,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
 
 def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None:
     first, second = save_model(tmp_path / "first", 1), save_model(tmp_path / "second", 2)
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    make_collection(tmp_path / "c", pictures, ClipEmbedder.load(first, device="cpu"))
+    make_collection(tmp_path / "c", PLAIN, ClipEmbedder.load(first, device="cpu"))
     moved = tmp_path / "moved"
     (tmp_path / "first").rename(moved)
     service = build_service(
@@ -239,10 +232,10 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     before, collection = service.engine.model, Collection.open(str(tmp_path / "c"))
 
     embedder = ClipEmbedder.load(second, device="cpu")
-    add_pictures(collection, pictures, embedder)
+    add_pictures(collection, PLAIN, embedder)
     build_index(collection)
     service.live.refresh()
-    answer = service.search_by_bytes(pictures["blue.png"], 1)
+    answer = service.search_by_bytes(PLAIN["blue.png"], 1)
     assert (answer.version, answer.model) == ("000002", embedder.identity)
     assert answer.matches[0].image_id == "blue.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)

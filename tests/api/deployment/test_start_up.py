@@ -12,7 +12,7 @@ from api.local import run_local
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.paths import ROOT
 
 
@@ -30,7 +30,7 @@ def test_no_garbage_is_looked_for_while_a_server_loads() -> None:
 
 def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
     """Half a second, for nothing that a search needs: Arrow asks for it when it is given arrays."""
-    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     script = (
         "import sys; from index.collection import Collection; from index.search import Searcher; "
         "searcher = Searcher.open(Collection.open(sys.argv[1])); "

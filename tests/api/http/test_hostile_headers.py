@@ -19,7 +19,7 @@ from api.settings import Access
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
 
 # What we read, or a library does for us.
 READ: Final = (
@@ -55,12 +55,11 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
 def clients(tmp_path_factory: pytest.TempPathFactory) -> list[TestClient]:
     """The app as uvicorn runs it, behind a proxy on this machine: open to strangers, for this machine, with keys."""
     location = tmp_path_factory.mktemp("hostile")
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    make_collection(location / "c", pictures, FakeEmbedder())
+    make_collection(location / "c", PLAIN, FakeEmbedder())
     collection = Collection.open(str(location / "c"))
     service = fake_service(
         Searcher.open(collection),
-        pictures={f"memory:{name}": data for name, data in pictures.items()},
+        pictures={f"memory:{name}": data for name, data in PLAIN.items()},
         source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder()),
     )
     add_key(location / "keys.json", "reader", KeyScope.search)

@@ -27,12 +27,6 @@ from tests.support.collections.small_collection import COLOURS, fake_service, ma
 ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
 
 
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
-
-
 @pytest.fixture
 def service(searcher: Searcher) -> Iterator[SearchService]:
     with closing(DecodePool(1, timeout_s=2, max_wait_s=0.1, max_waiting=1)) as decoders:

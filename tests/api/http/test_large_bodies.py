@@ -19,14 +19,13 @@ from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.servers.guarded_app import told
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    return fake_service(make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder()))
+    return fake_service(make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()))
 
 
 @pytest.fixture(scope="module")

@@ -22,14 +22,17 @@ from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import PROBLEMS
 from api.http.app import create_app
 from api.http.problems import MEDIA_TYPE
-from api.search.live_engine import IndexSource
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from index.collection import Collection
-from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    PLAIN,
+    followed_service,
+    make_collection,
+    png,
+)
 
 PROBLEM_OF: Final = {kind.type: kind for kind in PROBLEMS.values()}
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
@@ -61,13 +64,11 @@ def errors_are_problems(ctx: CheckContext, response: Response, case: Case[Any]) 
 def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
     """Three pictures. Every host's name leads to this machine, where nothing is fetched."""
     location = tmp_path_factory.mktemp("asked") / "collection"
-    make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
-    collection = Collection.open(str(location))
-    return fake_service(
-        Searcher.open(collection),
+    make_collection(location, PLAIN, FakeEmbedder())
+    return followed_service(
+        location,
         queries=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
         pictures={f"memory:{name}": png(colour) for name, colour in COLOURS.items()},
-        source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder(), interval_s=3_600),
     )
 
 

@@ -11,7 +11,7 @@ from api.errors import abbreviate
 from api.http.app import create_app
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection, png
 
 ONLY = (
     "only allow_partial, distinct, embedding, fields, filter, id, image, k, min_score, offset, queries, text, url, "
@@ -22,9 +22,8 @@ K = "k: expected a whole number from 1 to 1000"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
     service = fake_service(
-        make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder()),
+        make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()),
         queries=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
     )
     with TestClient(create_app(service)) as client:

@@ -16,7 +16,7 @@ from api.http.app import create_app
 from api.http.middleware.admission import Slots, admit
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.servers.guarded_app import on_this_machine, told
 
 
@@ -86,7 +86,7 @@ def embedder() -> Iterator[ResidentValues]:
 
 
 def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: ResidentValues, tmp_path: Path) -> None:
-    searcher = make_collection(tmp_path, {name: png(colour) for name, colour in COLOURS.items()}, embedder)
+    searcher = make_collection(tmp_path, PLAIN, embedder)
     service = fake_service(searcher, embedder=embedder)
     app = create_app(service, limits=RequestLimits(max_searches=8), access=Access(rate_limit_per_minute=12))
 

@@ -26,6 +26,7 @@ from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.small_collection import (
     COLOURS,
+    PLAIN,
     RecordingFetcher,
     add_pictures,
     fake_service,
@@ -46,7 +47,7 @@ class Host(RecordingFetcher):
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "c"))
 
 

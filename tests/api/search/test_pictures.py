@@ -26,15 +26,8 @@ from tests.support.collections.small_collection import (
     RecordingFetcher,
     embedded_row,
     fake_service,
-    make_collection,
     png,
 )
-
-
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from index.collection.records import ModelRecord
 from index.search import Searcher
 from tests.support.collections.small_collection import (
     COLOURS,
+    PLAIN,
     add_pictures,
     fake_service,
     make_collection,
@@ -67,7 +68,7 @@ class Models:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "c"))
 
 

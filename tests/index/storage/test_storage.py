@@ -6,7 +6,6 @@ import os
 import pickle
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -261,26 +260,6 @@ def test_requests_that_hear_nothing_are_made_again(
     assert proxy.count["silent"] >= 2
 
 
-def test_few_parts_of_an_upload_share_the_line(bucket: Bucket, tmp_path: Path) -> None:
-    """Each has 30 s, however many there are."""
-
-    class Counting(FaultyProxy):
-        now = most = 0
-
-        def draw(self, request: str) -> None:
-            if "partNumber" in request:
-                Counting.now += 1
-                Counting.most = max(Counting.most, Counting.now)
-                time.sleep(0.3)
-                Counting.now -= 1
-
-    (tmp_path / "large").write_bytes(os.urandom(48 << 20))
-    with Counting(bucket.server, share=0.0, seed=0).listening() as host:
-        Storage.open(bucket.address("here", server=host)).put_file(tmp_path / "large", "large")
-    assert Counting.most in (2, 3)
-    assert Storage.open(bucket.address("here")).size("large") == 48 << 20
-
-
 @pytest.mark.parametrize("action", ["list", "write", "change"])
 def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
     storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{unused_port()}"))
@@ -349,36 +328,6 @@ def heard_by() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def test_files_of_runs_are_looked_at_side_by_side_and_once(bucket: Bucket) -> None:
-    """A night of a million images has thousands of files, and a request to a bucket takes 30 ms."""
-
-    class Counting(FaultyProxy):
-        now = most = 0
-
-        def draw(self, request: str) -> None:
-            if ".parquet" in request:
-                Counting.now += 1
-                Counting.most = max(Counting.most, Counting.now)
-                self.count[request.split()[0]] += 1
-                time.sleep(0.2)
-                Counting.now -= 1
-
-    proxy = Counting(bucket.server, share=0.0, seed=0)
-    with proxy.listening() as host:
-        collection = Collection.create_or_open(bucket.address("likeness", server=host))
-        Counting.most = 0
-        vectors = unit_vectors(6)
-        add_run(collection, *(rows([str(number)], vectors[number : number + 1]) for number in range(6)))
-        assert (Counting.most, proxy.count["HEAD"]) == (6, 6)
-        Counting.most = 0
-        live = LiveRows.of_runs(collection.storage, collection.runs())
-        assert (len(live), Counting.most) == (6, 6)
-        path = collection.row_files(collection.runs()[0].run_id)[0]
-        proxy.count.clear()
-        assert collection.row_file(path) in collection.runs()[0].files
-        assert proxy.count == {"GET": 1}
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])

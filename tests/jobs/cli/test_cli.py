@@ -186,14 +186,6 @@ def test_search_by_several_ids(run: Run, collection: Path) -> None:
     assert "percentile" not in run(*both).out
 
 
-def test_search_by_picture_takes_the_same_options(run: Run, collection: Path, pictures: Path) -> None:
-    where = '{"label": {"$ne": "[b]green"}}'
-    result = run("search", collection, pictures / "green.png", "--filter", where, "--offset", "1", "--format", "json")
-    everything = json.loads(run("search", collection, pictures / "green.png", "--format", "json").out)
-    assert json.loads(result.out) == everything[2:]
-    assert run("search", collection, pictures / "green.png", "--offset", "2").out.splitlines()[1].split()[0] == "3"
-
-
 def test_duplicates(run: Run, collection: Path) -> None:
     (group,) = json.loads(run("duplicates", collection, "--min-score", "-1", "--format", "json").out)
     assert group["ids"] == sorted(COLOURS)

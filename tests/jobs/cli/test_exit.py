@@ -14,12 +14,10 @@ import requests
 
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.paths import ROOT
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
 from tests.support.servers.served import serving
-
-PICTURES: Final = {name: png(colour) for name, colour in COLOURS.items()}
 
 # Python waits for other threads before it calls what is registered here.
 LEFT_AT_EXIT: Final = (
@@ -57,7 +55,7 @@ KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
 def test_mend_00_a_program_ends_with_its_own_exit_code_and_leaves_no_thread(
     tmp_path: Path, program: str, code: int, printed: list[str]
 ) -> None:
-    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     done = run("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
     assert done.returncode == code, done.stderr
     before, threads, _ = done.stdout.partition("threads: ['MainThread']\n")
@@ -66,14 +64,14 @@ def test_mend_00_a_program_ends_with_its_own_exit_code_and_leaves_no_thread(
 
 
 def test_mend_00_a_search_that_was_closed_loads_its_model_again(tmp_path: Path) -> None:
-    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     again = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
     done = run("-c", OPEN_WITH_FAKE + KEPT + again, str(tmp_path / "c"))
     assert done.stdout.splitlines()[:3] == ["3", "freed", "3"]
 
 
 def test_mend_00_a_service_that_nobody_stops_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
-    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     program = (
         "from api.compose import build_service\n"
         "from api.settings import ServeSettings\n"
@@ -90,8 +88,8 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A collection with a model that takes long to free."""
     folder = tmp_path_factory.mktemp("deep")
     save_deep_clip(folder / "model")
-    make_collection(folder / "c", PICTURES, ClipEmbedder.load(str(folder / "model"), device="cpu"))
-    (folder / "red.png").write_bytes(PICTURES["red.png"])
+    make_collection(folder / "c", PLAIN, ClipEmbedder.load(str(folder / "model"), device="cpu"))
+    (folder / "red.png").write_bytes(PLAIN["red.png"])
     return str(folder / "c")
 
 
