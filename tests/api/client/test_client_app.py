@@ -19,13 +19,7 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import (
-    PLAIN,
-    add_pictures,
-    fake_service,
-    make_collection,
-    png,
-)
+from tests.support.collections.small_collection import PLAIN, add_pictures, fake_service, make_collection, png
 
 # Ids that a careless client or proxy would lose.
 ODD_IDS = ("a/b c/ü 100%.png", "50%25.png", "q?x=1#top.png", "../up/./x.png", "..", "/abs.png", "日本/犬.png")

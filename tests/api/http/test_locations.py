@@ -22,12 +22,7 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import (
-    add_pictures,
-    fake_service,
-    make_collection,
-    png,
-)
+from tests.support.collections.small_collection import add_pictures, fake_service, make_collection, png
 from tests.support.servers.guarded_app import on_this_machine
 
 NAMES = ("a.png", "b.png", "c.png")

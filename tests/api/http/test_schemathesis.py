@@ -26,13 +26,7 @@ from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from tests.support.collections.small_collection import (
-    COLOURS,
-    PLAIN,
-    followed_service,
-    make_collection,
-    png,
-)
+from tests.support.collections.small_collection import COLOURS, PLAIN, followed_service, make_collection, png
 
 PROBLEM_OF: Final = {kind.type: kind for kind in PROBLEMS.values()}
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")

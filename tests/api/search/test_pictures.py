@@ -21,13 +21,7 @@ from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model import model_record
 from tests.support.collections.hand_made import add_run
-from tests.support.collections.small_collection import (
-    COLOURS,
-    RecordingFetcher,
-    embedded_row,
-    fake_service,
-    png,
-)
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, embedded_row, fake_service, png
 
 
 @pytest.fixture

@@ -15,13 +15,7 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
 from index.search import Searcher
-from tests.support.collections.small_collection import (
-    COLOURS,
-    RecordingFetcher,
-    fake_service,
-    make_collection,
-    png,
-)
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, fake_service, make_collection, png
 
 
 @pytest.fixture

@@ -15,15 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-from transformers import (
-    CLIPConfig,
-    CLIPModel,
-    Dinov2Config,
-    Dinov2Model,
-    PreTrainedModel,
-    SiglipConfig,
-    SiglipModel,
-)
+from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, PreTrainedModel, SiglipConfig, SiglipModel
 from transformers.image_transforms import convert_to_rgb
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
