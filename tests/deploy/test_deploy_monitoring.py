@@ -143,10 +143,6 @@ def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
                 assert not missing, expression
 
 
-def test_the_check_finds_metrics_and_labels() -> None:
-    assert dict(asked('sum by (x) (rate(a{y="1"}[5m])) / b')) == {"a": {"x", "y"}, "b": {"x"}}
-
-
 def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> None:
     drawn = {metric for expression in expressions("jobs-dashboard.json") for metric, _ in asked(expression)}
     assert set(of_running_jobs()) | set(of_jobs(tmp_path)) <= drawn
