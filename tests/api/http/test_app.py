@@ -7,12 +7,11 @@ import ipaddress
 import json
 import socket
 import struct
-import threading
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
 
@@ -30,37 +29,11 @@ from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
 from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
+from tests.support.pictures.picture_server import Server, answer, redirect
 
 ODD = "a/b c/ü 100%.png"
 PICTURES = {**PLAIN, ODD: png((90, 20, 200)), **{f"{grey}.png": png((grey,) * 3) for grey in range(0, 210, 30)}}
 LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_000)
-
-
-class PictureHost(BaseHTTPRequestHandler):
-    """A web server of pictures, of which some misbehave."""
-
-    def do_GET(self) -> None:
-        status, headers, body = {
-            "/red.png": (200, {"Content-Type": "image/png"}, png(COLOURS["red.png"])),
-            "/page": (200, {"Content-Type": "text/html"}, b"<html>"),
-            "/fake.png": (200, {"Content-Type": "image/png"}, b"not a picture"),
-            "/large.png": (200, {"Content-Type": "image/png"}, bytes(LIMITS.max_upload_bytes + 1)),
-            "/to-metadata": (302, {"Location": "http://169.254.169.254/latest/meta-data"}, b""),
-            "/to-inside": (302, {"Location": "http://inside.example/x.png"}, b""),
-            "/to-file": (302, {"Location": "file:///etc/passwd"}, b""),
-            "/loop": (302, {"Location": "/loop"}, b""),
-            "/broken": (500, {}, b""),
-        }.get(self.path, (404, {}, b""))
-        if self.path == "/slow":
-            threading.Event().wait(1.5)
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -81,11 +54,27 @@ def resolve(host: str, port: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pictures_at() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), PictureHost)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://pictures.example:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    """A web server of pictures, of which some misbehave."""
+    host = Server()
+
+    def answering(path: str, body: bytes, **answered: Any) -> None:
+        host.routes[path] = lambda handler: answer(handler, body, **answered)
+
+    answering("/red.png", png(COLOURS["red.png"]))
+    answering("/page", b"<html>", Content_Type="text/html")
+    answering("/fake.png", b"not a picture")
+    answering("/large.png", bytes(LIMITS.max_upload_bytes + 1))
+    answering("/broken", b"", status=500)
+    for name, location in (
+        ("metadata", "http://169.254.169.254/latest/meta-data"),
+        ("inside", "http://inside.example/x.png"),
+        ("file", "file:///etc/passwd"),
+        ("loop", "/to-loop"),
+    ):
+        host.routes[f"/to-{name}"] = redirect(location)
+    host.routes["/slow"] = lambda _: time.sleep(1.5)
+    yield f"http://pictures.example:{host.port}"
+    host.stop()
 
 
 @pytest.fixture(scope="module")
@@ -327,7 +316,7 @@ def test_a_picture_that_cannot_be_embedded_is_named(client: TestClient) -> None:
     ("path", "slug", "reason"),
     [
         ("/missing.png", "url-not-usable", "http_404"),
-        ("/loop", "url-not-usable", "too_many_redirects"),
+        ("/to-loop", "url-not-usable", "too_many_redirects"),
         ("/large.png", "url-not-usable", "too_many_bytes"),
         ("/page", "unusable-image", "not_an_image"),
         ("/fake.png", "unusable-image", "not_an_image"),

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index.build.build_index import build_index
-from index.build.merge_policy import MERGE_FACTOR
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError
@@ -112,22 +111,6 @@ def check_manifest(manifest: VersionManifest, live: dict[str, Vectors], segment_
     assert all(0 < segment.live <= segment.ntotal <= segment_rows for segment in manifest.segments)
     if segment_rows == 1_000_000:
         assert len(manifest.segments) <= 8
-
-
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(sizes=st.lists(st.integers(7, 60), min_size=18, max_size=18))
-def test_many_small_updates_are_merged(sizes: list[int]) -> None:
-    vectors = iter(unit_vectors(2_000, seed=7))
-    with tempfile.TemporaryDirectory() as folder:
-        model = Model(Collection.create_or_open(folder))
-        most = 0
-        for step, size in enumerate(sizes):
-            model.run({f"{step}-{n}": next(vectors) for n in range(size)}, set(), {f"{step - 2}-0", f"{step - 1}-1"})
-            manifest = build_index(model.collection)
-            assert manifest.base == (f"{step:06d}" if step else None)
-            most = max(most, len(manifest.segments))
-        assert most == MERGE_FACTOR - 1  # one more, and all are merged
-        model.check(Searcher.open(model.collection))
 
 
 @pytest.mark.parametrize("factory", [None, "IVF16,Flat", "HNSW16"])

@@ -5,11 +5,9 @@ import hashlib
 import os
 import pickle
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -35,6 +33,7 @@ from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
+from tests.support.servers.scripted_server import Reply, scripted
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -280,11 +279,11 @@ def unused_port() -> int:
 
 def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both clients ask the very server that the environment names, with the credentials that it names."""
-    with heard_by() as (host, heard):
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}")
+    with scripted(Reply(status=404, data=b"")) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv(
             "AZURE_STORAGE_CONNECTION_STRING",
-            f"AccountName=shop;AccountKey={base64.b64encode(b'key').decode()};BlobEndpoint=http://{host}/shop",
+            f"AccountName=shop;AccountKey={base64.b64encode(b'key').decode()};BlobEndpoint={server.url}/shop",
         )
         monkeypatch.delenv("AZURE_STORAGE_ACCOUNT", raising=False)
         for address in ("gs://images/here", "az://images/here"):
@@ -293,41 +292,15 @@ def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.Monke
                 assert not storage.exists("file")
             with pytest.raises(CollectionError, match="images/here/file cannot be written"):
                 storage.write_atomic("file", b"x")
-            before = len(heard)
+            before = len(server.asked)
             with pytest.raises(FetchError, match=r"no such file|cannot be read|a\.jpg"):
                 Fetcher().fetch(f"{address}/a.jpg")
-            assert len(heard) > before
-    by_method = {(path.startswith("/shop/"), method) for method, path, _ in heard}
+            assert len(server.asked) > before
+    by_method = {(asked.path.startswith("/shop/"), asked.method) for asked in server.asked}
     assert {(False, "GET"), (True, "HEAD")} <= by_method
     assert {azure for azure, method in by_method if method in ("PUT", "POST")} == {False, True}
-    assert all(("SharedKey shop:" in (login or "")) == path.startswith("/shop/") for _, path, login in heard)
-
-
-@contextmanager
-def heard_by() -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
-    """host:port of a server that has nothing, and what it was asked: method, path and Authorization."""
-    heard: list[tuple[str, str, str | None]] = []
-
-    class Nothing(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            heard.append((self.command, self.path, self.headers.get("Authorization")))
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}", heard
-    finally:
-        server.shutdown()
-        server.server_close()
+    for asked in server.asked:
+        assert ("SharedKey shop:" in asked.headers.get("authorization", "")) == asked.path.startswith("/shop/")
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])

@@ -153,17 +153,6 @@ def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_embed_does_not_read_new_images_here_to_look_for_moved_ones_if_none_is_gone(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All have one size, as many of a large collection do; workers read them anyway."""
-    nights.embed()
-    (nights.pictures / "10.bmp").write_bytes(bmp(10))
-    monkeypatch.setattr("jobs.planning.reuse.content_hashes", None)
-    nights.embed()
-    assert nights.embedded[1] == ["10.bmp"]
-
-
 def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:
     save_siglip(tmp_path)
     nights.embed()
