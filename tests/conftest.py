@@ -22,8 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     shared = ("ray", "browser")
     for item in items:
-        group = next((name for name in shared if item.get_closest_marker(name)), item.path)
-        item.add_marker(pytest.mark.xdist_group(str(group)))
+        group = next((name for name in shared if item.get_closest_marker(name)), item.path.stem)
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: (not _uses_ray(item), *(item.get_closest_marker(name) is None for name in shared)))
 
 

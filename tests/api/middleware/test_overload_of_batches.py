@@ -63,7 +63,7 @@ def test_a_batch_needs_as_many_free_places_as_it_has_searches_or_half_of_all(
     asyncio.run(run())
 
 
-class ResidentValues(FakeEmbedder):
+class HeldEmbedder(FakeEmbedder):
     """Embeds no text while `go` is not set."""
 
     def __init__(self) -> None:
@@ -79,13 +79,13 @@ class ResidentValues(FakeEmbedder):
 
 
 @pytest.fixture
-def embedder() -> Iterator[ResidentValues]:
-    held = ResidentValues()
+def embedder() -> Iterator[HeldEmbedder]:
+    held = HeldEmbedder()
     yield held
     held.go.set()
 
 
-def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: ResidentValues, tmp_path: Path) -> None:
+def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: HeldEmbedder, tmp_path: Path) -> None:
     searcher = make_collection(tmp_path, PLAIN, embedder)
     service = fake_service(searcher, embedder=embedder)
     app = create_app(service, limits=RequestLimits(max_searches=8), access=Access(rate_limit_per_minute=12))
