@@ -259,7 +259,9 @@ def test_requests_that_hear_nothing_are_made_again(
     assert proxy.count["silent"] >= 2
 
 
-@pytest.mark.parametrize("action", ["list", "write", "change"])
+@pytest.mark.parametrize(
+    "action", ["write", *(pytest.param(each, marks=pytest.mark.long) for each in ("list", "change"))]
+)
 def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
     storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{unused_port()}"))
     actions: dict[str, Callable[[], object]] = {

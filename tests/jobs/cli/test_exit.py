@@ -126,6 +126,7 @@ def served(deep: Path) -> None:
     assert "terminate" not in log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["by words", "served"])
 def test_mend_00_real_models_leave_no_thread_at_exit(deep: Path, kind: str) -> None:
     ends(deep, kind)
