@@ -1,5 +1,7 @@
 """What holds for every test: which ones run together, and a Ray that asks for no token and reports to nobody."""
 
+import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,8 +59,10 @@ def cluster(serve_port: int) -> Iterator[int]:
     from api.deployment.ingress import APP_NAME
 
     options = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     ray.init(address="local", num_cpus=4, ignore_reinit_error=True, **options)
     yield serve_port
+    gc.collect()  # a job that failed leaves its actors to the garbage collector
     if _get_global_client(raise_if_no_controller_running=False) is not None:
         serve.delete(APP_NAME)
 

@@ -281,7 +281,7 @@ def unused_port() -> int:
 
 def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both clients ask the very server that the environment names, with the credentials that it names."""
-    with scripted(Reply(status=404, data=b"")) as server:
+    with scripted(Reply(status=404, data=b"", headers={"Content-Type": "text/plain"})) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv(
             "AZURE_STORAGE_CONNECTION_STRING",

@@ -181,7 +181,7 @@ class TestOnCluster:
         assert [record and record.name for record in records] == ["000001-00", "000001-01"]
         assert sorted(told) == ["000001-00", "000001-01"]
         threads, pid = map(int, notes.read_text().split())
-        assert (threads, pid != os.getpid()) == (1, True)
+        assert (threads, pid != os.getpid()) == (task_cpus(jobs), True)
 
     def test_an_error_arrives_as_itself(self, collection: Collection) -> None:
         vectors = unit_vectors(3) * np.array([[1], [2], [1]], np.float32)
