@@ -69,7 +69,7 @@ runs = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(st.one_of(runs, runs, runs, st.sampled_from(["compact", "two runs"])), min_size=1, max_size=14),
     segment_rows=st.sampled_from([4, 30, 1_000_000]),
@@ -113,7 +113,9 @@ def check_manifest(manifest: VersionManifest, live: dict[str, Vectors], segment_
         assert len(manifest.segments) <= 8
 
 
-@pytest.mark.parametrize("factory", [None, "IVF16,Flat", "HNSW16"])
+@pytest.mark.parametrize(
+    "factory", [None, *(pytest.param(name, marks=pytest.mark.long) for name in ("IVF16,Flat", "HNSW16"))]
+)
 def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is found is scored exactly, k are found, nothing that was deleted; recall is as it was asked for."""
     dim, target = 8, 0.95
