@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # several processes share the cores: threads do not wait awake
 
 
 @pytest.hookimpl(tryfirst=True)
