@@ -31,7 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (not _uses_ray(item), *(item.get_closest_marker(name) is None for name in shared)))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The Ray that several tests share ends after the last of them."""
     if _uses_ray(item) and not _uses_ray(nextitem):
         import ray
         from ray import serve
