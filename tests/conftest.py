@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -62,7 +62,7 @@ def cluster(serve_port: int) -> Iterator[int]:
 
     from api.deployment.ingress import APP_NAME
 
-    options = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     ray.init(address="local", num_cpus=4, ignore_reinit_error=True, **options)
     yield serve_port

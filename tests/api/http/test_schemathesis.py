@@ -70,6 +70,7 @@ def test_promises_are_kept_to_strangers(service: SearchService) -> None:
     assert broken_promises(create_app(service), phases=["examples", "coverage"]) == []
 
 
+@pytest.mark.slow
 def test_promises_are_kept_to_an_administrator(service: SearchService, tmp_path: Path) -> None:
     assert broken_promises(*behind_keys(service, tmp_path), phases=["examples", "fuzzing"], examples=20) == []
 

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,29 +225,3 @@ def test_a_version_that_fails_to_open_is_told_and_the_server_stays_ready(
     assert measured(client, "likeness_index_swaps_total") == {("ok",): 1, ("failed",): 1}
     assert measured(client, "likeness_index_behind") == {(): 0}
     assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
-
-
-def test_it_is_not_ready_before_it_is_warm_and_whenever_asked_after_that(
-    service: SearchService, collection: Collection
-) -> None:
-    app = create_app(service)
-    before = TestClient(app)
-    assert before.get("/readyz").status_code == 503
-    assert before.get("/metrics").status_code == 200
-    with TestClient(app) as client:
-        statuses, done = [], threading.Event()
-
-        def watch() -> None:
-            while not done.is_set():
-                statuses.append(client.get("/readyz").status_code)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        for number in range(3):
-            grow(collection, f"new-{number}.png")
-            service.live.refresh()
-        done.set()
-        watcher.join()
-        assert client.get("/readyz").json()["index"] == "000004"
-    assert len(statuses) > 3
-    assert set(statuses) == {200}

@@ -129,11 +129,3 @@ def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher
     Image.new("RGB", (9, 9)).save(target, "BMP")
     fetcher.files["memory:red.png"] = target.getvalue()
     assert client.get("/images/red.png/picture").headers["content-type"] == "image/bmp"
-
-
-def test_what_is_no_picture_any_more_is_not_sent(client: TestClient, fetcher: RecordingFetcher) -> None:
-    fetcher.files["memory:red.png"] = b'{"secret": "of a host of the network that the name leads to by now"}'
-    response = client.get("/images/red.png/picture")
-    assert response.status_code == 502
-    assert "secret" not in response.text
-    assert response.json()["reason"] == "not_an_image"

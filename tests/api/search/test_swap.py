@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import OtherModelError, Problem
+from api.errors import Problem
 from api.http.app import create_app
 from api.search.live_engine import IndexSource
 from api.search.query import Part, Query
@@ -444,8 +444,3 @@ def test_without_a_collection_to_follow_there_are_no_versions(collection: Collec
     service = fake_service(Searcher.open(collection))
     with on_this_machine(create_app(service)) as client:
         assert client.get("/index/versions").status_code == 404
-
-
-def test_the_first_engine_has_to_fit(collection: Collection) -> None:
-    with pytest.raises(OtherModelError):
-        fake_service(Searcher.open(collection), embedder=OtherEmbedder())
