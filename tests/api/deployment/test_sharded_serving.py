@@ -463,7 +463,8 @@ def test_the_command_says_which_option_of_shards_is_wrong(options: dict[str, Any
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.slow), "IVF8,PQ8x4fs,Refine(SQ8)"])
+@pytest.mark.slow
+@pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.long), "IVF8,PQ8x4fs,Refine(SQ8)"])
 def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int, factory: str) -> None:
     collection = make_collection(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))
     notes = tmp_path / "notes"

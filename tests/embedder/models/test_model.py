@@ -284,6 +284,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 
 @_GLIBC
+@pytest.mark.slow
 def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
     folders: dict[str, Path],
 ) -> None:

@@ -206,6 +206,7 @@ class TestOnCluster:
         ):
             on_cluster([job, vast])
 
+    @pytest.mark.slow
     def test_a_killed_worker_costs_its_attempt_alone(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         deadly = replace(first, source=Deadly(first.source, tmp_path / "notes"))
@@ -220,6 +221,7 @@ class TestOnCluster:
         assert build_index(collection, SETTINGS).version == "000003"
         assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
 
+    @pytest.mark.slow
     def test_remains_that_a_bucket_does_not_remove_cost_nothing(
         self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -232,6 +234,7 @@ class TestOnCluster:
         assert record
         assert record.name == "000001-00-1"
 
+    @pytest.mark.slow
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = replace(job, source=Deadly(job.source, tmp_path / "notes", times=ATTEMPTS))
@@ -239,6 +242,7 @@ class TestOnCluster:
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
 
+    @pytest.mark.slow
     def test_ctrl_c_ends_what_runs(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         notes = tmp_path / "notes"
