@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count, cycle
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 
 from tests.support.paths import ROOT
 
@@ -28,7 +29,8 @@ _LOST = 0  # the status of a request that got no answer
 class Asked:
     """One request. `at` is when it was sent, on the machine's monotonic clock; `status` 0: no answer came.
 
-    `version`, `model` and `ntotal` are those that the answer names.
+    `version`, `model` and `ntotal` are those that the answer names, `editions` those of its matches, `best` is the
+    image that it found first, with its `score`.
     """
 
     at: float
@@ -39,6 +41,9 @@ class Asked:
     version: str | None = None
     model: str | None = None
     ntotal: int | None = None
+    editions: tuple[int, ...] = ()
+    best: str | None = None
+    score: float | None = None
     error: str | None = None
 
 
@@ -68,7 +73,8 @@ def load(url: str, pictures: Path, rate: float) -> Iterator[Load]:
             process.kill()
             raise
     for line in lines.splitlines():
-        going.asked.append(Asked(**json.loads(line)))
+        fields = json.loads(line)
+        going.asked.append(Asked(**{**fields, "editions": tuple(fields["editions"])}))
 
 
 def crowd(url: str, pictures: Path, *, clients: int, seconds: float) -> list[Asked]:
@@ -89,6 +95,11 @@ def crowd(url: str, pictures: Path, *, clients: int, seconds: float) -> list[Ask
             return [each for asked in await asyncio.gather(*(one() for _ in range(clients))) for each in asked]
 
     return asyncio.run(run())
+
+
+def milliseconds(asked: Sequence[Asked], percentile: float) -> float:
+    """Of the latencies of those that were answered with 200."""
+    return 1e3 * float(np.percentile([each.seconds for each in asked if each.status == 200], percentile))
 
 
 def eventually(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
@@ -132,6 +143,9 @@ def _facts(answer: dict[str, Any]) -> dict[str, Any]:
         "version": answer["index"]["version"],
         "model": answer["model"]["fingerprint"],
         "ntotal": answer["index"]["ntotal"],
+        "editions": tuple(each["metadata"]["edition"] for each in answer["matches"] if "edition" in each["metadata"]),
+        "best": answer["matches"][0]["image_id"],
+        "score": answer["matches"][0]["score"],
     }
 
 
