@@ -42,7 +42,7 @@ def served(image_ids: list[str]) -> Iterator[tuple[str, SearchService, dict[str,
             yield url, service, pictures
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(image_ids=ids)
 @example(image_ids=list(AWKWARD))
 def test_mend_21_any_id_leads_to_its_row_and_its_picture(image_ids: list[str]) -> None:
