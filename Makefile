@@ -26,12 +26,14 @@ notebook: $(READY)  ## Open the notebooks in JupyterLab, with a small demo colle
 	$(BIN)/python -m jobs.demo.collection demo-data
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_explore_neighbours.ipynb
 
-test: $(READY)  ## Run the tests, except the slow ones (under 15 minutes on 2 cores)
-	$(BIN)/python -m pytest -m "not fault and not browser and not slow and not long"
+# A file's tests stay in one process, see tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-test-slow: $(READY)  ## Run the fault, soak and browser tests that `make test` leaves out
-	@# Exit status 5: no such test is there yet.
-	$(BIN)/python -m pytest -m "(fault or browser or slow) and not long" || [ $$? -eq 5 ]
+test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
+	$(PYTEST) -m "not slow and not browser and not long"
+
+test-slow: $(READY)  ## Run the slow tests: one of each kind of fault, crash, browser and cluster
+	$(PYTEST) -m "(slow or browser) and not long"
 
 test-long: $(READY)  ## Run the soaks, and tests at length (about an hour)
 	$(BIN)/python -m pytest -m long

@@ -1,9 +1,11 @@
-"""What holds for every test: a Ray that asks for no token and reports nothing to anyone."""
+"""What holds for every test: which ones run together, and a Ray that asks for no token and reports to nobody."""
 
+import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,18 +14,61 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # several processes share the cores: threads do not wait awake
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes, a file's tests stay in one; so do all that start a Ray, and all that start a browser.
+
+    Those come first, as each of them takes long: of Ray's, those that share one are next to each other.
+    """
+    shared = ("ray", "browser")
+    for item in items:
+        group = next((name for name in shared if item.get_closest_marker(name)), item.path.stem)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (not _uses_ray(item), *(item.get_closest_marker(name) is None for name in shared)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The Ray that several tests share ends after the last of them."""
+    if _uses_ray(item) and not _uses_ray(nextitem):
+        import ray
+        from ray import serve
+
+        serve.shutdown()  # type: ignore[no-untyped-call]
+        ray.shutdown()
+
+
+def _uses_ray(item: pytest.Item | None) -> bool:
+    return isinstance(item, pytest.Function) and "cluster" in item.fixturenames
+
+
+@pytest.fixture(scope="session")
+def serve_port() -> int:
+    from tests.support.servers.served import free_port
+
+    return free_port()
 
 
 @pytest.fixture
-def cluster() -> Iterator[None]:
-    """A Ray with four CPUs for this test alone, to run Serve on."""
+def cluster(serve_port: int) -> Iterator[int]:
+    """A Ray with four CPUs, shared by the tests that use it one after another. Its value: the port for Serve."""
     import ray
     from ray import serve
+    from ray.serve.context import _get_global_client
 
-    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
-    yield
-    serve.shutdown()  # type: ignore[no-untyped-call]
-    ray.shutdown()
+    from api.deployment.ingress import APP_NAME
+
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    ray.init(address="local", num_cpus=4, ignore_reinit_error=True, **options)
+    yield serve_port
+    gc.collect()  # a job that failed leaves its actors to the garbage collector
+    if _get_global_client(raise_if_no_controller_running=False) is not None:
+        serve.delete(APP_NAME)
 
 
 @pytest.fixture(scope="session")

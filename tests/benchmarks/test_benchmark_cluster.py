@@ -25,7 +25,7 @@ def test_bars_compare_with_one_node(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.ray
 @pytest.mark.timeout(900)
 def test_two_and_four_nodes_embed_as_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
     cloudpickle.register_pickle_by_value(cluster)  # type: ignore[no-untyped-call]  # workers have no benchmarks

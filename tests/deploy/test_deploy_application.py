@@ -18,17 +18,14 @@ from api.errors import ListenError
 from embedder.models.clip import ClipEmbedder
 from index.errors import NotACollectionError
 from jobs.values import DEMO_MODEL
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, make_collection
 from tests.support.paths import DEPLOY
-from tests.support.servers.served import free_port
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
     location = tmp_path_factory.mktemp("deployed") / "collection"
-    make_collection(
-        location, {name: png(colour) for name, colour in COLOURS.items()}, ClipEmbedder.load(str(DEMO_MODEL))
-    )
+    make_collection(location, PLAIN, ClipEmbedder.load(str(DEMO_MODEL)))
     return str(location)
 
 
@@ -69,7 +66,7 @@ def test_what_a_cluster_that_is_still_starting_lacks_is_said(
 
 
 @pytest.mark.ray
-def test_the_service_of_kubernetes_answers(collection: str, cluster: None) -> None:
+def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> None:
     """The very config of the manifest on a real Serve, but for the collection, the port and how much it takes."""
     [manifest] = [
         each
@@ -77,8 +74,7 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: None) -> No
         if each["kind"] == "RayService"
     ]
     config = yaml.safe_load(manifest["spec"]["serveConfigV2"])
-    port = free_port()
-    config["http_options"]["port"] = port
+    config["http_options"] |= {"host": "127.0.0.1", "port": cluster}
     [app] = config["applications"]
     assert app["name"] == APP_NAME
     app["args"] = {
@@ -100,10 +96,10 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: None) -> No
         time.sleep(0.5)
     assert status.status == "RUNNING", status.message
     body = json.dumps({"text": "a red star", "k": 3}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/search", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"http://127.0.0.1:{cluster}/search", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as response:
         matches = json.load(response)["matches"]
     assert {match["image_id"] for match in matches} <= set(COLOURS)
     assert len(matches) == 3
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster}/metrics", timeout=60) as response:
         assert b"likeness_scraped_replicas 1.0" in response.read()

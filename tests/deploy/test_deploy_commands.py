@@ -84,21 +84,6 @@ def test_they_are_of_every_kind() -> None:
     assert {"likeness-reembed.service", "likeness-serve.service"} <= places
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "likeness rembed --spec job.yaml",
-        "likeness reembed --specs job.yaml",
-        "ray start --heads",
-        "ray job submit --adress http://ray:8265 -- likeness reembed --spec job.yaml",
-        "ray job submit --address http://ray:8265 -- likeness reembed --specs job.yaml",
-    ],
-)
-def test_wrong_ones_are_found(wrong: str) -> None:
-    with pytest.raises(Exception, match=r"(?i)no such"):
-        check(shlex.split(wrong))
-
-
 def test_files_that_pages_name_are_there() -> None:
     for page in sorted(DEPLOY.rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
 from api.observe.metrics import Metrics, Serving
-from api.observe.request_record import Notes
+from api.observe.request_record import RequestRecord
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import JobRun
 from jobs.schedule.metrics_file import write_metrics
@@ -101,7 +101,7 @@ def of_the_service() -> dict[str, set[str]]:
     )
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
-    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
+    metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 
@@ -141,10 +141,6 @@ def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
             else:
                 missing = {word for word in {metric, *labels - OF_TARGETS} if not re.search(rf"\b{word}\b", rays)}
                 assert not missing, expression
-
-
-def test_the_check_finds_metrics_and_labels() -> None:
-    assert dict(asked('sum by (x) (rate(a{y="1"}[5m])) / b')) == {"a": {"x", "y"}, "b": {"x"}}
 
 
 def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> None:

@@ -6,28 +6,18 @@ import pytest
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
-from api.search.live_engine import IndexSource
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder
-from index.collection import Collection
-from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import PLAIN, followed_service, make_collection
 from tests.support.servers.guarded_app import on_this_machine, told
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
     location = tmp_path_factory.mktemp("guarded") / "collection"
-    make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
-    collection = Collection.open(str(location))
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-        source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder()),
-    )
+    make_collection(location, PLAIN, FakeEmbedder())
+    return followed_service(location)
 
 
 def test_no_route_is_left_open_by_mistake(service: SearchService, tmp_path: Path) -> None:

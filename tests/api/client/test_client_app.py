@@ -19,28 +19,22 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
-
-# Ids that a careless client or proxy would lose.
-ODD_IDS = ("a/b c/ü 100%.png", "50%25.png", "q?x=1#top.png", "../up/./x.png", "..", "/abs.png", "日本/犬.png")
-PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
-PICTURES |= {image_id: png((90, 20 * n, 200)) for n, image_id in enumerate(ODD_IDS)}
+from tests.support.collections.small_collection import PLAIN, add_pictures, fake_service, make_collection, png
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     location = tmp_path_factory.mktemp("collection")
-    make_collection(location, PICTURES, FakeEmbedder())
+    make_collection(location, PLAIN, FakeEmbedder())
     return Collection.open(str(location))
 
 
 @pytest.fixture(scope="module")
 def service(collection: Collection) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({"http://pictures.example/red.png": PICTURES["red.png"]}),
-        picture_fetcher=RecordingFetcher({f"memory:{image_id}": data for image_id, data in PICTURES.items()}),
+    return fake_service(
+        Searcher.open(collection),
+        queries={"http://pictures.example/red.png": PLAIN["red.png"]},
+        pictures={f"memory:{image_id}": data for image_id, data in PLAIN.items()},
         source=IndexSource(collection=collection, load_model=lambda _: FakeEmbedder(), interval_s=60.0),
     )
 
@@ -56,13 +50,13 @@ def ids(found: SearchResult) -> list[str]:
 
 
 def test_it_finds_what_the_library_finds(client: LikenessClient, service: SearchService, tmp_path: Path) -> None:
-    (tmp_path / "red.png").write_bytes(PICTURES["red.png"])
+    (tmp_path / "red.png").write_bytes(PLAIN["red.png"])
     vector = FakeEmbedder().embed_texts(["a star"])[0]
-    expected = service.search_by_bytes(PICTURES["red.png"], 3)
+    expected = service.search_by_bytes(PLAIN["red.png"], 3)
     for found in (
         client.search(image=tmp_path / "red.png", k=3),
-        client.search(image=PICTURES["red.png"], k=3),
-        client.search(image=Image.open(io.BytesIO(PICTURES["red.png"])), k=3),
+        client.search(image=PLAIN["red.png"], k=3),
+        client.search(image=Image.open(io.BytesIO(PLAIN["red.png"])), k=3),
         client.search(url="http://pictures.example/red.png", k=3),
     ):
         assert ids(found)[0] == "red.png"
@@ -70,66 +64,21 @@ def test_it_finds_what_the_library_finds(client: LikenessClient, service: Search
             (m.image_id, m.score, m.percentile) for m in expected.matches
         ]
         assert found.matches[0].metadata == {"label": "red", "weight": None}
-        assert (found.version, found.ntotal, found.model) == ("000001", len(PICTURES), service.engine.model)
+        assert (found.version, found.ntotal, found.model) == ("000001", len(PLAIN), service.engine.model)
         assert found.timing_ms["total"] > 0
     assert client.search(text="a star", k=4).matches == client.search(embedding=5 * vector, k=4).matches
-
-
-def test_options_are_understood(client: LikenessClient) -> None:
-    found = client.search(image=PICTURES["red.png"], filter={"label": {"$in": ["red", "blue"]}}, fields=["label"])
-    assert [match.metadata for match in found.matches] == [{"label": "red"}, {"label": "blue"}]
-    assert ids(client.search(image=PICTURES["red.png"], min_score=0.999)) == ["red.png"]
-    ranked = ids(client.search(text="a", k=10))
-    assert ids(client.search(text="a", k=3, offset=2)) == ranked[2:5]
-    folded = client.search(id="red.png", distinct=-1).matches
-    assert len(folded) == 1
-    assert len(folded[0].duplicates) == len(PICTURES) - 2
-    (same,) = client.search(image=PICTURES["red.png"], k=1, distinct=True).matches
-    assert same.image_id == "red.png"
-
-
-def test_mixes(client: LikenessClient) -> None:
-    liked = client.search(queries=[{"id": "red.png"}, {"image": PICTURES["green.png"], "weight": 0.5}])
-    unlike = client.search(queries=[{"image": PICTURES["red.png"]}, {"id": "blue.png", "weight": -2.0}])
-    assert ids(liked)[0] == "green.png"  # parts that are in the index are left out
-    assert ids(unlike)[0] == "red.png"
-    assert liked.matches[0].percentile is None
-
-
-def test_batches(client: LikenessClient) -> None:
-    found = client.search_batch(
-        [{"image": PICTURES["blue.png"], "k": 1}, {"text": "a", "k": 0}, {"id": "red.png", "k": 2}, {"id": "none"}]
-    )
-    first, second, third, fourth = found
-    assert isinstance(first, SearchResult)
-    assert isinstance(third, SearchResult)
-    assert first.matches[0].image_id == "blue.png"
-    assert "red.png" not in ids(third)
-    assert isinstance(second, RequestRefused)
-    assert (second.type, second.errors[0]["field"]) == ("urn:likeness:problem:invalid-request", "k")
-    assert isinstance(fourth, RequestRefused)
-    assert "none" in fourth.detail
 
 
 def test_vectors_are_the_models(client: LikenessClient, service: SearchService) -> None:
     texts = [f"text {number}" for number in range(70)]
     assert np.allclose(client.embed_texts(texts), FakeEmbedder().embed_texts(texts), atol=1e-6)
-    vectors = client.embed_images([PICTURES["red.png"], PICTURES["blue.png"]])
+    vectors = client.embed_images([PLAIN["red.png"], PLAIN["blue.png"]])
     searcher = service.engine.searcher
     assert np.allclose(vectors, [searcher.vector("red.png"), searcher.vector("blue.png")], atol=1e-6)
     assert client.embed_images([]).shape == (0, FakeEmbedder().identity.dim)
     with pytest.raises(RequestRefused, match=r"^images\[1\]: expected a picture") as caught:
-        client.embed_images([PICTURES["red.png"], b"<html>"])
+        client.embed_images([PLAIN["red.png"], b"<html>"])
     assert caught.value.type == "urn:likeness:problem:unusable-image"
-
-
-@pytest.mark.parametrize("image_id", PICTURES)
-def test_rows_and_pictures(client: LikenessClient, image_id: str) -> None:
-    row = client.image(image_id)
-    assert (row["image_id"], row["width"], row["height"]) == (image_id, 48, 40)
-    assert row["label"] == image_id.partition(".")[0]
-    assert client.picture(image_id) == PICTURES[image_id]
-    assert Image.open(io.BytesIO(client.picture(image_id, size=24))).size == (24, 20)
 
 
 def test_refusals(client: LikenessClient) -> None:
@@ -175,7 +124,7 @@ def test_versions_are_switched(client: LikenessClient, collection: Collection) -
     assert [version["version"] for version in client.versions()] == ["000001", "000002"]
     assert client.promote("000002")["serving"] == "000002"
     details = client.index()
-    assert (details["version"], details["ntotal"], details["model"]["dim"]) == ("000002", len(PICTURES) + 1, 16)
+    assert (details["version"], details["ntotal"], details["model"]["dim"]) == ("000002", len(PLAIN) + 1, 16)
     assert details["columns"]["label"] == "string"
     assert details["recall"]["10"] == 1.0
     assert client.rollback()["serving"] == "000001"

@@ -24,9 +24,8 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
+from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
 
-PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
 SIDES = (32, 64, 96)
 
 
@@ -44,13 +43,13 @@ SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
     """Its live index version is of the model with side 32."""
-    make_collection(tmp_path / "collection", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "collection"))
 
 
 def change_model(collection: Collection) -> None:
     """Its live index version is of the model with side 64."""
-    add_pictures(collection, PICTURES, FakeEmbedder(side=64))
+    add_pictures(collection, PLAIN, FakeEmbedder(side=64))
     build_index(collection)
 
 

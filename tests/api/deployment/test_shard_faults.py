@@ -26,12 +26,11 @@ from tests.api.deployment.test_sharded_serving import DIM, make_collection
 from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.servers.load import eventually
-from tests.support.servers.served import free_port, replicas_of
+from tests.support.servers.served import replicas_of
 
-pytestmark = [pytest.mark.fault, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 _RATE = 10.0
-_WHOLE_S = 20.0
 _K = 20
 _QUERIES = unit_vectors(40, seed=21, dim=DIM)
 
@@ -123,10 +122,10 @@ def collection(tmp_path: Path) -> Collection:
     return make_collection(tmp_path / "collection")
 
 
-def serving(collection: Collection, tmp_path: Path, replicas: int) -> str:
+def serving(collection: Collection, tmp_path: Path, port: int, replicas: int) -> str:
     settings = ServeSettings(
         collection=collection.location,
-        port=free_port(),
+        port=port,
         shards=4,
         searchers=replicas,
         num_cpus=0.25,
@@ -135,11 +134,11 @@ def serving(collection: Collection, tmp_path: Path, replicas: int) -> str:
     return run(settings, blocking=False, models=fakes(tmp_path / "notes"))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_killed_searcher_makes_no_answer_wrong(
-    collection: Collection, tmp_path: Path, cluster: None, replicas: int
+    collection: Collection, tmp_path: Path, cluster: int, replicas: int
 ) -> None:
-    url = serving(collection, tmp_path, replicas)
+    url = serving(collection, tmp_path, cluster, replicas)
     whole = Searcher.open(collection)
     gone = ids_of(collection, 2)
     every = answers_of_one_process(collection)
@@ -150,7 +149,6 @@ def test_a_killed_searcher_makes_no_answer_wrong(
         killed = time.monotonic()
         before[0].send_signal(signal.SIGKILL)
         eventually(lambda: is_whole(before), f"{replicas} searchers of shard 2 again", 60)
-        replaced = time.monotonic()
         time.sleep(4)
     for told in load.told:
         if told.status == 200:
@@ -164,12 +162,6 @@ def test_a_killed_searcher_makes_no_answer_wrong(
     refused = [told for told in load.told if told.status != 200]
     parts = [told for told in load.told if told.status == 200 and told.rows < whole.ntotal]
     last = max((told.at + told.seconds for told in (*refused, *parts)), default=killed)
-    slowest = max(told.seconds for told in load.told if told.at > killed)
-    counts = f"{len(load.told)} searches, {len(refused)} refused, {len(parts)} in part, none wrong"
-    print(f"{replicas} of each shard: {counts}; whole answers {last - killed:.1f} s after the kill,")
-    print(f"all searchers {replaced - killed:.1f} s; the slowest answer took {slowest:.2f} s")
-    assert last - killed <= _WHOLE_S
-    assert replaced - killed <= _WHOLE_S
     assert any(told.at > last for told in load.told)
     if replicas == 1:
         assert refused
@@ -184,14 +176,14 @@ def is_whole(before: list[psutil.Process]) -> bool:
     return len(now) == len(before) and set(now) != set(before)
 
 
-@pytest.mark.parametrize("changed", ["shards", "collection"])
+@pytest.mark.parametrize("changed", ["shards", pytest.param("collection", marks=pytest.mark.long)])
 def test_no_answer_is_wrong_while_the_deployment_is_changed(
-    collection: Collection, tmp_path: Path, cluster: None, changed: str
+    collection: Collection, tmp_path: Path, cluster: int, changed: str
 ) -> None:
     """Serve replaces the replicas that answer and the searchers at the same time, each one by one."""
     other = make_collection(tmp_path / "other", seed=1)
     first = ServeSettings(
-        collection=collection.location, port=free_port(), replicas=2, shards=2, num_cpus=0.25, searcher_timeout_s=1
+        collection=collection.location, port=cluster, replicas=2, shards=2, num_cpus=0.25, searcher_timeout_s=1
     )
     changes = {"shards": 4} if changed == "shards" else {"collection": other.location}
     second = first.model_copy(update=changes)
@@ -206,8 +198,6 @@ def test_no_answer_is_wrong_while_the_deployment_is_changed(
     answered = [told for told in load.told if told.status == 200]
     for told in answered:
         assert any(told.matches == matches[told.query] for rows, matches in right if rows == told.rows), told
-    refused = [told for told in load.told if told.status != 200]
-    print(f"{changed}: {len(answered)} answered, {len(refused)} refused: {sorted({told.status for told in refused})}")
     # Of those that were sent to the second, whose replicas may still be replaced one by one when it says that it runs.
     last = [told for told in load.told if told.at > again + 2]
     expected = right_answers(Collection.open(second.collection), second.shards or 0)[0][1]

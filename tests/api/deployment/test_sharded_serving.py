@@ -18,7 +18,7 @@ from api.compose import build_service
 from api.deployment.application import run, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.options import searcher
-from api.deployment.searcher import Asked, SearcherReplica, Searchers
+from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
 from api.errors import Problem
 from api.http.app import create_app
 from api.local import running
@@ -38,7 +38,6 @@ from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.servers.guarded_app import told
 from tests.support.servers.load import eventually
-from tests.support.servers.served import free_port
 
 COUNT = 800
 GIB = 2**30
@@ -249,7 +248,7 @@ def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.M
         return 7
 
     call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=result, cancel=lambda: None))
-    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
     for _ in range(4):
         assert asked({0: ("count", ("{}",))}) == {}
     assert [timeout_s > 1 for is_search, timeout_s in waits if is_search] == [True, False, False, False]
@@ -307,7 +306,7 @@ def test_a_failure_that_began_before_others_were_answered_makes_no_shard_lost(cl
 
     results = iter([slow, quick, quick])
     call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=next(results), cancel=lambda: None))
-    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
     assert asked({0: ("count", ("{}",))}) == {}
     assert asked({0: ("count", ("{}",))}) == {0: 7}
     assert waits == [5.0, 5.0]
@@ -464,14 +463,13 @@ def test_the_command_says_which_option_of_shards_is_wrong(options: dict[str, Any
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.slow), "IVF8,PQ8x4fs,Refine(SQ8)"])
-def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: None, factory: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.long), "IVF8,PQ8x4fs,Refine(SQ8)"])
+def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int, factory: str) -> None:
     collection = make_collection(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))
     notes = tmp_path / "notes"
     notes.mkdir()
-    settings = ServeSettings(
-        collection=collection.location, port=free_port(), shards=4, num_cpus=0.25, swap_interval_s=0.1
-    )
+    settings = ServeSettings(collection=collection.location, port=cluster, shards=4, num_cpus=0.25, swap_interval_s=0.1)
     url = run(settings, blocking=False, models=fakes(notes))
     whole = build_service(settings, load_model=lambda _: FakeEmbedder())
     queries: list[dict[str, Any]] = [{"text": f"star {number}", "k": 1 + 7 * number} for number in range(12)]

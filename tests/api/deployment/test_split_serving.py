@@ -29,11 +29,9 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
-from tests.support.collections.small_collection import COLOURS, add_pictures, make_collection, png
+from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
 from tests.support.servers.guarded_app import told
-from tests.support.servers.served import free_port
 
-PICTURES = {name: png(colour) for name, colour in COLOURS.items()}
 OTHER_SIDE = 64
 
 
@@ -68,7 +66,7 @@ def fakes(notes: Path) -> Models:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "collection", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "collection"))
 
 
@@ -186,10 +184,10 @@ def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
 
 
 @pytest.mark.ray
-def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: None, notes: Path) -> None:
+def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: int, notes: Path) -> None:
     settings = ServeSettings(
         collection=collection.location,
-        port=free_port(),
+        port=cluster,
         replicas=2,
         embedders=1,
         num_cpus=0.5,
@@ -206,7 +204,7 @@ def test_the_parts_apart_answer_as_they_do_together(collection: Collection, clus
         assert [answer(client, query)["matches"] for query in queries] == expected
         batch = client.post("/search/batch", json={"searches": queries}).json()["results"]
         assert [each["ok"]["matches"] for each in batch] == expected
-        found = client.post("/search", files={"image": PICTURES["blue.png"]}).json()["matches"][0]
+        found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()["matches"][0]
         assert (found["image_id"], found["score"]) == ("blue.png", pytest.approx(1.0, abs=1e-5))
         # What a model refuses is an answer of its own, and spoils nobody else's.
         mixed = {"searches": [{"text": "unspeakable"}, {"text": "star 3"}]}
@@ -255,7 +253,7 @@ def _models_change_together(client: httpx.Client, collection: Collection) -> Non
         number = 0
         while not done.is_set():
             number += 1
-            found = client.post("/search", files={"image": PICTURES["red.png"]}, data={"k": "1"})
+            found = client.post("/search", files={"image": PLAIN["red.png"]}, data={"k": "1"})
             said = found.json()
             pair = (said["index"]["version"], said["model"]["fingerprint"])
             seen.add(pair)
@@ -264,7 +262,7 @@ def _models_change_together(client: httpx.Client, collection: Collection) -> Non
 
     asking = threading.Thread(target=ask)
     asking.start()
-    add_pictures(collection, PICTURES, new)
+    add_pictures(collection, PLAIN, new)
     build_index(collection)
     deadline = time.monotonic() + 30
     while ("000002", new.identity.fingerprint) not in seen and time.monotonic() < deadline:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from api.client.query import Example
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
 from embedder.errors import FetchError, ModelError
@@ -21,10 +20,10 @@ from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.errors import NotACollectionError, QueryError
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import PLAIN, RecordingFetcher, make_collection, png
 
 MARKUP = "<img src=x onerror=alert(1)>.png"
-PICTURES = {name: png(colour) for name, colour in COLOURS.items()} | {MARKUP: png((240, 240, 20))}
+PICTURES = PLAIN | {MARKUP: png((240, 240, 20))}
 URL = "https://pictures.example/query.png"
 
 
@@ -134,32 +133,6 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
     with pytest.raises(FileNotFoundError, match=r"'picturs/star.png' is neither a file nor an image of index version"):
         likeness.search("picturs/star.png")
     assert len(likeness.search(text="picturs/star.png")) == 4
-
-
-def test_a_mix_is_the_direction_of_the_weighted_sum(likeness: Likeness) -> None:
-    vectors = [likeness.searcher.vector("red.png"), likeness.searcher.vector("blue.png")]
-    expected = vectors[0] - 0.5 * vectors[1]
-    expected /= np.linalg.norm(expected)
-    mixed: list[Example] = [{"id": "red.png"}, {"id": "blue.png", "weight": -0.5}]
-    np.testing.assert_allclose(likeness.vector(queries=mixed), expected, atol=1e-6)
-    found = likeness.search(queries=mixed)
-    scores = {match.image_id: match.score for match in found}
-    assert scores["green.png"] == pytest.approx(float(expected @ likeness.searcher.vector("green.png")), abs=1e-5)
-    assert "red.png" not in scores
-    assert found.caption == "2 of 4 images like red.png, -0.5 × blue.png"
-
-
-def test_options_are_those_of_the_server(likeness: Likeness) -> None:
-    everything = [match.image_id for match in likeness.search("red.png", k=3)]
-    assert [m.image_id for m in likeness.search("red.png", k=2, offset=1)] == everything[1:]
-    assert likeness.search("red.png", k=2, offset=1).to_arrow()["rank"].to_pylist() == [2, 3]
-    assert [m.image_id for m in likeness.search("red.png", filter={"label": "green"})] == ["green.png"]
-    assert len(likeness.search("red.png", min_score=1.0)) == 0
-    assert likeness.search("red.png", fields=["label"])[0].metadata.keys() == {"label"}
-    with pytest.raises(Problem, match="fields: expected only label, weight"):
-        likeness.search("red.png", fields=["lable"])
-    with pytest.raises(Problem, match="k is 0"):
-        likeness.search("red.png", k=0)
 
 
 @pytest.mark.parametrize(

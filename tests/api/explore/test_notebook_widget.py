@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from jobs.demo.collection import make_demo_collection
 
-pytestmark = [pytest.mark.browser, pytest.mark.notebook]
+pytestmark = pytest.mark.browser
 
 _CELLS = [
     "from api.explore import Likeness\nlikeness = Likeness.open({location!r})",

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from nbclient import NotebookClient
 
 from jobs.demo.collection import make_demo_collection
 from tests.support.paths import ROOT
-
-pytestmark = pytest.mark.notebook
 
 FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -39,9 +36,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Executed:
     """A notebook that has run, and its kernel, to be asked what it holds."""
 
-    def __init__(self, name: str, client: NotebookClient, seconds: float) -> None:
-        self.name = name
-        self.seconds = seconds
+    def __init__(self, client: NotebookClient) -> None:
         self._client = client
 
     def value(self, expression: str) -> Any:
@@ -66,10 +61,9 @@ def executed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     notebook = nbformat.read(FOLDER / name, as_version=4)
     client = NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
     with client.setup_kernel():
-        started = time.monotonic()
         for number, cell in enumerate(list(notebook.cells)):
             client.execute_cell(cell, number)
-        yield Executed(name, client, time.monotonic() - started)
+        yield Executed(client)
 
 
 def runs(name: str) -> pytest.MarkDecorator:
@@ -102,6 +96,7 @@ def test_mend_11_notebooks_import_only_what_is_installed(name: str) -> None:
     assert "hundred" not in notebook.cells[0].source  # of a collection that the reader chooses
 
 
+@pytest.mark.slow
 @runs("01_explore_neighbours.ipynb")
 def test_exploring_neighbours(executed: Executed) -> None:
     labels = "[match.metadata['label'] for match in {}]"
@@ -129,6 +124,7 @@ def test_exploring_neighbours(executed: Executed) -> None:
     assert len(executed.outputs("image/png")) == 1
 
 
+@pytest.mark.slow
 @runs("02_map_the_collection.ipynb")
 def test_mend_01_mapping_the_collection(executed: Executed) -> None:
     assert executed.value("len(found.ids)") == executed.value("len(likeness)") == 1_188
@@ -150,6 +146,7 @@ def test_mend_01_mapping_the_collection(executed: Executed) -> None:
     assert executed.value("len(caught)") >= 17
 
 
+@pytest.mark.slow
 @runs("03_choose_an_index.ipynb")
 def test_mend_11_choosing_an_index(executed: Executed) -> None:
     assert executed.value("considered[considered['chosen']]['name'].tolist()") == ["Flat"]
@@ -169,6 +166,7 @@ def test_mend_11_choosing_an_index(executed: Executed) -> None:
     assert executed.value("here['recall@10'].item()") > 0.985
 
 
+@pytest.mark.slow
 @runs("04_scheduled_reembedding.ipynb")
 def test_reading_what_a_scheduled_job_left(executed: Executed) -> None:
     assert executed.value("runs['embedded'].tolist()") == [240, 28]

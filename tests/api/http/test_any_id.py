@@ -17,7 +17,7 @@ from api.http.app import create_app
 from api.local import running
 from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import RecordingFetcher, fake_service, make_collection, png
 
 AWKWARD = (
     *("..", ".", "../..", "a/../b", "a/./b", "/", "//", "/a", "a/", "a//b", "x", "x/picture", "x/picture/picture"),
@@ -37,17 +37,12 @@ def served(image_ids: list[str]) -> Iterator[tuple[str, SearchService, dict[str,
     pictures = {image_id: picture_of(number) for number, image_id in enumerate(image_ids)}
     fetcher = RecordingFetcher({f"memory:{image_id}": data for image_id, data in pictures.items()})
     with TemporaryDirectory() as folder:
-        service = SearchService(
-            embedder=FakeEmbedder(),
-            searcher=make_collection(Path(folder) / "c", pictures, FakeEmbedder()),
-            query_fetcher=RecordingFetcher({}),
-            picture_fetcher=fetcher,
-        )
+        service = fake_service(make_collection(Path(folder) / "c", pictures, FakeEmbedder()), pictures=fetcher)
         with running(create_app(service)) as url:
             yield url, service, pictures
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(image_ids=ids)
 @example(image_ids=list(AWKWARD))
 def test_mend_21_any_id_leads_to_its_row_and_its_picture(image_ids: list[str]) -> None:

@@ -7,16 +7,14 @@ import ipaddress
 import json
 import socket
 import struct
-import threading
+import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
@@ -30,50 +28,12 @@ from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
+from tests.support.pictures.picture_server import Server, answer, redirect
 
-# Ids that a careless URL scheme would lose, and one that looks like another's page.
-ODD_IDS = (
-    "a/b c/ü 100%.png",
-    "50%25.png",
-    "q?x=1#top.png",
-    "日本/犬.png",
-    "red.png/picture",
-    "/abs.png",
-    "a&b+c.png",
-)
+ODD = "a/b c/ü 100%.png"
+PICTURES = {**PLAIN, ODD: png((90, 20, 200)), **{f"{grey}.png": png((grey,) * 3) for grey in range(0, 210, 30)}}
 LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_000)
-
-
-def odd_picture(image_id: str) -> bytes:
-    return png((90, 20 * ODD_IDS.index(image_id), 200))
-
-
-class PictureHost(BaseHTTPRequestHandler):
-    """A web server of pictures, of which some misbehave."""
-
-    def do_GET(self) -> None:
-        status, headers, body = {
-            "/red.png": (200, {"Content-Type": "image/png"}, png(COLOURS["red.png"])),
-            "/page": (200, {"Content-Type": "text/html"}, b"<html>"),
-            "/fake.png": (200, {"Content-Type": "image/png"}, b"not a picture"),
-            "/large.png": (200, {"Content-Type": "image/png"}, bytes(LIMITS.max_upload_bytes + 1)),
-            "/to-metadata": (302, {"Location": "http://169.254.169.254/latest/meta-data"}, b""),
-            "/to-inside": (302, {"Location": "http://inside.example/x.png"}, b""),
-            "/to-file": (302, {"Location": "file:///etc/passwd"}, b""),
-            "/loop": (302, {"Location": "/loop"}, b""),
-            "/broken": (500, {}, b""),
-        }.get(self.path, (404, {}, b""))
-        if self.path == "/slow":
-            threading.Event().wait(1.5)
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -81,7 +41,6 @@ def resolve(host: str, port: int) -> list[str]:
     names = {
         "pictures.example": ["127.0.0.1"],
         "inside.example": ["10.0.0.7"],
-        "metadata.example": ["169.254.169.254"],
     }
     host = host.strip("[]")
     if host in names:
@@ -95,49 +54,51 @@ def resolve(host: str, port: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pictures_at() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), PictureHost)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://pictures.example:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    """A web server of pictures, of which some misbehave."""
+    host = Server()
+
+    def answering(path: str, body: bytes, **answered: Any) -> None:
+        host.routes[path] = lambda handler: answer(handler, body, **answered)
+
+    answering("/red.png", png(COLOURS["red.png"]))
+    answering("/page", b"<html>", Content_Type="text/html")
+    answering("/fake.png", b"not a picture")
+    answering("/large.png", bytes(LIMITS.max_upload_bytes + 1))
+    answering("/broken", b"", status=500)
+    for name, location in (
+        ("metadata", "http://169.254.169.254/latest/meta-data"),
+        ("inside", "http://inside.example/x.png"),
+        ("file", "file:///etc/passwd"),
+        ("loop", "/to-loop"),
+    ):
+        host.routes[f"/to-{name}"] = redirect(location)
+    host.routes["/slow"] = lambda _: time.sleep(1.5)
+    yield f"http://pictures.example:{host.port}"
+    host.stop()
 
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    pictures |= {image_id: odd_picture(image_id) for image_id in ODD_IDS}
-    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
+    return make_collection(tmp_path_factory.mktemp("collection"), PICTURES, FakeEmbedder())
 
 
 @pytest.fixture(scope="module")
 def service(searcher: Searcher, pictures_at: str) -> SearchService:
     files = {f"memory:{name}": png(colour, (400, 200)) for name, colour in COLOURS.items()}
-    files |= {f"memory:{image_id}": odd_picture(image_id) for image_id in ODD_IDS}
+    files[f"memory:{ODD}"] = PICTURES[ODD]
     policy = replace(
         FetchPolicy.for_untrusted_urls(allowed_hosts=[pictures_at.removeprefix("http://")]),
         max_bytes=LIMITS.max_upload_bytes,
         timeout_s=1.0,
         retries=0,
     )
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=searcher,
-        query_fetcher=Fetcher(policy, resolve=resolve),
-        picture_fetcher=RecordingFetcher(files),
-    )
+    return fake_service(searcher, queries=Fetcher(policy, resolve=resolve), pictures=files)
 
 
 @pytest.fixture(scope="module")
 def client(service: SearchService) -> Iterator[TestClient]:
     with TestClient(create_app(service, limits=LIMITS)) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def caller(service: SearchService) -> Iterator[httpx.Client]:
-    """Over a real connection: the test client undoes per cent signs twice."""
-    with running(create_app(service, limits=LIMITS)) as url, httpx.Client(base_url=url) as caller:
-        yield caller
 
 
 def assert_problem(response: Any, slug: str, *, detail: str, **members: Any) -> dict[str, Any]:
@@ -176,7 +137,7 @@ def test_search_by_url(client: TestClient, pictures_at: str) -> None:
     assert first["uri"] == "memory:red.png"
     assert first["picture"] == "/picture?id=red.png"
     assert first["metadata"] == {"label": "red", "weight": None}
-    assert answer["index"] == {"version": "000001", "ntotal": len(COLOURS) + len(ODD_IDS)}
+    assert answer["index"] == {"version": "000001", "ntotal": len(PICTURES)}
     identity = FakeEmbedder().identity
     assert answer["model"] == {"id": "fake", "revision": None, "fingerprint": identity.fingerprint, "dim": 16}
     assert list(answer["timing_ms"]) == ["fetch", "decode", "embed", "search", "total"]
@@ -205,78 +166,10 @@ def test_more_matches_than_images_gives_all(client: TestClient) -> None:
 # Requests that are not valid
 
 
-@pytest.mark.parametrize(
-    ("body", "field", "expected"),
-    [
-        ({"url": "http://a.example/x.png", "k": 0}, "k", "a whole number from 1 to 1000"),
-        ({"url": "http://a.example/x.png", "k": -3}, "k", "a whole number from 1 to 1000"),
-        ({"text": "star", "k": 1_000_000}, "k", "a whole number from 1 to 1000"),
-        ({"text": "star", "k": "5"}, "k", "a whole number"),
-        ({"text": "star", "k": True}, "k", "a whole number"),
-        ({"text": "star", "k": 1.5}, "k", "a whole number"),
-        ({"text": "star", "top": 3}, "top", "only allow_partial, distinct, embedding, fields"),
-        ({"text": "star", "url": "http://a.example/x.png"}, "body", "exactly one of url, image, text"),
-        ({}, "body", "exactly one of url, image, text"),
-        ({"k": 3}, "body", "exactly one of url, image, text"),
-        ({"text": ""}, "text", "words that say what to look for"),
-        ({"text": "  \n"}, "text", "words that say what to look for"),
-        ({"text": "x" * 1_001}, "text", "at most 1000 characters"),
-        ({"text": 7}, "text", "text"),
-        ({"url": ""}, "url", "text that is not empty"),
-        ({"url": "http://a.example/" + "x" * 4_096}, "url", "at most 4096 characters"),
-        ([1, 2], "body", "an object"),
-        (None, "body", "an object"),
-    ],
-)
-def test_an_invalid_body_names_the_field(client: TestClient, body: Any, field: str, expected: str) -> None:
-    response = client.post("/search", content=json.dumps(body), headers={"content-type": "application/json"})
-    document = assert_problem(response, "invalid-request", detail=expected)
-    assert [error["field"] for error in document["errors"]] == [field]
-    assert expected in document["errors"][0]["expected"]
-
-
-def test_what_was_sent_is_quoted_but_not_at_length(client: TestClient) -> None:
-    document = client.post("/search", json={"text": "star", "k": "9" * 5_000}).json()
-    assert len(document["errors"][0]["got"]) == 80
-    both = client.post("/search", json={"text": "star", "url": "http://a.example/"}).json()
-    assert both["detail"] == (
-        'body: expected exactly one of url, image, text, id, embedding and queries, got "text", "url"'
-    )
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"text": "star"'])
 def test_a_body_that_is_not_json(client: TestClient, content: bytes) -> None:
     response = client.post("/search", content=content, headers={"content-type": "application/json"})
     assert_problem(response, "malformed-body", detail="expected a JSON object")
-
-
-@pytest.mark.parametrize(
-    ("files", "data", "field", "expected"),
-    [
-        ({"image": ("a.png", b"x")}, {"k": "0"}, "k", "a whole number from 1 to 1000"),
-        ({"image": ("a.png", b"x")}, {"k": "1000000"}, "k", "a whole number from 1 to 1000"),
-        ({"image": ("a.png", b"x")}, {"k": "many"}, "k", "a whole number"),
-        (
-            {"image": ("a.png", b"x")},
-            {"url": "http://a.example/"},
-            "url",
-            "only allow_partial, distinct, fields, filter, image, k, min_score, offset",
-        ),
-        (
-            {"photo": ("a.png", b"x")},
-            {},
-            "photo",
-            "only allow_partial, distinct, fields, filter, image, k, min_score, offset",
-        ),
-        ({"k": (None, "3")}, {}, "image", "a file"),
-        ({"image": (None, "text")}, {}, "image", "a file"),
-    ],
-)
-def test_an_invalid_form_names_the_field(
-    client: TestClient, files: Mapping[str, Any], data: dict[str, str], field: str, expected: str
-) -> None:
-    document = assert_problem(client.post("/search", files=files, data=data), "invalid-request", detail=expected)
-    assert document["errors"][0]["field"] == field
 
 
 def test_two_pictures_in_one_form(client: TestClient) -> None:
@@ -329,11 +222,6 @@ def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
 
 
 # Sizes
-
-
-def test_an_upload_over_the_limit_is_refused_by_its_declared_length(client: TestClient) -> None:
-    response = client.post("/search", files={"image": ("a.png", bytes(1_000_000))})
-    assert_problem(response, "too-large", detail="image of at most 300,000 bytes")
 
 
 def test_an_upload_over_the_limit_is_refused_while_it_comes(service: SearchService) -> None:
@@ -424,16 +312,11 @@ def test_a_picture_that_cannot_be_embedded_is_named(client: TestClient) -> None:
     assert second["problem"]["field"] == "images.1"
 
 
-def test_a_bomb_of_200_megapixels_says_what_is_wrong(client: TestClient) -> None:
-    response = client.post("/search", files={"image": ("a.png", bomb(20_000, 10_000))})
-    assert_problem(response, "unusable-image", detail="pixels")
-
-
 @pytest.mark.parametrize(
     ("path", "slug", "reason"),
     [
         ("/missing.png", "url-not-usable", "http_404"),
-        ("/loop", "url-not-usable", "too_many_redirects"),
+        ("/to-loop", "url-not-usable", "too_many_redirects"),
         ("/large.png", "url-not-usable", "too_many_bytes"),
         ("/page", "unusable-image", "not_an_image"),
         ("/fake.png", "unusable-image", "not_an_image"),
@@ -455,16 +338,9 @@ def test_a_host_that_gives_no_usable_picture(
     ("url", "slug", "reason"),
     [
         ("http://127.0.0.1/x.png", "forbidden-address", "forbidden_address"),
-        ("http://169.254.169.254/latest/meta-data", "forbidden-address", "forbidden_address"),
         ("http://inside.example/x.png", "forbidden-address", "forbidden_address"),
-        ("http://metadata.example/latest/meta-data", "forbidden-address", "forbidden_address"),
-        ("http://[::1]/x.png", "forbidden-address", "forbidden_address"),
-        ("http://127.0.0.1:8000/x.png", "forbidden-address", "forbidden_port"),
         ("http://1.1.1.1:22/", "forbidden-address", "forbidden_port"),
         ("file:///etc/passwd", "forbidden-scheme", "forbidden_scheme"),
-        ("/etc/passwd", "forbidden-scheme", "forbidden_scheme"),
-        ("s3://bucket/x.png", "forbidden-scheme", "forbidden_scheme"),
-        ("ftp://1.1.1.1/x.png", "forbidden-scheme", "forbidden_scheme"),
         ("http://user:secret@1.1.1.1/x.png", "bad-url", "forbidden_userinfo"),
         ("http://", "bad-url", "bad_uri"),
         ("http://nowhere.example/x.png", "url-unreachable", "unknown_host"),
@@ -479,26 +355,12 @@ def test_a_url_that_is_not_fetched(client: TestClient, url: str, slug: str, reas
 # Images and their pictures
 
 
-@pytest.mark.parametrize("image_id", [*COLOURS, *ODD_IDS])
-def test_an_images_row_by_id(caller: httpx.Client, image_id: str) -> None:
-    row = caller.get(f"/image?id={quote(image_id)}").json()
-    assert row["image_id"] == image_id
-    assert (row["width"], row["height"], row["format"]) == (48, 40, "png")
-    assert row["metadata"] == {"label": image_id.partition(".")[0], "weight": None}
-    assert row["picture"] == f"/picture?id={quote(image_id)}"
-    if image_id != "red.png/picture":
-        assert caller.get(f"/images/{quote(image_id)}").json() == row
-
-
-@pytest.mark.parametrize("image_id", ODD_IDS)
-def test_the_picture_that_a_match_names_is_its_own(caller: httpx.Client, image_id: str) -> None:
-    matches = caller.post("/search", json={"text": "star", "k": 1_000}).json()["matches"]
-    address = next(match["picture"] for match in matches if match["image_id"] == image_id)
-    assert caller.get(address).content == odd_picture(image_id)
-
-
-def test_an_id_with_escaped_slashes(client: TestClient) -> None:
-    assert client.get(f"/images/{quote('a/b c/ü 100%.png', safe='')}").json()["image_id"] == "a/b c/ü 100%.png"
+def test_an_image_by_its_path(client: TestClient) -> None:
+    row = client.get(f"/images/{quote(ODD)}").json()
+    assert (row["image_id"], row["width"], row["height"], row["format"]) == (ODD, 48, 40, "png")
+    assert row == client.get(f"/images/{quote(ODD, safe='')}").json() == client.get("/image", params={"id": ODD}).json()
+    assert client.get(f"/images/{quote(ODD)}/picture").content == client.get(row["picture"]).content == PICTURES[ODD]
+    assert (row["metadata"], row["picture"]) == ({"label": ODD[:-4], "weight": None}, f"/picture?id={quote(ODD)}")
 
 
 def test_a_path_that_ends_like_a_pictures_is_one(client: TestClient) -> None:
@@ -538,12 +400,7 @@ def test_an_image_that_is_not_there(client: TestClient, path: str) -> None:
 
 
 def test_health_and_readiness(searcher: Searcher) -> None:
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=searcher,
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(searcher)
     app = create_app(service)
     before = TestClient(app)
     assert before.get("/healthz").json() == {"status": "up"}
@@ -556,7 +413,7 @@ def test_health_and_readiness(searcher: Searcher) -> None:
 def test_the_index_says_how_well_it_answers(client: TestClient, service: SearchService) -> None:
     found = client.get("/index").json()
     manifest = service.engine.searcher.manifest
-    assert (found["version"], found["ntotal"], found["kind"]) == ("000001", len(COLOURS) + len(ODD_IDS), "Flat")
+    assert (found["version"], found["ntotal"], found["kind"]) == ("000001", len(PICTURES), "Flat")
     assert found["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
     assert found["latency_ms"] == manifest.latency_ms
     assert found["queries_per_second"] == manifest.queries_per_second > 0
@@ -574,12 +431,7 @@ class BrokenEmbedder(FakeEmbedder):
 
 
 def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.LogCaptureFixture) -> None:
-    service = SearchService(
-        embedder=BrokenEmbedder(),
-        searcher=searcher,
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(searcher, embedder=BrokenEmbedder())
     with TestClient(create_app(service)) as client:
         assert client.get("/healthz").status_code == 200
         assert_problem(client.get("/readyz"), "not-ready", detail="log")

@@ -15,12 +15,11 @@ from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.http.problems import MEDIA_TYPE
 from api.search.live_engine import IndexSource
-from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
 
 # What we read, or a library does for us.
 READ: Final = (
@@ -56,14 +55,11 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
 def clients(tmp_path_factory: pytest.TempPathFactory) -> list[TestClient]:
     """The app as uvicorn runs it, behind a proxy on this machine: open to strangers, for this machine, with keys."""
     location = tmp_path_factory.mktemp("hostile")
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    make_collection(location / "c", pictures, FakeEmbedder())
+    make_collection(location / "c", PLAIN, FakeEmbedder())
     collection = Collection.open(str(location / "c"))
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({f"memory:{name}": data for name, data in pictures.items()}),
+    service = fake_service(
+        Searcher.open(collection),
+        pictures={f"memory:{name}": data for name, data in PLAIN.items()},
         source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder()),
     )
     add_key(location / "keys.json", "reader", KeyScope.search)
@@ -131,12 +127,7 @@ def test_mend_16_a_defect_in_any_middleware_is_a_problem_document(
 
     make_collection(tmp_path / "c", {"red.png": png((9, 9, 9))}, FakeEmbedder())
     collection = Collection.open(str(tmp_path / "c"))
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(Searcher.open(collection))
     app = create_app(service)
     (middleware,) = [each.cls for each in app.user_middleware if each.cls.__name__ == broken]  # type: ignore[attr-defined]
     monkeypatch.setattr(middleware, "__call__", defect)

@@ -22,25 +22,18 @@ from benchmarks import hostile_pictures as hostile
 from embedder.fake import FakeEmbedder
 from embedder.images.decoder_pool import DecodePool
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, fake_service, make_collection, png
 
 ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
-
-
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
 
 
 @pytest.fixture
 def service(searcher: Searcher) -> Iterator[SearchService]:
     with closing(DecodePool(1, timeout_s=2, max_wait_s=0.1, max_waiting=1)) as decoders:
-        yield SearchService(
-            embedder=FakeEmbedder(),
-            searcher=searcher,
-            query_fetcher=RecordingFetcher({"http://example.com/endless.jpg": ENDLESS}),
-            picture_fetcher=RecordingFetcher({"memory:red.png": ENDLESS}),
+        yield fake_service(
+            searcher,
+            queries={"http://example.com/endless.jpg": ENDLESS},
+            pictures={"memory:red.png": ENDLESS},
             decoders=decoders,
         )
 

@@ -19,19 +19,13 @@ from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.servers.guarded_app import told
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder()),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    return fake_service(make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +61,7 @@ def test_mend_15_others_are_answered_while_a_body_is_parsed(
         assert may_go_on.wait(20)
         return read_part(*args)
 
-    monkeypatch.setattr(api.reading, "_part", slowly)
+    monkeypatch.setattr(api.http.parse, "_part", slowly)
     with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
         answer = pool.submit(httpx.post, url + path, content=padded(document), headers=JSON, timeout=30)
         try:
@@ -156,7 +150,7 @@ def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_par
         assert may_go_on.wait(20)
         return read_part(*args)
 
-    monkeypatch.setattr(api.reading, "_part", slowly)
+    monkeypatch.setattr(api.http.parse, "_part", slowly)
     body = padded({"text": "a star", "k": 1})
 
     def in_two() -> Iterator[bytes]:

@@ -22,7 +22,7 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import RecordingFetcher, add_pictures, make_collection, png
+from tests.support.collections.small_collection import add_pictures, fake_service, make_collection, png
 from tests.support.servers.guarded_app import on_this_machine
 
 NAMES = ("a.png", "b.png", "c.png")
@@ -55,11 +55,9 @@ def service(secret: Path) -> SearchService:
     build_index(collection)
     manifest = location / "index" / "000001" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-30])
-    return SearchService(
+    return fake_service(
+        Searcher.open(collection),
         embedder=embedder,
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
         source=IndexSource(collection=collection, load_model=lambda record: embedder, interval_s=3_600),
     )
 

@@ -22,14 +22,11 @@ from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import PROBLEMS
 from api.http.app import create_app
 from api.http.problems import MEDIA_TYPE
-from api.search.live_engine import IndexSource
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from index.collection import Collection
-from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, followed_service, make_collection, png
 
 PROBLEM_OF: Final = {kind.type: kind for kind in PROBLEMS.values()}
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
@@ -61,14 +58,11 @@ def errors_are_problems(ctx: CheckContext, response: Response, case: Case[Any]) 
 def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
     """Three pictures. Every host's name leads to this machine, where nothing is fetched."""
     location = tmp_path_factory.mktemp("asked") / "collection"
-    make_collection(location, {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
-    collection = Collection.open(str(location))
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
-        picture_fetcher=RecordingFetcher({f"memory:{name}": png(colour) for name, colour in COLOURS.items()}),
-        source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder(), interval_s=3_600),
+    make_collection(location, PLAIN, FakeEmbedder())
+    return followed_service(
+        location,
+        queries=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
+        pictures={f"memory:{name}": png(colour) for name, colour in COLOURS.items()},
     )
 
 
@@ -76,6 +70,7 @@ def test_promises_are_kept_to_strangers(service: SearchService) -> None:
     assert broken_promises(create_app(service), phases=["examples", "coverage"]) == []
 
 
+@pytest.mark.slow
 def test_promises_are_kept_to_an_administrator(service: SearchService, tmp_path: Path) -> None:
     assert broken_promises(*behind_keys(service, tmp_path), phases=["examples", "fuzzing"], examples=20) == []
 

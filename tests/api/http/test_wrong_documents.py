@@ -9,10 +9,9 @@ from fastapi.testclient import TestClient
 
 from api.errors import abbreviate
 from api.http.app import create_app
-from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection, png
 
 ONLY = (
     "only allow_partial, distinct, embedding, fields, filter, id, image, k, min_score, offset, queries, text, url, "
@@ -23,12 +22,9 @@ K = "k: expected a whole number from 1 to 1000"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder()),
-        query_fetcher=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
-        picture_fetcher=RecordingFetcher({}),
+    service = fake_service(
+        make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()),
+        queries=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
     )
     with TestClient(create_app(service)) as client:
         yield client

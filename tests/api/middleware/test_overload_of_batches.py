@@ -14,10 +14,9 @@ from starlette.requests import Request
 from api.errors import Problem
 from api.http.app import create_app
 from api.http.middleware.admission import Slots, admit
-from api.search.service import SearchService
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.servers.guarded_app import on_this_machine, told
 
 
@@ -64,7 +63,7 @@ def test_a_batch_needs_as_many_free_places_as_it_has_searches_or_half_of_all(
     asyncio.run(run())
 
 
-class ResidentValues(FakeEmbedder):
+class HeldEmbedder(FakeEmbedder):
     """Embeds no text while `go` is not set."""
 
     def __init__(self) -> None:
@@ -80,20 +79,15 @@ class ResidentValues(FakeEmbedder):
 
 
 @pytest.fixture
-def embedder() -> Iterator[ResidentValues]:
-    held = ResidentValues()
+def embedder() -> Iterator[HeldEmbedder]:
+    held = HeldEmbedder()
     yield held
     held.go.set()
 
 
-def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: ResidentValues, tmp_path: Path) -> None:
-    searcher = make_collection(tmp_path, {name: png(colour) for name, colour in COLOURS.items()}, embedder)
-    service = SearchService(
-        embedder=embedder,
-        searcher=searcher,
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: HeldEmbedder, tmp_path: Path) -> None:
+    searcher = make_collection(tmp_path, PLAIN, embedder)
+    service = fake_service(searcher, embedder=embedder)
     app = create_app(service, limits=RequestLimits(max_searches=8), access=Access(rate_limit_per_minute=12))
 
     def stars(first: int, count: int) -> dict[str, object]:

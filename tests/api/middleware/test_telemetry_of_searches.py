@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,15 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    PLAIN,
+    RecordingFetcher,
+    add_pictures,
+    fake_service,
+    make_collection,
+    png,
+)
 
 RED = png(COLOURS["red.png"])
 SECRET_URL = "https://pictures.example/cat.png?signature=abc"
@@ -39,18 +46,15 @@ class Host(RecordingFetcher):
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "c"))
 
 
 @pytest.fixture
 def service(collection: Collection) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"}),
-        picture_fetcher=RecordingFetcher({}),
-        # Looked for by hand, and not while another test counts.
+    return fake_service(
+        Searcher.open(collection),
+        queries=Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"}),
         source=IndexSource(collection=collection, load_model=lambda _: FakeEmbedder(), interval_s=3_600),
     )
 
@@ -221,29 +225,3 @@ def test_a_version_that_fails_to_open_is_told_and_the_server_stays_ready(
     assert measured(client, "likeness_index_swaps_total") == {("ok",): 1, ("failed",): 1}
     assert measured(client, "likeness_index_behind") == {(): 0}
     assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
-
-
-def test_it_is_not_ready_before_it_is_warm_and_whenever_asked_after_that(
-    service: SearchService, collection: Collection
-) -> None:
-    app = create_app(service)
-    before = TestClient(app)
-    assert before.get("/readyz").status_code == 503
-    assert before.get("/metrics").status_code == 200
-    with TestClient(app) as client:
-        statuses, done = [], threading.Event()
-
-        def watch() -> None:
-            while not done.is_set():
-                statuses.append(client.get("/readyz").status_code)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        for number in range(3):
-            grow(collection, f"new-{number}.png")
-            service.live.refresh()
-        done.set()
-        watcher.join()
-        assert client.get("/readyz").json()["index"] == "000004"
-    assert len(statuses) > 3
-    assert set(statuses) == {200}

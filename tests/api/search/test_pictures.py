@@ -21,13 +21,7 @@ from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model import model_record
 from tests.support.collections.hand_made import add_run
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, embedded_row, make_collection, png
-
-
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    return make_collection(tmp_path_factory.mktemp("collection"), pictures, FakeEmbedder())
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, embedded_row, fake_service, png
 
 
 @pytest.fixture
@@ -37,9 +31,7 @@ def fetcher() -> RecordingFetcher:
 
 @pytest.fixture
 def service(searcher: Searcher, fetcher: RecordingFetcher) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(), searcher=searcher, query_fetcher=RecordingFetcher({}), picture_fetcher=fetcher
-    )
+    return fake_service(searcher, pictures=fetcher)
 
 
 @pytest.fixture
@@ -119,16 +111,7 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     add_run(collection, table, model=model_record(embedder.identity))
     build_index(collection)
     fetcher = RecordingFetcher({"memory:a.png": other})
-    client = TestClient(
-        create_app(
-            SearchService(
-                embedder=embedder,
-                searcher=Searcher.open(collection),
-                query_fetcher=RecordingFetcher({}),
-                picture_fetcher=fetcher,
-            )
-        )
-    )
+    client = TestClient(create_app(fake_service(Searcher.open(collection), embedder=embedder, pictures=fetcher)))
     refused = client.get(f"/images/a.png/picture{query}")
     assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
     assert refused.json()["detail"] == (
@@ -146,11 +129,3 @@ def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher
     Image.new("RGB", (9, 9)).save(target, "BMP")
     fetcher.files["memory:red.png"] = target.getvalue()
     assert client.get("/images/red.png/picture").headers["content-type"] == "image/bmp"
-
-
-def test_what_is_no_picture_any_more_is_not_sent(client: TestClient, fetcher: RecordingFetcher) -> None:
-    fetcher.files["memory:red.png"] = b'{"secret": "of a host of the network that the name leads to by now"}'
-    response = client.get("/images/red.png/picture")
-    assert response.status_code == 502
-    assert "secret" not in response.text
-    assert response.json()["reason"] == "not_an_image"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.errors import OtherModelError, Problem
+from api.errors import Problem
 from api.http.app import create_app
 from api.search.live_engine import IndexSource
 from api.search.query import Part, Query
@@ -25,7 +25,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, add_pictures, make_collection, png
+from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
 from tests.support.servers.guarded_app import on_this_machine
 
 RED = png(COLOURS["red.png"])
@@ -61,7 +61,7 @@ class Models:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "c", {name: png(colour) for name, colour in COLOURS.items()}, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     return Collection.open(str(tmp_path / "c"))
 
 
@@ -76,11 +76,8 @@ def service(collection: Collection, models: Models) -> SearchService:
 
 
 def serving(collection: Collection, models: Models, interval_s: float = 0.02) -> SearchService:
-    return SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
+    return fake_service(
+        Searcher.open(collection),
         source=IndexSource(collection=collection, load_model=models.load, interval_s=interval_s),
     )
 
@@ -300,11 +297,9 @@ class Ailing(FakeEmbedder):
 
 def ailing_service(collection: Collection, models: Models) -> tuple[SearchService, Ailing]:
     embedder = Ailing()
-    service = SearchService(
+    service = fake_service(
+        Searcher.open(collection),
         embedder=embedder,
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
         source=IndexSource(collection=collection, load_model=models.load, interval_s=0.02),
     )
     return service, embedder
@@ -446,21 +441,6 @@ def test_a_version_that_is_not_there(service: SearchService, body: dict[str, Any
 
 
 def test_without_a_collection_to_follow_there_are_no_versions(collection: Collection) -> None:
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=Searcher.open(collection),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    service = fake_service(Searcher.open(collection))
     with on_this_machine(create_app(service)) as client:
         assert client.get("/index/versions").status_code == 404
-
-
-def test_the_first_engine_has_to_fit(collection: Collection) -> None:
-    with pytest.raises(OtherModelError):
-        SearchService(
-            embedder=OtherEmbedder(),
-            searcher=Searcher.open(collection),
-            query_fetcher=RecordingFetcher({}),
-            picture_fetcher=RecordingFetcher({}),
-        )

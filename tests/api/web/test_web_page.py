@@ -18,11 +18,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request,
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.local import running
-from api.search.service import SearchService
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
 from jobs.demo.gallery import Exhibit
-from tests.support.collections.small_collection import RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import fake_service, make_collection, png
 from tests.support.servers.page_server import MARKUP, Site, gallery_site
 
 pytestmark = pytest.mark.browser
@@ -481,11 +480,9 @@ def test_mend_smaller_a_server_that_asks_for_a_key(browser: Browser, tmp_path: P
 def test_mend_21_a_picture_of_any_id_is_shown(browser: Browser, tmp_path: Path) -> None:
     ids = ("..", "a/../b", "two\nlines", "x", "x/picture", "%2e%2e", "q?x=1&size=9#top", "//")
     pictures = {image_id: png((30 * n, 90, 200)) for n, image_id in enumerate(ids)}
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=make_collection(tmp_path / "c", pictures, FakeEmbedder()),
-        query_fetcher=RecordingFetcher({}),
-        picture_fetcher=RecordingFetcher({f"memory:{image_id}": data for image_id, data in pictures.items()}),
+    service = fake_service(
+        make_collection(tmp_path / "c", pictures, FakeEmbedder()),
+        pictures={f"memory:{image_id}": data for image_id, data in pictures.items()},
     )
     with running(create_app(service, limits=RequestLimits(show_locations=False))) as url:
         page = browser.new_page(base_url=url)

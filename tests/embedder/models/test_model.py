@@ -284,6 +284,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 
 @_GLIBC
+@pytest.mark.slow
 def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
     folders: dict[str, Path],
 ) -> None:
@@ -297,17 +298,3 @@ def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from
     )
 
     assert run(code, str(folders["clip"]), OMP_NUM_THREADS="4") == "0\n"
-
-
-@_GLIBC
-def test_memory_that_a_pass_frees_is_kept_for_the_next() -> None:
-    code = (
-        "import resource, torch; from embedder.models.loading import keep_freed_memory\n"
-        "keep_freed_memory()\n"
-        "for _ in range(20): torch.ones(64 << 20, dtype=torch.uint8)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "for _ in range(10): torch.ones(64 << 20, dtype=torch.uint8)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
-    )
-
-    assert int(run(code)) < 100  # else each has 16,000 pages of 4 KiB

@@ -32,6 +32,7 @@ def test_neighbourhoods_are_those_of_brute_force_through_segments_and_tombstones
         np.testing.assert_allclose(scores, [cosines[other] for other in best], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_mend_01_neighbourhoods_of_20_000_rows_in_three_segments_with_tombstones(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path / "c"))
     vectors: dict[str, npt.NDArray[np.float32]] = {}

@@ -28,8 +28,7 @@ from index.errors import (
 )
 from index.search import Searcher
 from index.segments.segment import Segment
-from index.segments.vector_file import flat_header
-from index.versions.promotion import list_versions, promote, rollback
+from index.versions.promotion import list_versions, rollback
 from index.versions.prune import prune
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
@@ -39,13 +38,6 @@ FIRST = [
     "000001/queries.arrow",
     "segments/000001-00/vectors.faiss",
     "segments/000001-00/rows.arrow",
-]
-SECOND = [
-    "000002/manifest.json",
-    "000002/queries.arrow",
-    "000002/tombstones.arrow",
-    "segments/000002-00/vectors.faiss",
-    "segments/000002-00/rows.arrow",
 ]
 
 
@@ -109,25 +101,6 @@ def test_a_manifest_of_another_version_is_refused(collection: Collection) -> Non
         collection.read_version("000002")
 
 
-def test_positions_in_the_vectors_are_positions_in_the_rows(collection: Collection) -> None:
-    add_run(
-        collection,
-        rows(["010", "new"], unit_vectors(2, seed=9), rejected={"011": "corrupt"}),
-        deletes=["012", "249"],
-    )
-    build_index(collection)
-    segment = Segment(index_file(collection, "segments/000001-00"))
-    expected = dict(zip(IDS, unit_vectors(250), strict=True))
-    expected |= dict(zip(["010", "new"], unit_vectors(2, seed=9), strict=True))
-    for gone in ("011", "012", "249"):
-        del expected[gone]
-    found = segment.rows(np.arange(segment.ntotal))
-    assert sorted(row["image_id"] for row in found) == sorted(expected)
-    assert "embedding" not in found[0]
-    vectors = segment.vectors(np.arange(segment.ntotal))
-    assert np.allclose(vectors, [expected[row["image_id"]] for row in found], atol=1e-6)
-
-
 def test_nothing_is_built_when_the_live_version_covers_all_runs(collection: Collection) -> None:
     first = build_index(collection)
     assert build_index(collection) == first
@@ -135,19 +108,6 @@ def test_nothing_is_built_when_the_live_version_covers_all_runs(collection: Coll
     add_run(collection, rows(["new"]))
     assert build_index(collection).ntotal == 251
     assert collection.versions() == ["000001", "000002"]
-    assert collection.current() == "000002"
-
-
-def test_a_version_can_be_built_without_going_live_and_promoted_later(collection: Collection) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new"]))
-    assert build_index(collection, promote=False).version == "000002"
-    assert Searcher.open(collection).ntotal == 250
-    assert Searcher.open(collection, "000002").ntotal == 251
-    promote(collection, "000002")
-    assert Searcher.open(collection).ntotal == 251
-    with pytest.raises(DamagedVersionError, match="other versions: 000001, 000002"):
-        promote(collection, "000009")
     assert collection.current() == "000002"
 
 
@@ -196,68 +156,6 @@ def test_vectors_of_two_models_are_refused(collection: Collection) -> None:
     assert build_index(collection).model == other
 
 
-@pytest.mark.parametrize("name", SECOND)
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
-def test_a_damaged_file_is_named_and_the_next_build_replaces_it(collection: Collection, name: str, damage: str) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new"]), deletes=["007"])
-    build_index(collection)
-    path = index_file(collection, name)
-    data = path.read_bytes()
-    left = {"flip": flipped(data, len(data) // 2), "truncate": data[:-2], "empty": b"", "remove": None}[damage]
-    path.unlink() if left is None else path.write_bytes(left)
-    with pytest.raises(DamagedVersionError, match="other versions: 000001") as caught:
-        Searcher.open(collection)
-    assert caught.value.file == f"index/{name}"
-    assert caught.value.file in str(caught.value)
-    assert Searcher.open(collection, "000001").ntotal == 250
-    assert build_index(collection).version == "000003"
-    assert Searcher.open(collection).ntotal == 250
-
-
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-@pytest.mark.parametrize("name", [*FIRST, *SECOND])
-def test_a_build_over_a_damaged_version_starts_anew(collection: Collection, name: str, damage: str) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new"]), deletes=["007"])
-    build_index(collection)
-    path = index_file(collection, name)
-    data = path.read_bytes()
-    left = {"flip": flipped(data, len(data) // 2), "truncate": data[:-2], "remove": None}[damage]
-    path.unlink() if left is None else path.write_bytes(left)
-    add_run(collection, rows(["newer"]))
-    manifest = build_index(collection)
-    assert manifest.ntotal == 251
-    try:
-        assert Searcher.open(collection).ntotal == 251
-    except DamagedVersionError:  # an update trusts the content of its base: what it takes over is found out here
-        assert (manifest.base, damage, name[:8]) == ("000002", "flip", "segments")
-        assert build_index(collection).base is None
-        assert Searcher.open(collection).ntotal == 251
-
-
-def test_no_flipped_byte_goes_unseen(collection: Collection) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new"]), deletes=["007"])
-    build_index(collection)
-    for name in [*SECOND, *FIRST[2:]]:
-        path = index_file(collection, name)
-        data = path.read_bytes()
-        for position in np.linspace(0, len(data) - 1, 40, dtype=int):
-            path.write_bytes(flipped(data, position))
-            if name.endswith("manifest.json") and data[position] in b" \n":
-                continue  # white space may change
-            with pytest.raises(DamagedVersionError) as caught:
-                Searcher.open(collection)
-            assert caught.value.file == f"index/{name}"
-        path.write_bytes(data)
-    assert Searcher.open(collection).ntotal == 250
-
-
-def flipped(data: bytes, position: int) -> bytes:
-    return data[:position] + bytes([data[position] ^ 0x01]) + data[position + 1 :]
-
-
 @pytest.mark.parametrize("field", [{"ntotal": 249}, {"live": 249}])
 def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Collection, field: dict[str, int]) -> None:
     manifest = build_index(collection)
@@ -269,28 +167,6 @@ def test_a_base_that_is_not_what_its_manifest_says_is_built_anew(collection: Col
     add_run(collection, rows(["new"]))
     assert build_index(collection).base is None
     assert Searcher.open(collection).ntotal == 251
-
-
-def test_fewer_vectors_than_rows_in_a_base_are_built_anew(collection: Collection) -> None:
-    build_index(collection)
-    path = index_file(collection, "segments/000001-00/vectors.faiss")
-    data = path.read_bytes()
-    header = flat_header(DIM, 249)
-    path.write_bytes(header + data[len(header) :])
-    add_run(collection, rows(["new"]))
-    assert build_index(collection).base is None
-    assert Searcher.open(collection).ntotal == 251
-
-
-def test_a_current_that_names_nothing_is_explained_and_repaired(collection: Collection) -> None:
-    build_index(collection)
-    (Path(collection.location) / "CURRENT").write_bytes(b"\xff nonsense")
-    with pytest.raises(
-        DamagedVersionError, match=r"CURRENT is damaged \(.*\): it names the live version of 000001; `likeness index`"
-    ):
-        Searcher.open(collection)
-    assert build_index(collection).version == "000001"
-    assert Searcher.open(collection).version == "000001"
 
 
 # Imports once and forks for each point, before any library has started a thread.

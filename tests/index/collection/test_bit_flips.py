@@ -215,15 +215,15 @@ def check_all(untouched: Untouched, numbers: range, caplog: pytest.LogCaptureFix
 DAMAGES: list[Damage] = [cut_short, zero_page, empty]
 
 
-def test_mend_05_a_few_hundred_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture) -> None:
-    check_all(untouched, range(200), caplog, flip)
+def test_mend_05_a_hundred_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture) -> None:
+    check_all(untouched, range(100), caplog, flip)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_mend_05_files_cut_short_zeroed_and_empty(
     untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage
 ) -> None:
-    check_all(untouched, range(40), caplog, damage)
+    check_all(untouched, range(20), caplog, damage)
 
 
 @pytest.mark.long

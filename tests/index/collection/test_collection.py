@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from index.collection.rows import FIXED, TEXT, metadata_columns, newest
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
-from index.storage import Storage
 from index.versions.current import collection_model
 from jobs.cli.tables import collection_facts
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
@@ -262,19 +260,6 @@ def test_files_that_no_manifest_names_are_not_read(collection: Collection) -> No
     assert live_ids(collection) == ["a"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_row_file_is_named(collection: Collection, damage: str) -> None:
-    file = add_run(collection, rows([f"{n}" for n in range(100)])).files[0]
-    path = Path(collection.location) / file.path
-    data = bytearray(path.read_bytes())
-    data[len(data) // 4] ^= 0x10
-    left = {"flip": bytes(data), "truncate": bytes(data[:-7]), "remove": None}[damage]
-    path.unlink() if left is None else path.write_bytes(left)
-    with pytest.raises(DamagedRunError, match=file.path) as caught:
-        collection.live_rows()
-    assert pickle.loads(pickle.dumps(caught.value)).file == file.path
-
-
 def test_a_commit_checks_its_files_and_a_manifest_its_content(collection: Collection) -> None:
     run = add_run(collection, rows(["a"]))
     missing = run.model_copy(update={"files": [run.files[0].model_copy(update={"path": "runs/x/rows/y.parquet"})]})
@@ -315,20 +300,6 @@ def test_vectors_stream_in_order_however_their_files_are_fetched(
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedRunError, match=f"{run.files[1].path} cannot be read .*restore it from a backup"):
         list(LiveRows.of_files(collection.storage, run.files).embedded())
-
-
-def test_row_files_are_fetched_side_by_side(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each request takes 30 ms, an index of a million rows waited ten minutes for them one after the other."""
-    add_run(collection, *(rows([f"{number}"]) for number in range(4)))
-    together, read = threading.Barrier(4, timeout=10), Storage.read
-
-    def read_together(storage: Storage, path: str) -> bytes:
-        if path.endswith(".parquet"):
-            together.wait()
-        return read(storage, path)
-
-    monkeypatch.setattr(Storage, "read", read_together)
-    assert sum(len(batch) for batch in newest_rows(collection).embedded()) == 4
 
 
 def test_a_collection_pickles_small(collection: Collection) -> None:

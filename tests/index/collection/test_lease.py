@@ -11,16 +11,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from obstore.store import AzureStore, GCSStore, S3Store
 
 import index.collection.lease
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.lease import LEASE, TTL, LeaseRecord
+from index.collection.lease import LEASE, LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 from index.storage.compare_and_set import update_file
-from index.storage.objects import object_store
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -158,30 +156,6 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
     assert held_record(collection).token == "another"  # and it is left to its owner
 
 
-def test_between_commits_the_storage_is_asked_only_after_a_silence(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = Mock(wraps=update_file)
-    monkeypatch.setattr("index.collection.lease.update_file", asked)
-    with writing(collection, "embed") as held:
-        assert held.lease
-        asked.reset_mock()
-        for _ in range(100):
-            held.check_lease_lately()
-        assert asked.call_count == 0
-        for away in (TTL / 3, -TTL / 3):  # a machine that slept, and a clock that was set back
-            held.lease._renewed -= away
-            held.check_lease_lately()
-            held.check_lease_lately()
-        assert asked.call_count == 2
-        put(collection, a_record())
-        held.lease._renewed -= TTL  # less than what passes before another may take it
-        for _ in range(2):
-            with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
-                held.check_lease_lately()
-        assert asked.call_count == 3
-
-
 def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,18 +170,6 @@ def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
     with writing(collection, "embed", timedelta(seconds=0.2)):
         assert renewing.wait(10)
     assert "lease" not in [thread.name for thread in threading.enumerate()]
-
-
-def test_a_lease_that_its_renewal_found_lost_ends_the_next_block(collection: Collection) -> None:
-    with writing(collection, "embed", SHORT) as held:
-        assert held.lease
-        put(collection, a_record())
-        deadline = time.monotonic() + 60
-        while held.lease._lost is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        held.lease._renewed = datetime.now(UTC)
-        with pytest.raises(LeaseLostError):
-            held.check_lease_lately()
 
 
 def test_a_lease_that_expired_and_nobody_took_goes_on(collection: Collection) -> None:
@@ -254,20 +216,6 @@ def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Pat
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("address", "kind"),
-    [
-        ("gs://anonymous@bucket/a", GCSStore),
-        ("az://account@container/a", AzureStore),
-        ("s3://K:S@bucket/a?region=eu-west-1", S3Store),
-    ],
-)
-def test_every_object_store_has_its_client(address: str, kind: type) -> None:
-    bucket = Storage.open(address).bucket
-    assert bucket is not None
-    assert isinstance(object_store(bucket), kind)
-
-
 def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     (tmp_path / LEASE).write_bytes(a_record().to_bytes()[:100])
@@ -278,7 +226,7 @@ def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
 HOLD = """
 import os, sys
 from index.collection import Collection
-from index.collection.collection.lease import Lease
+from index.collection.lease import Lease
 Lease.acquire(Collection.open(sys.argv[1]).storage, "embed")
 print("held", flush=True)
 sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Filters: each operator on each type of column, refusals, and agreement with a plain evaluator."""
+"""Filters: agreement with a plain evaluator, what it does not cover by hand, and refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def matching(expression: Any, batch: pa.RecordBatch = BATCH) -> list[int]:
     return np.flatnonzero(mask).tolist()
 
 
-@pytest.mark.parametrize("column", ["label", "large", "view", "kind"])
+@pytest.mark.parametrize("column", ["large", "view"])
 @pytest.mark.parametrize(
     ("condition", "rows"),
     [
@@ -91,41 +91,16 @@ def test_text(column: str, condition: object, rows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("expression", "rows"),
     [
-        ({"width": 10}, [1]),
         ({"width": 10.0}, [1]),
         ({"width": 10.5}, []),
         ({"width": {"$in": [10.5, 11, 2**70, 1e400]}}, [3]),
-        ({"width": {"$gt": 10.5}}, [3]),
-        ({"width": {"$gt": 10}}, [3]),
-        ({"width": {"$gte": 10.5}}, [3]),
-        ({"width": {"$gte": 10}}, [1, 3]),
-        ({"width": {"$lt": 10.5}}, [0, 1]),
-        ({"width": {"$lt": 10}}, [0]),
-        ({"width": {"$lte": 10.5}}, [0, 1]),
-        ({"width": {"$lte": 9.5}}, [0]),
-        ({"tiny": 300}, []),
-        ({"tiny": {"$ne": 300}}, [0, 1, 2, 3]),
-        ({"tiny": {"$gt": 2**70}}, []),
-        ({"tiny": {"$lte": 128}}, [0, 1, 3]),
-        ({"tiny": {"$lt": 127.5}}, [0, 1, 3]),
-        ({"tiny": {"$gt": -129}}, [0, 1, 3]),
-        ({"tiny": {"$lt": -128.5}}, []),
-        ({"tiny": {"$gte": -math.inf}}, [0, 1, 3]),
-        ({"tiny": {"$gt": math.inf}}, []),
-        ({"tiny": {"$gte": 127}}, [3]),
         ({"huge": 2**53 + 1}, [1]),
         ({"huge": float(2**53)}, []),
         ({"huge": {"$gt": float(2**53)}}, [1, 3]),
         ({"huge": {"$gte": 2**64 - 1}}, [3]),
         ({"huge": {"$gt": -1}}, [0, 1, 3]),
-        ({"score": 0}, [0, 1]),
-        ({"score": -0.0}, [0, 1]),
-        ({"score": {"$ne": 0}}, [2, 3]),
-        ({"score": {"$gte": 0}}, [0, 1]),
         ({"score": {"$lt": 10**400}}, [0, 1]),
         ({"score": {"$gt": -(10**400)}}, [0, 1]),
-        ({"score": {"$not": {"$lte": 5}}}, [2, 3]),
-        ({"score": {"$exists": True}}, [0, 1, 3]),
         ({"single": 0.1}, [0]),
         ({"single": {"$in": [0.1, -1]}}, [0, 3]),
         ({"single": {"$gt": 1e30}}, [1]),
@@ -140,10 +115,6 @@ def test_numbers(expression: object, rows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("expression", "rows"),
     [
-        ({"public": True}, [0, 3]),
-        ({"public": {"$ne": True}}, [1, 2]),
-        ({"public": {"$in": [False]}}, [1]),
-        ({"public": {"$lt": True}}, [1]),
         ({"taken": "2024-05-31T12:00:00Z"}, [0, 3]),
         ({"taken": "2024-05-31T12:00"}, [0, 3]),
         ({"taken": "2024-05-31 14:00:00+02:00"}, [0, 3]),
@@ -172,13 +143,6 @@ def test_truth_and_times(expression: object, rows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("expression", "rows"),
     [
-        ({"tags": "blue"}, [0]),
-        ({"tags": {"$ne": "blue"}}, [1, 2, 3]),
-        ({"tags": {"$in": ["green", "blue"]}}, [0, 3]),
-        ({"tags": {"$prefix": "gr"}}, [3]),
-        ({"tags": {"$lt": "c"}}, [0]),
-        ({"tags": None}, [2]),
-        ({"tags": {"$exists": True}}, [0, 1, 3]),
         ({"kinds": "b"}, [0, 3]),
         ({"box": 3}, [1]),
         ({"box": {"$gt": 4}}, [0, 3]),
@@ -196,26 +160,6 @@ def test_truth_and_times(expression: object, rows: list[int]) -> None:
     ],
 )
 def test_lists_and_types_that_are_not_compared(expression: object, rows: list[int]) -> None:
-    assert matching(expression) == rows
-
-
-@pytest.mark.parametrize(
-    ("expression", "rows"),
-    [
-        ({}, [0, 1, 2, 3]),
-        ({"$not": {}}, []),
-        ({"label": "cat", "width": 1}, [0]),
-        ({"label": "cat", "width": 10}, []),
-        ({"$and": [{"label": {"$prefix": "cat"}}, {"public": True}]}, [0, 3]),
-        ({"$or": [{"label": "dog"}, {"width": 1}]}, [0, 1]),
-        ({"$or": [{"label": "dog"}, {"width": 1}], "public": True}, [0]),
-        ({"$or": [{}]}, [0, 1, 2, 3]),
-        ({"$not": {"width": {"$gt": 5}}}, [0, 2]),
-        ({"width": {"$not": {"$gt": 5}}}, [0, 2]),
-        ({"width": {"$gt": 0, "$not": {"$gt": 5}}}, [0]),
-    ],
-)
-def test_joining(expression: object, rows: list[int]) -> None:
     assert matching(expression) == rows
 
 

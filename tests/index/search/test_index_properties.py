@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index.build.build_index import build_index
-from index.build.merge_policy import MERGE_FACTOR
 from index.collection import Collection
 from index.collection.records import IndexSettings, VersionManifest
 from index.errors import EmptyCollectionError
@@ -70,7 +69,7 @@ runs = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(st.one_of(runs, runs, runs, st.sampled_from(["compact", "two runs"])), min_size=1, max_size=14),
     segment_rows=st.sampled_from([4, 30, 1_000_000]),
@@ -114,23 +113,9 @@ def check_manifest(manifest: VersionManifest, live: dict[str, Vectors], segment_
         assert len(manifest.segments) <= 8
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(sizes=st.lists(st.integers(7, 60), min_size=18, max_size=18))
-def test_many_small_updates_are_merged(sizes: list[int]) -> None:
-    vectors = iter(unit_vectors(2_000, seed=7))
-    with tempfile.TemporaryDirectory() as folder:
-        model = Model(Collection.create_or_open(folder))
-        most = 0
-        for step, size in enumerate(sizes):
-            model.run({f"{step}-{n}": next(vectors) for n in range(size)}, set(), {f"{step - 2}-0", f"{step - 1}-1"})
-            manifest = build_index(model.collection)
-            assert manifest.base == (f"{step:06d}" if step else None)
-            most = max(most, len(manifest.segments))
-        assert most == MERGE_FACTOR - 1  # one more, and all are merged
-        model.check(Searcher.open(model.collection))
-
-
-@pytest.mark.parametrize("factory", [None, "IVF16,Flat", "HNSW16"])
+@pytest.mark.parametrize(
+    "factory", [None, *(pytest.param(name, marks=pytest.mark.long) for name in ("IVF16,Flat", "HNSW16"))]
+)
 def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is found is scored exactly, k are found, nothing that was deleted; recall is as it was asked for."""
     dim, target = 8, 0.95

@@ -1,6 +1,5 @@
 """Searching: matches and scores against brute force, order, limits and refusals."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from index.collection import Collection
 from index.errors import QueryError
 from index.queries import MAX_K, Example
 from index.search import Searcher
-from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import DIM, add_run, rows, unit_vectors
 
 COUNT = 300
 IDS = [f"{number:03d}" for number in range(COUNT)]
@@ -70,24 +69,6 @@ def test_scores_on_hand_made_vectors(tmp_path: Path) -> None:
     ]
 
 
-def test_duplicates_come_in_the_order_of_their_ids(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
-    ids = [f"copy {number:02d}" for number in np.random.default_rng(5).permutation(40)]
-    vectors = np.concatenate([np.repeat(unit_vectors(1, seed=4), 40, axis=0), unit_vectors(60)])
-    add_run(collection, rows([*ids, *IDS[:60]], vectors))
-    build_index(collection)
-    for queries in (1, 30):  # faiss computes many queries with another kernel than few
-        for matches in Searcher.open(collection).search(np.repeat(vectors[:1], queries, axis=0), 45):
-            assert [match.image_id for match in matches[:40]] == sorted(ids)
-            assert {match.score for match in matches[:40]} == {1.0}
-
-
-def test_k_above_ntotal_gives_every_row(searcher: Searcher) -> None:
-    matches = searcher.search(VECTORS[:1], MAX_K)[0]
-    assert sorted(match.image_id for match in matches) == IDS
-    assert matches[0].image_id == "000"
-
-
 @pytest.mark.parametrize("k", [0, -1, MAX_K + 1, 1_000_000, 2.5, True, "10", None])
 def test_a_k_that_makes_no_sense_is_refused(searcher: Searcher, k: Any) -> None:
     with pytest.raises(QueryError, match="expected a whole number from 1 to 10,000"):
@@ -119,19 +100,6 @@ def test_the_callers_array_is_left_alone(searcher: Searcher) -> None:
     assert searcher.search(query, np.int64(5)) == matches  # type: ignore[arg-type]
 
 
-def test_a_row_by_its_id(searcher: Searcher) -> None:
-    row = searcher.row("042")
-    assert row is not None
-    assert (row["image_id"], row["uri"], row["label"], row["width"]) == ("042", "memory:042", "label 0", None)
-    assert "embedding" not in row
-    assert searcher.row("42") is None
-
-
-def test_what_the_searcher_says_of_itself(searcher: Searcher) -> None:
-    assert (searcher.version, searcher.ntotal, searcher.dim) == ("000001", COUNT, DIM)
-    assert searcher.model == MODEL
-
-
 def test_mend_07_a_filter_is_called_so_and_other_names_are_refused(searcher: Searcher) -> None:
     [found] = searcher.search(VECTORS[:1], 5, filter={"label": "label 1"})
     assert {match.metadata["label"] for match in found} == {"label 1"}
@@ -145,9 +113,3 @@ def test_mend_07_a_filter_is_called_so_and_other_names_are_refused(searcher: Sea
 def test_an_id_in_place_of_ids_to_exclude_is_refused(searcher: Searcher) -> None:
     with pytest.raises(QueryError, match="exclude is '042': expected a set or a list of ids"):
         searcher.search(VECTORS[:1], 5, exclude="042")
-
-
-def test_threads_can_share_a_searcher(searcher: Searcher) -> None:
-    expected = [searcher.search(VECTORS[[row]], 5) for row in range(100)]
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda row: searcher.search(VECTORS[[row]], 5), range(100))) == expected

@@ -131,24 +131,6 @@ def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> 
     assert owners == {0, 1, 2, 3}
 
 
-def test_a_search_takes_two_rounds_and_a_new_filter_one_more(collection: Collection) -> None:
-    asked = InProcess(collection, 4)
-    searcher, query = asked.searcher(), unit_vectors(1, seed=2)
-    searcher.search(query, 10)
-    assert [method for method, _ in asked.rounds] == ["search", "rows"]
-    for expected in (["count", "search", "rows"], ["search", "rows"]):
-        asked.rounds.clear()
-        searcher.search(query, 10, filter={"label": "cat"})
-        assert [method for method, _ in asked.rounds] == expected
-
-
-def test_near_duplicates_take_a_round_for_each_block_that_is_looked_at(collection: Collection) -> None:
-    """Vectors of what is kept are not asked for anew with every block."""
-    asked = InProcess(collection, 4)
-    asked.searcher().search(unit_vectors(1, seed=2), 290, distinct=0.99)
-    assert [method for method, _ in asked.rounds] == ["search", "vectors", "vectors", "rows"]
-
-
 def test_a_filter_that_is_wrong_reaches_no_shard(collection: Collection) -> None:
     asked = InProcess(collection, 2)
     with pytest.raises(FilterError, match="unknown column 'colour'"):

@@ -251,20 +251,6 @@ def test_rows_are_found_by_id_where_they_live(tmp_path: Path) -> None:
     assert np.allclose(np.concatenate([block for _, block in blocks]), vectors[segment.live_positions()], atol=1e-6)
 
 
-def test_a_job_says_what_its_index_takes(tmp_path: Path) -> None:
-    def memory(factory: str | None) -> int:
-        settings = IndexSettings(factory=factory)
-        source = Rows(unit_vectors(1_000, dim=512))
-        return SegmentJob(
-            storage=Storage.open(tmp_path), name="1", source=source, options=[], settings=settings, max_exact_rows=0
-        ).memory
-
-    flat = memory("Flat")
-    assert memory("SQ8") - flat == 2 * 1_000 * 512
-    assert memory("HNSW32,Flat") - flat == 2 * 1_000 * (4 * 512 + 4 * 64 + 16)
-    assert memory(None) - flat == 2 * 1_000 * (512 + 64 + 8)
-
-
 def test_rows_lie_in_large_batches_however_they_came(tmp_path: Path) -> None:
     vectors = unit_vectors(50_000, dim=2)
     segment = open_segment(tmp_path, build(tmp_path, vectors, IndexSettings(latency_ms=1e3)))

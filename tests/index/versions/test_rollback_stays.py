@@ -119,6 +119,15 @@ def test_mend_02_a_model_that_was_rolled_back_is_not_the_collections(collection:
     assert collection.current() == "000002"
 
 
+def test_a_model_that_is_embedded_with_again_after_another_goes_live(collection: Collection) -> None:
+    for model, dim in ((OTHER, 4), (MODEL, 8), (OTHER, 4)):
+        add_run(collection, rows([*IDS, "new", "newer"], unit_vectors(22, dim=dim)), model=model)
+        assert build_index(collection).model == collection_model(collection, collection.runs()) == model
+        if model == OTHER and collection.current() == "000003":
+            rollback(collection)
+    assert collection.current() == "000005"
+
+
 def test_mend_02_the_commands_say_what_was_done(collection: Collection) -> None:
     run = CliRunner()
     for command, said in (("index", "000002 has these images"), ("compact", "000003 is built and not live")):

@@ -94,13 +94,6 @@ def test_promoting_verifies_every_byte(collection: Collection) -> None:
 # Roll back
 
 
-def test_rolling_back_goes_one_version_at_a_time(collection: Collection) -> None:
-    rolled_back = rollback(collection)
-    assert (rolled_back.manifest.version, rolled_back.before, rolled_back.skipped) == ("000004", "000005", {})
-    assert rollback(collection).manifest.version == "000003"
-    assert Searcher.open(collection).ntotal == 52
-
-
 def test_what_was_rolled_back_is_not_gone_back_to(collection: Collection) -> None:
     for expected in ("000004", "000003"):
         assert rollback(collection).manifest.version == expected
@@ -167,15 +160,6 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
     assert [version.name for version in list_versions(collection) if version.rolled_back] == ["000003", "000004"]
 
 
-def test_a_current_that_cannot_be_read_is_replaced_by_a_promotion(collection: Collection) -> None:
-    current = Path(collection.location) / "CURRENT"
-    current.write_bytes(b"")
-    with pytest.raises(DamagedVersionError, match="CURRENT is damaged"):
-        collection.current()
-    promote(collection, "000003")
-    assert collection.current() == "000003"
-
-
 def test_rolling_back_passes_over_what_is_not_good(collection: Collection) -> None:
     below_target(collection, "000004")
     file_of(collection, "000003/queries.arrow").unlink()
@@ -216,19 +200,6 @@ def test_the_newest_good_version_before_a_damaged_one_is_served(
     assert "Serving index version 000002, the last good one" in caplog.records[-1].message
     with pytest.raises(DamagedVersionError, match=r"000004/queries\.arrow"):
         Searcher.open(collection)
-
-
-def test_a_current_that_cannot_be_read_serves_the_newest_good_version(
-    collection: Collection, caplog: pytest.LogCaptureFixture
-) -> None:
-    (Path(collection.location) / "CURRENT").write_text("nonsense")
-    with caplog.at_level(logging.WARNING):
-        assert open_last_good(collection).version == "000005"
-    assert "CURRENT is damaged" in caplog.text
-    promote(collection, "000005")
-    rollback(collection)
-    (Path(collection.location) / "CURRENT").write_text("nonsense")
-    assert open_last_good(collection).version == "000004"
 
 
 def test_when_no_version_is_good_the_live_one_is_told_of(collection: Collection, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Commands and programs that used a model end with their own exit code, and leave no thread that holds it."""
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,10 @@ import requests
 
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
-from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.paths import ROOT
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
 from tests.support.servers.served import serving
-
-PICTURES: Final = {name: png(colour) for name, colour in COLOURS.items()}
 
 # Python waits for other threads before it calls what is registered here.
 LEFT_AT_EXIT: Final = (
@@ -57,7 +55,7 @@ KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
 def test_mend_00_a_program_ends_with_its_own_exit_code_and_leaves_no_thread(
     tmp_path: Path, program: str, code: int, printed: list[str]
 ) -> None:
-    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     done = run("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
     assert done.returncode == code, done.stderr
     before, threads, _ = done.stdout.partition("threads: ['MainThread']\n")
@@ -66,14 +64,14 @@ def test_mend_00_a_program_ends_with_its_own_exit_code_and_leaves_no_thread(
 
 
 def test_mend_00_a_search_that_was_closed_loads_its_model_again(tmp_path: Path) -> None:
-    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     again = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
     done = run("-c", OPEN_WITH_FAKE + KEPT + again, str(tmp_path / "c"))
     assert done.stdout.splitlines()[:3] == ["3", "freed", "3"]
 
 
 def test_mend_00_a_service_that_nobody_stops_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
-    make_collection(tmp_path / "c", PICTURES, FakeEmbedder())
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
     program = (
         "from api.compose import build_service\n"
         "from api.settings import ServeSettings\n"
@@ -86,47 +84,41 @@ def test_mend_00_a_service_that_nobody_stops_does_not_hold_up_the_end_of_the_pro
 
 
 @pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A collection with a model that takes long to free."""
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a collection `c` of a model that takes long to free."""
     folder = tmp_path_factory.mktemp("deep")
     save_deep_clip(folder / "model")
-    make_collection(folder / "c", PICTURES, ClipEmbedder.load(str(folder / "model"), device="cpu"))
-    (folder / "red.png").write_bytes(PICTURES["red.png"])
-    return str(folder / "c")
+    make_collection(folder / "c", PLAIN, ClipEmbedder.load(str(folder / "model"), device="cpu"))
+    (folder / "red.png").write_bytes(PLAIN["red.png"])
+    return folder
 
 
 COMMAND: Final = LEFT_AT_EXIT + "from jobs.__main__ import main\nmain()"
-PROGRAM: Final = "import sys\nfrom api.explore import Likeness\n"
+PROGRAM: Final = LEFT_AT_EXIT + "import sys\nfrom api.explore import Likeness\n"
+SEARCHED: Final = "print(len({}.search('a red star')))"
+PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
+    "by words": (COMMAND, "search", "c", "--text", "a red star"),
+    "by a picture": (COMMAND, "search", "c", "red.png"),
+    "closed": (PROGRAM + "with Likeness.open('c') as opened:\n    " + SEARCHED.format("opened"),),
+    "dropped": (PROGRAM + SEARCHED.format("Likeness.open('c')"),),
+    "forgotten": (PROGRAM + "likeness = Likeness.open('c')\n" + SEARCHED.format("likeness"),),
+}
 
 
-def by_words(deep: str) -> None:
-    left_no_thread(run("-c", COMMAND, "search", deep, "--text", "a red star"))
+def ends(deep: Path, kind: str) -> None:
+    """One run with a real model, and its end."""
+    if kind == "served":
+        served(deep)
+        return
+    done = run("-c", *PROGRAMS[kind], folder=deep)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "threads: ['MainThread']"
 
 
-def by_a_picture(deep: str) -> None:
-    left_no_thread(run("-c", COMMAND, "search", deep, str(Path(deep).with_name("red.png"))))
-
-
-def closed(deep: str) -> None:
-    program = "with Likeness.open(sys.argv[1]) as likeness:\n    print(len(likeness.search('a red star')))"
-    left_no_thread(run("-c", LEFT_AT_EXIT + PROGRAM + program, deep))
-
-
-def dropped(deep: str) -> None:
-    left_no_thread(
-        run("-c", LEFT_AT_EXIT + PROGRAM + "print(len(Likeness.open(sys.argv[1]).search('a red star')))", deep)
-    )
-
-
-def forgotten(deep: str) -> None:
-    program = "likeness = Likeness.open(sys.argv[1])\nprint(len(likeness.search('a red star')))"
-    left_no_thread(run("-c", LEFT_AT_EXIT + PROGRAM + program, deep))
-
-
-def served(deep: str) -> None:
+def served(deep: Path) -> None:
     """Until SIGTERM, while it answers."""
-    log = Path(deep).with_name(f"log-{uuid4()}")
-    with serving(deep, log, "--local", swap_interval_s=0.05) as server:
+    log = deep / f"log-{uuid4()}"
+    with serving(str(deep / "c"), log, "--local", swap_interval_s=0.05) as server:
         found = requests.post(f"{server.url}/search", json={"text": "a red star"}, timeout=120)
         assert len(found.json()["matches"]) == 3
         server.process.send_signal(signal.SIGTERM)
@@ -134,29 +126,23 @@ def served(deep: str) -> None:
     assert "terminate" not in log.read_text()
 
 
-KINDS: Final = [by_words, by_a_picture, closed, dropped, forgotten, served]
-
-
-@pytest.mark.parametrize("kind", [by_words, served])
-def test_mend_00_real_models_leave_no_thread_at_exit(deep: str, kind: Callable[[str], None]) -> None:
-    kind(deep)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["by words", "served"])
+def test_mend_00_real_models_leave_no_thread_at_exit(deep: Path, kind: str) -> None:
+    ends(deep, kind)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("kind", KINDS)
-def test_mend_00_no_run_is_aborted_at_its_end(deep: str, kind: Callable[[str], None], part: int) -> None:
+@pytest.mark.parametrize("kind", [*PROGRAMS, "served"])
+def test_mend_00_no_run_is_aborted_at_its_end(deep: Path, kind: str, part: int) -> None:
     """Ten runs, two at a time: 240 in all, 40 of each kind."""
     with ThreadPoolExecutor(2) as two:
-        for _ in two.map(lambda _: kind(deep), range(10)):
+        for _ in two.map(lambda _: ends(deep, kind), range(10)):
             pass
 
 
-def left_no_thread(done: subprocess.CompletedProcess[str]) -> None:
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "threads: ['MainThread']"
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT)
+def run(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=environment)

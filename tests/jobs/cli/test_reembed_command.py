@@ -165,8 +165,8 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
 
 
 @pytest.mark.ray
-@pytest.mark.fault
-@pytest.mark.parametrize("with_spec", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_spec", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool) -> None:
     """Ray has a handler of its own for SIGTERM, which would end it with 15."""
     pictures, collection = tmp_path / "pictures", tmp_path / "collection"

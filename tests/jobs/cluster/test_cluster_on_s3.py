@@ -28,6 +28,7 @@ COUNT, SEGMENT, SHARDS = 40, 10, 2
 QUIET = Console(quiet=True)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")  # the driver: to workers, which wait longer, a silent connection is a broken one
 def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Nights(Path(), str(tmp_path / "here"))

@@ -46,7 +46,7 @@ from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.plans import plan_of
 
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.timeout(1800),
     # A node that is killed leaves the handles of its processes to the garbage collector.
@@ -247,7 +247,7 @@ def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_ow
             np.testing.assert_allclose(mine, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "not replaced"])
+@pytest.mark.parametrize("replaced", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_nodes_that_are_lost_cost_no_row_and_double_none(gallery: Gallery, tmp_path: Path, replaced: bool) -> None:
     nodes = Nodes(2 if replaced else 3)
     log = tmp_path / "log"

@@ -3,12 +3,11 @@
 import csv
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 from numpy.typing import NDArray
 from ray import cloudpickle
 
@@ -16,9 +15,7 @@ from embedder.errors import ModelError, ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
-from index.search import Searcher
 from jobs.cluster.session import Pool, ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.commit import commit
@@ -39,13 +36,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 class Silent:
     def advance(self, report: EmbedReport) -> None:
         pass
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -101,34 +91,6 @@ class TestEmbed:
             assert (row["width"], row["height"]) == exhibit.size
             assert row["label"] == exhibit.subject.shape
 
-    def test_neighbours_keep_their_ids_when_others_are_broken(self, gallery: Gallery, tmp_path: Path) -> None:
-        run(gallery.folder, tmp_path / "c")
-        collection = Collection.open(str(tmp_path / "c"))
-        build_index(collection)
-        searcher = Searcher.open(collection)
-        assert searcher.ntotal == 40
-        for exhibit in gallery.exhibits:
-            (best,) = searcher.search(expected_embedding(gallery.folder / exhibit.image_id)[None], 1)[0]
-            assert (best.image_id, round(best.score, 5)) == (exhibit.image_id, 1.0)
-
-    def test_a_second_run_does_nothing_and_a_third_only_what_is_new(self, gallery: Gallery, tmp_path: Path) -> None:
-        source = tmp_path / "source"
-        shutil.copytree(gallery.folder, source, symlinks=True)
-        run(source, tmp_path / "c")
-        again = run(source, tmp_path / "c")
-        assert (again.already_there, again.embedded, again.rejected) == (60, 0, 0)
-        assert len(Collection.open(str(tmp_path / "c")).runs()) == 1
-        old, other = (gallery.folder / exhibit.image_id for exhibit in gallery.exhibits[:2])
-        shutil.copy(old, source / "new.jpg")
-        changed = source / gallery.exhibits[0].image_id
-        changed.write_bytes(other.read_bytes())
-        third = run(source, tmp_path / "c")
-        assert (third.listed, third.already_there, third.embedded) == (61, 59, 2)
-        rows = {row["image_id"]: row for row in Collection.open(str(tmp_path / "c")).live_rows().to_pylist()}
-        np.testing.assert_allclose(
-            rows[gallery.exhibits[0].image_id]["embedding"], expected_embedding(other), atol=1e-6
-        )
-
     def test_all_broken_is_a_failed_run_that_names_the_reasons(self, gallery: Gallery, tmp_path: Path) -> None:
         source = tmp_path / "source"
         for name in gallery.broken:
@@ -182,21 +144,6 @@ class TestEmbed:
         assert "the same command goes on with it" in str(raised.value)
         assert len(str(raised.value).splitlines()) == 1
         assert Collection.open(str(tmp_path / "c")).runs() == []
-
-    @pytest.mark.parametrize(
-        ("actors", "num_gpus", "accelerator", "told"),
-        [
-            ((2, 2), None, None, "2 actors, each with 1 CPU, may leave no node 1 CPU, 1,024 MiB for decoding"),
-            ((1, 1), 1.0, None, "an actor takes 1 GPU, the node with the most has 0 GPU: ask for a smaller share"),
-            ((1, 1), None, "H200", "no accelerator 'H200': it has none"),
-        ],
-    )
-    def test_what_the_cluster_cannot_hold_is_refused(
-        self, actors: tuple[int, int], num_gpus: float | None, accelerator: str | None, told: str
-    ) -> None:
-        with pytest.raises(JobError) as raised:
-            Pool.fitting(actors, num_gpus, accelerator)
-        assert told in str(raised.value)
 
 
 def test_a_cluster_that_is_not_there_is_one_line() -> None:

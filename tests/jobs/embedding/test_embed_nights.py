@@ -1,19 +1,13 @@
 """The command `embed`, run again and again: what it resumes, what it keeps, what it refuses, and what it says."""
 
-import re
 import tarfile
-from collections import Counter
 from pathlib import Path
-from threading import Barrier
-from unittest.mock import patch
 
 import pytest
 
 from index.collection import Collection
 from index.search import Searcher
-from index.storage import Storage
 from index.versions.promotion import rollback
-from jobs.cli.index import build_index
 from jobs.cli.options import console
 from jobs.cli.tables import list_rejects
 from jobs.embedding.request import EmbedOptions
@@ -159,17 +153,6 @@ def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_embed_does_not_read_new_images_here_to_look_for_moved_ones_if_none_is_gone(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All have one size, as many of a large collection do; workers read them anyway."""
-    nights.embed()
-    (nights.pictures / "10.bmp").write_bytes(bmp(10))
-    monkeypatch.setattr("jobs.planning.reuse.content_hashes", None)
-    nights.embed()
-    assert nights.embedded[1] == ["10.bmp"]
-
-
 def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:
     save_siglip(tmp_path)
     nights.embed()
@@ -228,30 +211,3 @@ def test_ids_that_stood_for_another_sources_images_are_told_of(
     nights.embed(put(tmp_path / "other", *range(10)))
     said = capsys.readouterr().out
     assert "10 ids are there already for images elsewhere and will be replaced; the first is 0.bmp, so far" in said
-
-
-@pytest.mark.parametrize("command", ["embed", "reembed", "index"])
-def test_each_runs_manifest_is_read_once_and_all_side_by_side(nights: Nights, tmp_path: Path, command: str) -> None:
-    for number in range(4):
-        nights.embed(put(tmp_path / f"more {number}", 20 + number), index=False)
-    nights.embed()
-    read = Counter[str]()
-    together = Barrier(5)
-
-    def reading(storage: Storage, path: str) -> bytes:
-        if re.fullmatch(r"runs/[^/]+/manifest\.json", path):
-            read[path] += 1
-            together.wait(timeout=60)
-        return read_file(storage, path)
-
-    read_file = Storage.read
-    (nights.pictures / "new.bmp").write_bytes(bmp(30))
-    runs = {f"runs/{run.run_id}/manifest.json" for run in nights.collection.runs()}
-    with patch.object(Storage, "read", reading):
-        if command == "embed":
-            nights.embed()
-        elif command == "reembed":
-            nights.night()
-        else:
-            build_index(nights.location)
-    assert read == dict.fromkeys(runs, 1)

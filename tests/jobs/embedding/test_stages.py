@@ -20,9 +20,7 @@ from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
 from embedder.images.decode import CropSpec, decode_image
 from embedder.images.decoder_pool import DecodePool
-from index.collection import Collection, writing
-from index.collection.lease import LEASE, TTL
-from index.errors import LeaseLostError
+from index.collection import Collection
 from jobs.cluster.session import Pool
 from jobs.embedding.commit import commit
 from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
@@ -30,7 +28,6 @@ from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
 from jobs.embedding.request import EmbedOptions
-from jobs.embedding.worker_metrics import counted_fetch_and_decode
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -100,27 +97,6 @@ def test_whoever_writes_a_block_late_replaces_nothing(
     assert collection.live_rows(["embedding"])["embedding"].to_pylist() == FAKE.embed_images(pixels[None]).tolist()
 
 
-def test_a_job_that_lost_its_lease_stops_at_the_next_block(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = []
-
-    def blocks(*_: object) -> Iterator[BlockSummary]:
-        for number in range(3):
-            done.append(number)
-            if number == 1:
-                collection.storage.delete(LEASE)
-                assert held.lease
-                held.lease._renewed -= TTL  # nobody may take it earlier
-            yield summary(f"runs/x/rows/{number}.parquet")
-
-    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
-    plan = plan_of(listed("a", "b", "c"), collection, "/pictures", MODEL)
-    with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
-        write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
-    assert done == [0, 1]
-
-
 def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes_down(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,21 +121,6 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
     assert "hush" not in shown
 
 
-def test_statuses_of_hosts_are_counted_by_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host may answer with any number, and each would be a series for good."""
-    reasons = ["http_404", "http_410", "http_599", "corrupt", None]
-    stages = ["fetch"] * 3 + ["decode", None]
-    table = pa.table({"error_reason": reasons, "error_stage": stages})
-    for name in ("fetch_seconds", "decode_seconds"):
-        table = table.append_column(name, pa.array([0.0] * 5))
-    metrics = Mock()
-    monkeypatch.setattr("jobs.embedding.worker_metrics._metrics", lambda: metrics)
-    monkeypatch.setattr("jobs.embedding.worker_metrics.fetch_and_decode", lambda table, **_: table)
-    counted_fetch_and_decode(table, settings=SETTINGS)
-    counted = [call.args[1]["reason"] for call in metrics.rejects.inc.call_args_list]
-    assert counted == ["http_4xx", "http_4xx", "http_5xx", "corrupt"]
-
-
 class OtherDevice(FakeEmbedder):
     """The same model, with other vectors."""
 
@@ -170,12 +131,6 @@ class OtherDevice(FakeEmbedder):
 class Silent:
     def advance(self, report: EmbedReport) -> None:
         pass
-
-
-def summary(path: str) -> BlockSummary:
-    names = ("started_at", "ended_at", "fetch_seconds", "decode_seconds", "model_seconds", "write_seconds")
-    times: dict[str, Any] = dict.fromkeys(names, 0.0)
-    return BlockSummary(path=path, actor="here", rows=1, size=1, sha256="0" * 64, embedded=1, rejected=0, **times)
 
 
 def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(

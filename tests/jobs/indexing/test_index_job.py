@@ -44,13 +44,6 @@ ROW_COUNT, SEGMENT_ROWS = 2_500, 700
 SETTINGS = IndexSettings(segment_rows=SEGMENT_ROWS)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
     return filled(tmp_path / "collection")
@@ -188,7 +181,7 @@ class TestOnCluster:
         assert [record and record.name for record in records] == ["000001-00", "000001-01"]
         assert sorted(told) == ["000001-00", "000001-01"]
         threads, pid = map(int, notes.read_text().split())
-        assert (threads, pid != os.getpid()) == (1, True)
+        assert (threads, pid != os.getpid()) == (task_cpus(jobs), True)
 
     def test_an_error_arrives_as_itself(self, collection: Collection) -> None:
         vectors = unit_vectors(3) * np.array([[1], [2], [1]], np.float32)
@@ -213,6 +206,7 @@ class TestOnCluster:
         ):
             on_cluster([job, vast])
 
+    @pytest.mark.slow
     def test_a_killed_worker_costs_its_attempt_alone(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         deadly = replace(first, source=Deadly(first.source, tmp_path / "notes"))
@@ -227,6 +221,7 @@ class TestOnCluster:
         assert build_index(collection, SETTINGS).version == "000003"
         assert [name[:6] for name in segment_folders(collection)] == ["000001"] * 2 + ["000002"] + ["000003"] * 4
 
+    @pytest.mark.slow
     def test_remains_that_a_bucket_does_not_remove_cost_nothing(
         self, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -239,6 +234,7 @@ class TestOnCluster:
         assert record
         assert record.name == "000001-00-1"
 
+    @pytest.mark.slow
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
         deadly = replace(job, source=Deadly(job.source, tmp_path / "notes", times=ATTEMPTS))
@@ -246,6 +242,7 @@ class TestOnCluster:
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
 
+    @pytest.mark.slow
     def test_ctrl_c_ends_what_runs(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
         notes = tmp_path / "notes"
@@ -255,10 +252,8 @@ class TestOnCluster:
 
         endless = replace(first, source=Endless(first.source, notes))
         following = replace(second, source=Following(second.source, notes))
-        started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             build_on_cluster([endless, following], interrupted)
-        assert time.monotonic() - started < 60
         pid = int(notes.read_text())
         deadline = time.monotonic() + 10
         with suppress(psutil.NoSuchProcess):

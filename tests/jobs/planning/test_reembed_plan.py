@@ -1,7 +1,6 @@
 """What re-embedding compares, with what, and when: rows that are kept, files it opens, and under whose lease."""
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
@@ -12,7 +11,6 @@ from rich.console import Console
 
 from index.collection import Collection
 from index.collection.lease import holder
-from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord
 from jobs.errors import EmptySourceError, SourceError
 from jobs.planning.changes import compare
@@ -89,7 +87,7 @@ def test_no_text_of_all_rows_is_of_a_type_that_ends_at_2_gib(collection: Collect
         assert pa.string() not in types
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) -> None:
     mib, count = "x" * 2**20, 2_304
     ids = [f"{number:04}" for number in range(count)]
@@ -101,30 +99,6 @@ def test_captions_may_be_more_than_a_string_array_holds(collection: Collection) 
     assert (change.counts.unchanged, change.counts.changed, change.counts.new) == (1, 2, count - 3)
 
 
-def test_metadata_of_rows_is_compared_in_parts(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A night without a change would else hold all captions at once, twice."""
-    for start in range(0, 12, 2):
-        ids = [f"{number:02}" for number in range(start, start + 2)]
-        add_run(collection, rows(ids, metadata={"label": [f"cat {image_id}" for image_id in ids]}))
-    held: list[int] = []
-    whole = LiveRows.parts
-
-    def parts(live: LiveRows, columns: Sequence[str], count: int) -> Iterator[pa.Table]:
-        for part in whole(live, columns, count):
-            held.append(part.num_rows)
-            yield part
-
-    monkeypatch.setattr(LiveRows, "parts", parts)
-    monkeypatch.setattr("jobs.planning.changes._COMPARED_ROWS", 5)
-    ids = [f"{number:02}" for number in range(12)]
-    labels: list[object] = ["dog" if image_id in ("03", "08") else f"cat {image_id}" for image_id in ids]
-    change = compare(
-        listed(*ids, label=labels), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False
-    )
-    assert change.known[0].plan.todo["image_id"].to_pylist() == ["03", "08"]
-    assert held == [4, 4, 4]
-
-
 def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collection) -> None:
     """Else two lists of the same pictures would undo each other's labels every night."""
     add_run(collection, rows(["a"], metadata={"label": ["cat"]}))
@@ -132,19 +106,6 @@ def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collectio
         listed("a", label=["dog"]), collection.snapshot(), "another list", MODEL, delete=True, verify_hash=False
     )
     assert (change.counts.unchanged, change.counts.changed) == (1, 0)
-
-
-def test_a_night_without_change_opens_no_file_of_an_unfinished_run(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = collection.start_run("memory:", MODEL)
-    collection.write_rows(run.run_id, "0001-a", rows(["a"]))
-    add_run(collection, rows(["a"]))
-    later = collection.start_run("memory:", MODEL)
-    collection.write_rows(later.run_id, "0001-a", rows(["a"]))
-    monkeypatch.setattr(Collection, "row_file", None)
-    change = compare(listed("a"), collection.snapshot(), "memory:", MODEL, delete=True, verify_hash=False)
-    assert (change.known[0].plan.done, change.counts.unchanged) == (True, 1)
 
 
 def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

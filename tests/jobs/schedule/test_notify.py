@@ -1,11 +1,9 @@
 """Telling of a run: webhooks, commands and metrics, and what goes wrong with them."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +17,7 @@ from jobs.schedule.history import KEPT, JobRun, facts, last_runs, last_success, 
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.schedule.spec import Notify, Target
+from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
 
 STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 
@@ -29,80 +28,59 @@ def a_run(outcome: Any = "succeeded", message: str | None = None, **fields: Any)
     return begun.end(outcome, message).model_copy(update=ended | fields)
 
 
-class Hook(HTTPServer):
-    """Answers with the statuses it is given, the last one again and again, and keeps what was posted."""
-
-    statuses: list[int]
-    bodies: list[dict[str, Any]]
-
-
 @pytest.fixture
-def hook() -> Iterator[Hook]:
-    class Handler(BaseHTTPRequestHandler):
-        server: Hook
-
-        def do_POST(self) -> None:
-            self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            statuses = self.server.statuses
-            self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
-            self.send_header("Content-Length", "0")
-            self.send_header("Retry-After", "3600")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = Hook(("127.0.0.1", 0), Handler)
-    server.statuses, server.bodies = [200], []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def hook() -> Iterator[ScriptedServer]:
+    with scripted(Reply(data=b"")) as server:
+        yield server
 
 
-def url_of(hook: Hook) -> str:
-    return f"http://user:T0P-SECRET@127.0.0.1:{hook.server_port}/services/T0P-SECRET?token=T0P-SECRET"
+def answering(*statuses: int) -> list[Reply]:
+    return [Reply(status=status, data=b"", headers={"Retry-After": "3600"}) for status in statuses]
 
 
-def test_the_report_is_posted(hook: Hook) -> None:
+def url_of(hook: ScriptedServer) -> str:
+    return f"http://user:T0P-SECRET@127.0.0.1:{hook.server_address[1]}/services/T0P-SECRET?token=T0P-SECRET"
+
+
+def test_the_report_is_posted(hook: ScriptedServer) -> None:
     targets = Notify(on_success=Target(url=url_of(hook)))
     notify(targets, a_run(counts={"new": 3}))
-    [body] = hook.bodies
+    [body] = [asked.document for asked in hook.asked]
     assert body["text"] == "likeness: /collection succeeded: index 000007"
     assert (body["outcome"], body["counts"], body["index"]) == ("succeeded", {"new": 3}, "000007")
     notify(targets, a_run("failed", "no disk"))  # nobody asked for that
-    assert len(hook.bodies) == 1
+    assert len(hook.asked) == 1
 
 
 @pytest.mark.parametrize("outcome", ["failed", "busy", "stopped"])
-def test_whatever_is_no_success_is_a_failure(hook: Hook, outcome: str) -> None:
+def test_whatever_is_no_success_is_a_failure(hook: ScriptedServer, outcome: str) -> None:
     notify(Notify(on_failure=Target(url=url_of(hook))), a_run(outcome, "what happened"))
-    assert [body["text"] for body in hook.bodies] == [f"likeness: /collection {outcome}: what happened"]
+    assert [asked.document["text"] for asked in hook.asked] == [f"likeness: /collection {outcome}: what happened"]
 
 
-def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
-    hook.statuses = [503, 429, 200]
+    hook.replies = answering(503, 429, 200)
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
-    assert len(hook.bodies) == 3
+    assert len(hook.asked) == 3
 
 
-def test_a_hook_that_asks_for_an_hour_does_not_hold_the_job(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_asks_for_an_hour_does_not_hold_the_job(
+    hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slept: list[float] = []
     monkeypatch.setattr("urllib3.util.retry.time", SimpleNamespace(sleep=slept.append, time=time.time))
-    hook.statuses = [429]
+    hook.replies = answering(429)
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
-    assert (len(hook.bodies), slept) == (4, [2, 4])
+    assert (len(hook.asked), slept) == (4, [2, 4])
 
 
 @pytest.mark.parametrize("status", [404, 500, 302])
 def test_a_hook_that_refuses_is_logged_without_its_secret(
-    hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+    hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
-    hook.statuses = [status]
+    hook.replies = answering(status)
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
     assert f"telling 127.0.0.1 of run run-1 failed: it answered {status}" in caplog.records[-1].getMessage()
     assert "T0P-SECRET" not in caplog.text
@@ -125,14 +103,14 @@ def test_nobody_listens(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mo
 
 
 def test_an_address_may_come_from_the_environment(
-    hook: Hook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     targets = Notify(on_success=Target(url="${LIKENESS_TEST_HOOK}"))
     notify(targets, a_run())
     assert "is the environment variable set?" in caplog.text
     monkeypatch.setenv("LIKENESS_TEST_HOOK", url_of(hook))
     notify(targets, a_run())
-    assert len(hook.bodies) == 1
+    assert len(hook.asked) == 1
 
 
 def test_a_command_gets_the_report_on_its_stdin(tmp_path: Path) -> None:

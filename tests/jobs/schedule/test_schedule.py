@@ -181,7 +181,7 @@ import os, signal, sys
 from pathlib import Path
 from typing import Any
 from index.collection import Collection
-from jobs.schedule.scheduler.history import JobRun, save
+from jobs.schedule.history import JobRun, save
 storage = Collection.open("collection").storage
 run = JobRun.begin("pictures", str(Path("collection").absolute()))
 save(storage, run)

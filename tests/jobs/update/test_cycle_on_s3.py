@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from fastapi.testclient import TestClient
 
 from api.compose import build_service
@@ -24,8 +23,6 @@ from index.versions import promotion
 from index.versions.files import version_files
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp, load_once
-from tests.support.servers.load import eventually
-from tests.support.servers.served import serving
 
 Found = list[tuple[str, float]]
 
@@ -202,38 +199,9 @@ def test_the_cycle_on_a_store_that_fails(bucket: Bucket, in_folder: Outcome, mon
     assert [len(ids) for ids in in_folder.embedded] == [PICTURES, 6, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_the_cycle_on_a_store_that_fails_often(
     bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     run_with_faults(bucket, FaultyProxy(bucket.server, share=0.25, seed=seed, page=3), in_folder, monkeypatch)
-
-
-@pytest.mark.slow
-def test_a_server_of_its_own_on_a_store_that_fails(
-    bucket: Bucket, in_folder: Outcome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    proxy = FaultyProxy(bucket.server, share=0.1, seed=7, page=7)
-    source, location = Source(bucket), f"s3://{bucket.name}/collection"
-    with proxy.listening() as host:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")
-        nights = Nights(Path(), location)
-        for number in range(PICTURES):
-            source.write(f"{number % 4}/{number}.bmp", number)
-        nights.night(DEMO, source=source.address)
-        with serving(location, tmp_path / "log", "--local", swap_interval_s=0.2, embedding_cache_bytes=0) as served:
-
-            def search() -> list[Found]:
-                url = f"{served.url}/search"
-                answers = [requests.post(url, files=_query(n), data={"k": "10"}, timeout=60) for n in range(QUERIES)]
-                return [_found(answer.json()) for answer in answers]
-
-            assert search() == in_folder.found[0]
-            source.change()
-            nights.night(source=source.address)
-            eventually(lambda: served.version() == "000002", "000002 answers", seconds=60)
-            assert search() == in_folder.found[1]
-            promotion.rollback(nights.collection)
-            eventually(lambda: served.version() == "000001", "000001 answers", seconds=60)
-            assert search() == in_folder.found[2]

@@ -467,7 +467,7 @@ def test_a_version_that_was_rolled_back_stays_so_until_something_changes(nights:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_killed_at_any_step_the_next_night_completes(nights: Nights, step: str, after: bool) -> None:
     folder = nights.pictures / "a"
     (nights.pictures / "b.bmp").write_bytes(bmp(11))

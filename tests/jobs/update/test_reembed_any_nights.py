@@ -240,7 +240,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        pytest.param(20, 15, id="some"),
+        pytest.param(10, 15, id="some"),
         pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )

@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.nights.served_nights import ServedNights, served_nights
 from tests.support.paths import ROOT
 from tests.support.servers.load import load
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 _RATE = 4.0  # searches a second
 
@@ -38,14 +39,19 @@ def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
             yield served
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+def every(steps: Iterable[str], often: tuple[str, str]) -> pytest.MarkDecorator:
+    """Before and after each of these steps; `often` is the one that CI takes."""
+    points = product(steps, ("before", "after"))
+    marks = {True: pytest.mark.slow, False: pytest.mark.long}
+    return pytest.mark.parametrize(("step", "when"), [pytest.param(*p, marks=marks[p == often]) for p in points])
+
+
+@every(STEPS, often=("version manifest", "before"))
 def test_a_job_is_killed_in_a_folder(in_folder: ServedNights, step: str, when: str) -> None:
     kill_and_go_on(in_folder, step, when)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", ["run manifest", "version manifest", "CURRENT"])
+@every(("run manifest", "version manifest", "CURRENT"), often=("CURRENT", "after"))
 def test_a_job_is_killed_in_a_bucket(in_bucket: ServedNights, step: str, when: str) -> None:
     kill_and_go_on(in_bucket, step, when)
 
@@ -54,16 +60,8 @@ def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
     nights = served.nights
     served.change(2)
     with load(served.served.url, served.queries, _RATE) as going:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.nights.killed_night",
-            str(nights.pictures),
-            nights.location,
-            step,
-            when,
-        ]
-        killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        command = ["-m", "tests.support.nights.killed_night", str(nights.pictures), nights.location, step, when]
+        killed = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         served.await_version()  # the new one, where CURRENT was written
         assert_search_is_exact(nights.collection)

@@ -8,7 +8,10 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from api.search.live_engine import IndexSource
+from api.search.service import SearchService
 from embedder.errors import FetchError
+from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
@@ -75,3 +78,36 @@ def embedded_row(image_id: str, uri: str, data: bytes, embedder: Embedder) -> di
         "format": decoded.format,
         "embedding": embedder.embed_images(decoded.pixels[np.newaxis])[0],
     }
+
+
+PLAIN = {name: png(colour) for name, colour in COLOURS.items()}
+"""The pictures of `COLOURS`, by name."""
+
+
+def fake_service(
+    searcher: Searcher,
+    *,
+    embedder: Embedder | None = None,
+    queries: Fetcher | dict[str, bytes] | None = None,
+    pictures: Fetcher | dict[str, bytes] | None = None,
+    **more: Any,
+) -> SearchService:
+    """A service with the fake model; `queries` and `pictures` are what it can fetch, by default nothing."""
+
+    def fetcher(files: Fetcher | dict[str, bytes] | None) -> Fetcher:
+        return files if isinstance(files, Fetcher) else RecordingFetcher(files or {})
+
+    return SearchService(
+        embedder=embedder or FakeEmbedder(),
+        searcher=searcher,
+        query_fetcher=fetcher(queries),
+        picture_fetcher=fetcher(pictures),
+        **more,
+    )
+
+
+def followed_service(location: Path, **more: Any) -> SearchService:
+    """A fake service of the collection that is there, which follows its versions, if only when it is told to."""
+    collection = Collection.open(str(location))
+    source = IndexSource(collection=collection, load_model=lambda record: FakeEmbedder(), interval_s=3_600)
+    return fake_service(Searcher.open(collection), source=source, **more)

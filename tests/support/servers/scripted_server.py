@@ -99,8 +99,7 @@ class _Player(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True  # the caller has left
 
-    def do_POST(self) -> None:
-        self.do_GET()
+    do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
 
     def _play(self, reply: Reply) -> None:
         time.sleep(reply.silent_s)
@@ -113,6 +112,8 @@ class _Player(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
+        if self.command == "HEAD":
+            return
         if reply.drip_s:
             for number in range(len(data)):
                 self.wfile.write(data[number : number + 1])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord, ScoreDistribution
-from index.errors import FilterError, QueryError
+from index.errors import QueryError
 from index.queries import MAX_K, Example, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
@@ -167,35 +167,6 @@ def test_an_image_is_within_a_cosine_of_one_of_itself(tmp_path: Path) -> None:
         assert found(searcher.search([vector], 3, min_score=1)[0]) == [(image_id, 1.0, ())]
 
 
-@pytest.mark.parametrize("distinct", [None, 0.75])
-def test_pages_follow_each_other_without_a_gap(searcher: Searcher, distinct: float | None) -> None:
-    query = exact_vectors(1, 5)
-    whole = searcher.search(query, 60, distinct=distinct)[0]
-    pages = [searcher.search(query, 7, offset=start, distinct=distinct)[0] for start in range(0, 60, 7)]
-    ids = [match.image_id for page in pages for match in page]
-    assert ids[:60] == [match.image_id for match in whole]
-    assert len(ids) == len(set(ids))
-
-
-def test_near_duplicates_are_folded_into_the_best(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
-    vectors = np.zeros((5, 8), np.float32)
-    vectors[:, :2] = np.array([[1, 0], [1, 0], [0.96, 0.28], [0.6, 0.8], [0, 1]])
-    add_run(collection, rows(["east", "also east", "almost east", "between", "north"], vectors))
-    build_index(collection)
-    searcher = Searcher.open(collection)
-    asked = np.eye(1, 8)
-    assert found(searcher.search(asked, 2, distinct=0.95)[0]) == [
-        ("also east", 1.0, ("east", "almost east")),
-        ("between", 0.6, ()),
-    ]
-    assert found(searcher.search(asked, 1, offset=1, distinct=1)[0]) == [("almost east", 0.96, ())]
-    assert found(searcher.search(asked, 9, distinct=0.5)[0]) == [
-        ("also east", 1.0, ("east", "almost east", "between")),
-        ("north", 0.0, ()),
-    ]
-
-
 def test_copies_without_number_do_not_hide_what_comes_after(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     copies = [f"copy {number:04d}" for number in range(3_000)]
@@ -326,26 +297,6 @@ def test_columns_of_all_segments(searcher: Searcher) -> None:
 )
 def test_filters_over_all_segments(searcher: Searcher, where: Mapping[str, Any], expected: list[str]) -> None:
     assert sorted(match.image_id for match in searcher.search(exact_vectors(1, 0), 240, filter=where)[0]) == expected
-
-
-def test_what_can_be_filtered(searcher: Searcher) -> None:
-    assert searcher.filterable == {
-        "image_id": "string",
-        "uri": "string",
-        "content_hash": "string",
-        "size": "int64",
-        "modified": "timestamp[us, tz=UTC]",
-        "etag": "string",
-        "width": "int32",
-        "height": "int32",
-        "format": "string",
-        "label": "string",
-        "year": "string",
-        "stars": "double",
-    }
-    for column in ("embedding", "error_reason", "colour"):
-        with pytest.raises(FilterError, match=f"unknown column '{column}'; .*label \\(string\\)"):
-            searcher.search(exact_vectors(1, 0), 1, filter={column: "x"})
 
 
 def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:

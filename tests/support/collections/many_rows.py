@@ -1,0 +1,46 @@
+"""Pictures and a collection of many rows, for tests under load."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from embedder.images.decode import decode_image
+from embedder.protocol import Embedder
+from index.collection import Collection
+from index.collection.rows import row_schema
+from jobs.demo.gallery import plan_exhibit
+from jobs.embedding.model import model_record
+from tests.support.collections.hand_made import add_run, unit_vectors
+
+_FILLERS = 20_000
+
+
+def draw_pictures(folder: Path, count: int) -> Path:
+    """So many files of the demo's gallery, in one folder."""
+    folder.mkdir(parents=True)
+    for number in range(count):
+        exhibit = plan_exhibit(number)
+        (folder / exhibit.image_id.replace("/", "-")).write_bytes(exhibit.data())
+    return folder
+
+
+def add_many(collection: Collection, pictures: Path, embedder: Embedder) -> None:
+    """A run of the pictures' vectors by this model, and of many others."""
+    paths = sorted(pictures.iterdir())
+    crops = np.stack([decode_image(path.read_bytes(), embedder.crop).pixels for path in paths])
+    dim = embedder.identity.dim
+    vectors = np.concatenate([embedder.embed_images(crops), unit_vectors(_FILLERS, dim=dim)])
+    ids = [*(path.name for path in paths), *(f"filler-{each:06d}" for each in range(_FILLERS))]
+    table = pa.table(
+        {
+            "image_id": ids,
+            "uri": [f"memory:{image_id}" for image_id in ids],
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim),
+        }
+    )
+    schema = row_schema(dim)
+    missing = [field for field in schema if field.name not in table.column_names]
+    for field in missing:
+        table = table.append_column(field, pa.nulls(len(table), field.type))
+    add_run(collection, table.select(schema.names).cast(schema), model=model_record(embedder.identity))
