@@ -22,7 +22,7 @@ from PIL import Image
 from ray.cluster_utils import Cluster
 from rich.console import Console
 
-from benchmarks.report import Bar, Report, print_table
+from benchmarks.common.report import Bar, Report, print_table
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from jobs.cluster.session import Pool, ray_cluster

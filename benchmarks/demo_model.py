@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import jobs.demo
-from benchmarks.report import Bar, Figure, Report, print_table
+from benchmarks.common.report import Bar, Figure, Report, print_table
 from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.clustered import exact, intrinsic_dimension, local_dimension, recall
-from benchmarks.race import Course
-from benchmarks.recall_plot import draw
-from benchmarks.rivals import Dials
+from benchmarks.index.plot import draw
+from benchmarks.index.race import Course
+from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
+from benchmarks.index.rivals import Dials
 from index.collection import Collection
 from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.common.report import Bar, Goal, Report
 from benchmarks.demo_model import agreement, captions, nearest, text_precision
-from benchmarks.report import Bar, Goal, Report
 
 
 def _conclude(*bars: Bar) -> tuple[int, str]:

@@ -8,18 +8,18 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from benchmarks import scale
-from benchmarks.scale_costs import Costs, Decoding, Index, Line, Listing, Machine, Model, Requests, RowBytes, Scan
-from benchmarks.scale_examples import LISTED_AT_ONCE, READ_AT_ONCE, Assumed, Example, index_steps, job_steps, night
-from benchmarks.scale_images import photo, row_bytes
-from benchmarks.scale_index import FAST, LEAN
-from benchmarks.scale_limits import limits
-from benchmarks.scale_listing import listing
-from benchmarks.scale_page import rendered
-from benchmarks.scale_requests import Counting, requests
-from benchmarks.scale_serving import serving
-from benchmarks.scale_text import amount, duration, table
-from benchmarks.upkeep import in_new_process
+from benchmarks.index.upkeep import in_new_process
+from benchmarks.scale import __main__ as scale
+from benchmarks.scale.costs import Costs, Decoding, Index, Line, Listing, Machine, Model, Requests, RowBytes, Scan
+from benchmarks.scale.examples import LISTED_AT_ONCE, READ_AT_ONCE, Assumed, Example, index_steps, job_steps, night
+from benchmarks.scale.images import photo, row_bytes
+from benchmarks.scale.index import FAST, LEAN
+from benchmarks.scale.limits import limits
+from benchmarks.scale.listing import listing
+from benchmarks.scale.page import rendered
+from benchmarks.scale.requests import Counting, requests
+from benchmarks.scale.serving import serving
+from benchmarks.scale.text import amount, duration, table
 from index.collection import row_files
 from index.storage import list_objects
 from tests.support.paths import DOCS

@@ -13,10 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 from rich.console import Console
 
-from benchmarks.serve import make_collection
-from benchmarks.serve_bare import Bare, bare_app
-from benchmarks.serve_load import Load, ask, rate_of
-from benchmarks.serve_report import ALONE, BATCHES, ENDPOINT, SERVE, Case, Loads, bars_of, figures_of, print_case
+from benchmarks.common.load import Load, ask, rate_of
+from benchmarks.serve.__main__ import make_collection
+from benchmarks.serve.bare import Bare, bare_app
+from benchmarks.serve.report import ALONE, BATCHES, ENDPOINT, SERVE, Case, Loads, bars_of, figures_of, print_case
 from index.collection import Collection
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit

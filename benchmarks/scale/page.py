@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from benchmarks.scale_costs import Costs, Line
-from benchmarks.scale_examples import EXAMPLES, GB, Assumed, Example, Step, index_steps, job_steps, night
-from benchmarks.scale_index import FAST, KINDS
-from benchmarks.scale_limits import limits
-from benchmarks.scale_serving import serving
-from benchmarks.scale_text import amount, duration, shown, table
+from benchmarks.scale.costs import Costs, Line
+from benchmarks.scale.examples import EXAMPLES, GB, Assumed, Example, Step, index_steps, job_steps, night
+from benchmarks.scale.index import FAST, KINDS
+from benchmarks.scale.limits import limits
+from benchmarks.scale.serving import serving
+from benchmarks.scale.text import amount, duration, shown, table
 
 _BLOCK = re.compile(r"(<!-- figures: (?P<name>[a-z-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 

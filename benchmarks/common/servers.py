@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.serve_report import ENDPOINT, LOCAL, SERVE
+from benchmarks.serve.report import ENDPOINT, LOCAL, SERVE
 
 _START_S = 180.0
 _STOP_S = 60.0
@@ -61,7 +61,7 @@ def serving(
     """Servers of the collection while the block lasts, by name. Their logs go into `folder`."""
     likeness = [sys.executable, "-m", "jobs", "serve", location, "--model", model, "--port"]
     commands: dict[str, Callable[[str], list[str]]] = {
-        ENDPOINT: lambda port: [sys.executable, "-m", "benchmarks.serve_bare", location, model, port],
+        ENDPOINT: lambda port: [sys.executable, "-m", "benchmarks.serve.bare", location, model, port],
         LOCAL: lambda port: [*likeness, port, "--local"],
         SERVE: lambda port: [*likeness, port],
     }

@@ -22,14 +22,14 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from benchmarks.report import Report
-from benchmarks.scale_costs import Costs, Machine
-from benchmarks.scale_page import rendered, tables
-from benchmarks.upkeep import in_new_process
+from benchmarks.common.report import Report
+from benchmarks.index.upkeep import in_new_process
+from benchmarks.scale.costs import Costs, Machine
+from benchmarks.scale.page import rendered, tables
 from embedder.openmp import WAITING
 
 FIGURES, PAGE = "scale.json", "scale.md"
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,38 +52,35 @@ QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), la
 def parts(plan: Plan, folder: Path) -> dict[str, Callable[[], dict[str, object]]]:
     """What is measured, by its name: fields of `Costs`."""
     # Imported late, because `--render` needs none of it.
-    from benchmarks import scale_images, scale_index, scale_listing, scale_requests
-    from benchmarks.models import save_clip
+    from benchmarks.common.models import save_clip
+    from benchmarks.scale import images, index, listing
+    from benchmarks.scale import requests as requests_of
     from jobs.values import DEMO_MODEL
 
     def decoding() -> dict[str, object]:
-        found, crop_bytes = in_new_process(scale_images.decoding, folder, plan.seconds)
+        found, crop_bytes = in_new_process(images.decoding, folder, plan.seconds)
         return {"decoding": found, "crop_bytes": crop_bytes}
 
     def models() -> dict[str, object]:
         large = in_new_process(save_clip, folder / "vit-b-32")
         asked = (("ViT-B/32", large, 32), ("demo", DEMO_MODEL, 64))
-        found = [
-            in_new_process(scale_images.forward, name, str(model), batch, plan.seconds) for name, model, batch in asked
-        ]
+        found = [in_new_process(images.forward, name, str(model), batch, plan.seconds) for name, model, batch in asked]
         return {"models": found}
 
     def rows() -> dict[str, object]:
-        found, manifest_bytes = scale_images.row_bytes(folder / "rows")
-        of_listing = scale_listing.listing(
-            folder, files=plan.files, rows=plan.listed, manifest_bytes_per_file=manifest_bytes
-        )
+        found, manifest_bytes = images.row_bytes(folder / "rows")
+        of_listing = listing.listing(folder, files=plan.files, rows=plan.listed, manifest_bytes_per_file=manifest_bytes)
         return {"rows": found, "listing": of_listing}
 
     def requests() -> dict[str, object]:
-        return {"requests": in_new_process(scale_requests.requests, folder)}
+        return {"requests": in_new_process(requests_of.requests, folder)}
 
     def indexes() -> dict[str, object]:
         found = []
         for size in plan.rows:
             with tempfile.TemporaryDirectory(dir=folder) as name:
-                found += scale_index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms)
-        return {"indexes": found, "scan": in_new_process(scale_index.scan, plan.rows[0])}
+                found += index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms)
+        return {"indexes": found, "scan": in_new_process(index.scan, plan.rows[0])}
 
     return {
         "decoding": decoding,

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.models import save_clip
-from benchmarks.report import Report
-from benchmarks.serve_bare import Bare
-from benchmarks.serve_load import Load, ask, rate_of
-from benchmarks.serve_report import ALONE, BATCHES, Case, Loads, bars_of, figures_of, print_case
-from benchmarks.serve_servers import Server, serving
+from benchmarks.common.load import Load, ask, rate_of
+from benchmarks.common.models import save_clip
+from benchmarks.common.report import Report
+from benchmarks.common.servers import Server, serving
+from benchmarks.serve.bare import Bare
+from benchmarks.serve.report import ALONE, BATCHES, Case, Loads, bars_of, figures_of, print_case
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection

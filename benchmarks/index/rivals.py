@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 from usearch.index import Index
 
-from benchmarks.clustered import exact
+from benchmarks.index.recall import exact
 from index.segments.segmented_index import SegmentedIndex
 from jobs.demo.clustered import DIM, Rows, Vectors
 

@@ -9,8 +9,8 @@ from statistics import mean, median
 import numpy as np
 from rich.console import Console
 
-from benchmarks.report import Bar, Figure, Goal, print_table
-from benchmarks.serve_load import Load
+from benchmarks.common.load import Load
+from benchmarks.common.report import Bar, Figure, Goal, print_table
 
 ALONE = "bare loop"
 BATCHES = "loop, 32 at once"

@@ -1,6 +1,6 @@
 """What strangers' costly pictures do to a server and to a job: `python -m benchmarks.hostile [--quick]`.
 
-Sixty small files that unpack to gigabytes, or take long (`benchmarks.hostile_pictures`), are uploaded at once, to
+Sixty small files that unpack to gigabytes, or take long (`benchmarks.hostile.pictures`), are uploaded at once, to
 `likeness serve --local` and on Ray Serve, while a client goes on uploading usual pictures; then sixty more with headers
 that are within all limits. How long does each wait for its answer, how long do the usual ones, and how much memory is
 left taken? A job embeds a folder of the first sixty beside usual ones.
@@ -23,11 +23,11 @@ import numpy as np
 from rich.console import Console
 from urllib3.filepost import encode_multipart_formdata
 
-from benchmarks.hostile_pictures import sixty
-from benchmarks.report import Bar, Figure, Goal, Report, print_table
-from benchmarks.serve import make_collection
-from benchmarks.serve_report import LOCAL, SERVE
-from benchmarks.serve_servers import Server, serving
+from benchmarks.common.report import Bar, Figure, Goal, Report, print_table
+from benchmarks.common.servers import Server, serving
+from benchmarks.hostile.pictures import sixty
+from benchmarks.serve.__main__ import make_collection
+from benchmarks.serve.report import LOCAL, SERVE
 from index.collection import Collection
 from jobs.demo.gallery import plan_exhibit
 from jobs.values import DEMO_MODEL

@@ -20,9 +20,9 @@ import psutil
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.reembed_rows import LISTED, Compared, compare_listed, write_listed
-from benchmarks.report import Bar, Goal, Report, print_table
-from benchmarks.upkeep import in_new_process
+from benchmarks.common.report import Bar, Goal, Report, print_table
+from benchmarks.index.upkeep import in_new_process
+from benchmarks.reembed.rows import LISTED, Compared, compare_listed, write_listed
 from jobs.errors import JobError
 
 SHARES = (0.0, 0.001, 0.01, 0.1, 1.0)

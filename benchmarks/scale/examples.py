@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.scale_costs import MILLION, Costs
-from benchmarks.scale_index import FAST
-from benchmarks.scale_text import amount, duration
+from benchmarks.scale.costs import MILLION, Costs
+from benchmarks.scale.index import FAST
+from benchmarks.scale.text import amount, duration
 
 GB, TB = 1e9, 1e12
 DIM = 512

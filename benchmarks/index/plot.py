@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from benchmarks.race import Point, Standing
+from benchmarks.index.race import Point, Standing
 
 _COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#777777")
 _TICKS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)

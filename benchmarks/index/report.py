@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
-from benchmarks.race import Standing
-from benchmarks.report import Bar, Figure, Goal, print_table
-from benchmarks.rivals import Hnsw, Ours, Usearch
-from benchmarks.upkeep import Built, Filtered, Updates
+from benchmarks.common.report import Bar, Figure, Goal, print_table
+from benchmarks.index.race import Standing
+from benchmarks.index.rivals import Hnsw, Ours, Usearch
+from benchmarks.index.upkeep import Built, Filtered, Updates
 
 _MB, _GB = 1e6, 1e9
 

@@ -23,8 +23,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from PIL import Image
 from werkzeug.serving import make_server
 
-from benchmarks.reembed_rows import usual_images
-from benchmarks.scale_costs import Requests
+from benchmarks.reembed.rows import usual_images
+from benchmarks.scale.costs import Requests
 from embedder.images import CropSpec
 from index.build.build_index import build_index
 from index.collection import Collection

@@ -17,8 +17,8 @@ import faiss
 import numpy as np
 import psutil
 
-from benchmarks.clustered import exact, recall
-from benchmarks.limited import limited_memory
+from benchmarks.index.memory_limit import limited_memory
+from benchmarks.index.recall import exact, recall
 from index.build.build_index import build_index
 from index.build.choose import factory_of
 from index.build.segment import write_ann

@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from benchmarks.models import save_clip
-from benchmarks.report import Bar, Goal, Report, print_table
-from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, stock_rate
+from benchmarks.common.models import save_clip
+from benchmarks.common.report import Bar, Goal, Report, print_table
+from benchmarks.embed.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, stock_rate
 from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.clustered import recall
-from benchmarks.rivals import Contestant, Dials
+from benchmarks.index.recall import recall
+from benchmarks.index.rivals import Contestant, Dials
 from jobs.demo.clustered import Rows, Vectors
 
 _K = 10

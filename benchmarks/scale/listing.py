@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchmarks.reembed_rows import compare_listed, write_listed
-from benchmarks.scale_costs import Listing
-from benchmarks.upkeep import in_new_process, peak_rss
+from benchmarks.index.upkeep import in_new_process, peak_rss
+from benchmarks.reembed.rows import compare_listed, write_listed
+from benchmarks.scale.costs import Listing
 from jobs.sources.list_images import list_images
 
 _FOLDER = 1_000  # files of one

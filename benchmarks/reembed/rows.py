@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.upkeep import peak_rss
+from benchmarks.index.upkeep import peak_rss
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunManifest
 from jobs.planning.changes import compare

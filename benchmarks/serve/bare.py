@@ -1,6 +1,6 @@
 """What the service is judged against: its own parts called in a row, in a loop and behind a bare endpoint.
 
-`python -m benchmarks.serve_bare COLLECTION MODEL PORT` serves the endpoint, by uvicorn and nothing else.
+`python -m benchmarks.serve.bare COLLECTION MODEL PORT` serves the endpoint, by uvicorn and nothing else.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from benchmarks.scale_costs import Costs
-from benchmarks.scale_examples import IDS_STEP, READ_AT_ONCE, Assumed, requests_for
-from benchmarks.scale_index import FAST
-from benchmarks.scale_text import amount
+from benchmarks.scale.costs import Costs
+from benchmarks.scale.examples import IDS_STEP, READ_AT_ONCE, Assumed, requests_for
+from benchmarks.scale.index import FAST
+from benchmarks.scale.text import amount
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from benchmarks.reembed_rows import usual_images
-from benchmarks.scale_costs import Decoding, Model, RowBytes
+from benchmarks.reembed.rows import usual_images
+from benchmarks.scale.costs import Decoding, Model, RowBytes
 from embedder.images import CropSpec
 from index.collection import Collection
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
@@ -84,8 +84,8 @@ def _decoded(folder: Path, picture: Image.Image, kind: str, draft: bool, seconds
 def forward(name: str, model: str, batch: int, seconds: float) -> Model:
     """One model's share of a core for each image of a batch."""
     # Imported here: Ray and torch take seconds, and memory that nothing else should be charged with.
-    from benchmarks.embed import forward_rate
-    from benchmarks.tutorial import CORES
+    from benchmarks.embed.__main__ import forward_rate
+    from benchmarks.embed.tutorial import CORES
     from embedder.models.clip import ClipEmbedder
 
     side = ClipEmbedder.load(model, device="cpu").crop.side

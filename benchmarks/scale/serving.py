@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from benchmarks.scale_costs import Costs
-from benchmarks.scale_examples import Assumed, Example
+from benchmarks.scale.costs import Costs
+from benchmarks.scale.examples import Assumed, Example
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.clustered import exact
-from benchmarks.scale_costs import Index, Scan
-from benchmarks.upkeep import Built, build, in_new_process, serving_memory
+from benchmarks.index.recall import exact
+from benchmarks.index.upkeep import Built, build, in_new_process, serving_memory
+from benchmarks.scale.costs import Index, Scan
 from index.build.ground_truth import GroundTruth
 from index.collection import Collection
 from index.collection.records import IndexSettings

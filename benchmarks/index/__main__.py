@@ -17,14 +17,14 @@ from pathlib import Path
 import faiss
 from rich.console import Console
 
-from benchmarks.clustered import exact, intrinsic_dimension, local_dimension
-from benchmarks.index_report import Outcome, bars_of, figures_of, print_outcome
-from benchmarks.limited import can_limit
-from benchmarks.race import Course
-from benchmarks.recall_plot import draw
-from benchmarks.report import Report
-from benchmarks.rivals import Contestant, Flat, Hnsw, Ours, Usearch
-from benchmarks.upkeep import build, filtered, in_new_process, serving_memory, train_and_add, update_often
+from benchmarks.common.report import Report
+from benchmarks.index.memory_limit import can_limit
+from benchmarks.index.plot import draw
+from benchmarks.index.race import Course
+from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
+from benchmarks.index.report import Outcome, bars_of, figures_of, print_outcome
+from benchmarks.index.rivals import Contestant, Flat, Hnsw, Ours, Usearch
+from benchmarks.index.upkeep import build, filtered, in_new_process, serving_memory, train_and_add, update_often
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search import Searcher
