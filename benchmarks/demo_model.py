@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import jobs.demo
-from benchmarks.common.report import Bar, Figure, Report, print_table
+from benchmarks.common.report import Figure, Report
 from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
@@ -89,7 +89,8 @@ def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
         return np.stack(list(pool.map(partial(_crop, crop=crop), range(count), chunksize=50)))
 
 
-def measure(model: str, *, pictures: int, queries: int) -> Report:
+def measure(model: str, *, pictures: int, queries: int, report: Report) -> None:
+    """Draw, decode and embed so many pictures, and judge the neighbours of the first `queries` and of all captions."""
     # Imported here: the processes that draw import this module too, and have no use for torch.
     from embedder.models.clip import ClipEmbedder
 
@@ -112,8 +113,9 @@ def measure(model: str, *, pictures: int, queries: int) -> Report:
         "embed_s": embedded - drawn,
         "fingerprint": embedder.identity.fingerprint,
     }
-    bars = [Bar(name=name, value=shares[name], bar=bar) for name, bar in BARS.items()]
-    return Report(benchmark="demo_model", figures=figures, bars=bars)
+    report.table("demo_model", [{"figure": name, "value": value} for name, value in figures.items()])
+    for name, bar in BARS.items():
+        report.at_least(name, shares[name], bar)
 
 
 def main() -> int:
@@ -126,8 +128,8 @@ def main() -> int:
     pictures, queries = (4_000, 400) if options.quick else (options.pictures, options.queries)
     if pictures <= NEAREST or not 1 <= queries <= pictures:
         parser.error(f"expected more than {NEAREST} pictures and 1 to {pictures} queries, got {queries} queries")
-    report = measure(options.model, pictures=pictures, queries=queries)
-    print_table("demo_model", ("figure", "value"), list(report.figures.items()))
+    report = Report("demo_model")
+    measure(options.model, pictures=pictures, queries=queries, report=report)
     return report.conclude()
 
 

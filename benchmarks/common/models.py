@@ -1,11 +1,12 @@
-"""Models of real size with random weights: what costs time is real, and there is nothing to download."""
+"""Models with random weights: what costs time is real, and there is nothing to download."""
 
 from pathlib import Path
 
 import torch
-from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from jobs.demo.captions import build_tokenizer
+from jobs.demo.train import SIDE, build_model
 
 
 def save_clip(folder: Path, *, seed: int = 0) -> Path:
@@ -18,7 +19,18 @@ def save_clip(folder: Path, *, seed: int = 0) -> Path:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    CLIPModel(CLIPConfig(text_config=text)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    CLIPImageProcessorPil().save_pretrained(folder)
+    return _save(folder, CLIPModel(CLIPConfig(text_config=text)), tokenizer, CLIPImageProcessorPil())
+
+
+def save_small_clip(folder: Path, *, seed: int) -> Path:
+    """The same with the demo model's architecture."""
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    return _save(folder, build_model(len(tokenizer), tokenizer.eos_token_id), tokenizer, processor)
+
+
+def _save(folder: Path, model: CLIPModel, tokenizer: CLIPTokenizer, processor: CLIPImageProcessorPil) -> Path:
+    for part in (model, tokenizer, processor):
+        part.save_pretrained(folder)
     return folder

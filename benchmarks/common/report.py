@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -11,86 +11,88 @@ from rich.table import Table
 Figure = float | int | str | None | Sequence["Figure"] | Mapping[str, "Figure"]
 
 
-class Goal(Enum):
-    """On which side of its bar a value should be; the bar itself is good enough."""
-
-    AT_LEAST = "≥"
-    AT_MOST = "≤"
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Bar:
-    """A value that was measured, and what it must reach."""
+    """A value that was measured, and on which side of its bar it must be; the bar itself is good enough."""
 
     name: str
     value: float
+    goal: Literal["≥", "≤"]
     bar: float
-    goal: Goal = Goal.AT_LEAST
 
     @property
     def ok(self) -> bool:
         """Whether the bar is met. A value that is not a number misses every bar."""
-        return self.value >= self.bar if self.goal is Goal.AT_LEAST else self.value <= self.bar
+        return self.value >= self.bar if self.goal == "≥" else self.value <= self.bar
 
 
-@dataclass(frozen=True, kw_only=True)
 class Report:
-    """The outcome of a benchmark. `figures`: what was measured, the units in the names."""
+    """What a benchmark finds. Every table is printed at once and kept as figures; the bars are printed at the end."""
 
-    benchmark: str
-    figures: Mapping[str, Figure]
-    bars: Sequence[Bar] = field(default_factory=tuple)
+    def __init__(self, benchmark: str, console: Console | None = None) -> None:
+        self.benchmark = benchmark
+        self.console = console or Console()
+        self.figures: dict[str, Figure] = {}
+        self.bars: list[Bar] = []
+
+    def table(self, title: str, rows: Sequence[Mapping[str, Figure]]) -> None:
+        """Print rows of the same columns below a title: numbers to the right, in four significant digits."""
+        self.figures[title] = rows
+        self._print(title, rows)
+
+    def at_least(self, name: str, value: float, bar: float) -> None:
+        """Add a bar that the value must reach."""
+        self.bars.append(Bar(name, value, "≥", bar))
+
+    def at_most(self, name: str, value: float, bar: float) -> None:
+        """Add a bar that the value must not exceed."""
+        self.bars.append(Bar(name, value, "≤", bar))
 
     def to_json(self) -> str:
         """`{"benchmark": …, "figures": {…}, "bars": [{"name": …, "value": …, "bar": …, "ok": …}]}`."""
-        bars = [{"name": b.name, "value": _rounded(b.value), "bar": b.bar, "ok": b.ok} for b in self.bars]
-        figures = _rounded(self.figures)
-        return json.dumps({"benchmark": self.benchmark, "figures": figures, "bars": bars}, ensure_ascii=False)
+        bars = [{"name": bar.name, "value": bar.value, "bar": bar.bar, "ok": bar.ok} for bar in self.bars]
+        record = {"benchmark": self.benchmark, "figures": self.figures, "bars": bars}
+        return json.dumps(rounded(record, 6), ensure_ascii=False)
 
-    def conclude(self, console: Console | None = None) -> int:
+    def conclude(self) -> int:
         """Print the table of bars and the line of JSON; returns the exit status, 1 when a bar is missed."""
-        console = console or Console()
         if self.bars:
-            rows = [
-                (
-                    bar.name,
-                    _shown(bar.value),
-                    f"{bar.goal.value} {_shown(bar.bar)}",
-                    "yes" if bar.ok else "NO",
-                )
+            rows: list[Mapping[str, Figure]] = [
+                {
+                    "what": bar.name,
+                    "measured": bar.value,
+                    "bar": f"{bar.goal} {_shown(bar.bar)}",
+                    "met": "yes" if bar.ok else "NO",
+                }
                 for bar in self.bars
             ]
-            print_table(f"{self.benchmark}: bars", ("what", "measured", "bar", "met"), rows, console)
+            self._print(f"{self.benchmark}: bars", rows)
         # Not through rich, which would wrap and colour it.
-        print(self.to_json(), file=console.file, flush=True)
+        print(self.to_json(), file=self.console.file, flush=True)
         return 0 if all(bar.ok for bar in self.bars) else 1
 
-
-def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], console: Console | None = None
-) -> None:
-    """Print rows below a title, numbers to the right and in four significant digits."""
-    table = Table(title=title, title_justify="left")
-    for index, name in enumerate(columns):
-        is_number = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(name, justify="right" if is_number else "left")
-    for row in rows:
-        table.add_row(*(_shown(cell) for cell in row))
-    (console or Console()).print(table)
+    def _print(self, title: str, rows: Sequence[Mapping[str, Figure]]) -> None:
+        table = Table(title=title, title_justify="left")
+        for name in rows[0]:
+            is_number = any(isinstance(row[name], int | float) for row in rows)
+            table.add_column(name, justify="right" if is_number else "left")
+        for row in rows:
+            table.add_row(*map(_shown, row.values()))
+        self.console.print(table)
 
 
-def _shown(value: object) -> str:
+def rounded(value: object, digits: int) -> object:
+    """Numbers to so many significant digits, within lists and mappings too. What is not finite has no JSON: None."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None
+    if isinstance(value, Mapping):
+        return {key: rounded(part, digits) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [rounded(part, digits) for part in value]
+    return value
+
+
+def _shown(value: Figure) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _rounded(value: object) -> object:
-    """Numbers to six significant digits; a measurement has no more. What is not finite has no JSON: null."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if abs(value) < float("inf") else None
-    if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_rounded(part) for part in value]
-    return value
+    return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)

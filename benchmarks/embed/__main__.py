@@ -11,129 +11,25 @@ Three questions, each answered against something measured in the same run:
 """
 
 import argparse
-import csv
-import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import cycle
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
 import pyarrow as pa
-from rich.console import Console
 
 from benchmarks.common.models import save_clip
-from benchmarks.common.report import Bar, Goal, Report, print_table
-from benchmarks.embed.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, stock_rate
+from benchmarks.common.report import Report
+from benchmarks.embed.jobs import driver_memory, our_job, tutorial_job
+from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, stock_rate
 from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
-from index.collection import Collection
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
-from jobs.embedding.model import model_record
-from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions, ModelSource
-from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
-
-
-class Marks:
-    """A `Progress` that notes, by the actor's clock, when how many images were on disk."""
-
-    def __init__(self) -> None:
-        self.ended: list[tuple[float, int]] = []
-
-    def advance(self, report: EmbedReport) -> None:
-        self.ended.append((report.ended_at, report.embedded + report.rejected))
-
-
-def pipeline_rate(
-    listing: pa.Table, model: Path, folder: Path, *, block: int, batch: int, device: str = "cpu"
-) -> float:
-    """Images per second of the real job in steady state; Ray is connected."""
-    load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
-    loaded = load()
-    collection = Collection.create_or_open(str(folder))
-    change = compare(
-        listing, collection.snapshot(), "benchmark", model_record(loaded.identity), delete=False, verify_hash=False
-    )
-    plan = change.known[0].plan
-    options = EmbedOptions(block_size=block, max_reject_rate=1)
-    pool = Pool(num_gpus=float(device == "cuda"))
-    marks = Marks()
-    write(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=marks)
-    return steady_rate(marks.ended)
-
-
-def forward_rate(model: Path, *, batch: int, seconds: float, device: str) -> float:
-    """Images per second of the bare forward pass, on all cores or on the GPU."""
-    embedder = ClipEmbedder.load(str(model), device=device, batch_size=batch, threads=CORES)
-    side = embedder.crop.side
-    pixels = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
-    embedder.embed_images(pixels)
-    return rate(lambda: len(embedder.embed_images(pixels)), seconds)
-
-
-def decode_rate(listing: pa.Table, crop: CropSpec) -> float:
-    """Images per second of fetching and decoding alone, with a process for each core."""
-    settings = DecodeSettings(crop=crop, draft=True, threads=1)
-    parts = [listing.slice(start, 32) for start in range(0, listing.num_rows, 32)]
-    with ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(partial(fetch_and_decode, settings=settings), parts[:CORES]))
-        started = time.perf_counter()
-        done = sum(table.num_rows for table in pool.map(partial(fetch_and_decode, settings=settings), parts))
-        return done / (time.perf_counter() - started)
-
-
-def driver_memory(pictures: Path, count: int, folder: Path) -> float:
-    """Peak MiB of a driver of its own that embeds `count` images: the gallery's files under ever new ids."""
-    paths = [str(path) for path in sorted(pictures.rglob("*.*")) if path.is_file()]
-    lists = folder / f"{count}.csv"
-    with lists.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("id", "uri"))
-        writer.writerows((f"{i:06}", path) for i, path in zip(range(count), cycle(paths), strict=False))
-    command = [sys.executable, "-m", "benchmarks.embed", "--driver", str(lists), str(folder / f"memory-{count}")]
-    out = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(out.stdout.split()[-1])
-
-
-def drive(source: str, folder: str) -> None:
-    """The child of `driver_memory`: one job, then the peak resident memory of this process in MiB."""
-    with ray_cluster(None, verbose=False):
-        pipeline_rate(list_images(source), DEMO_MODEL, Path(folder), block=256, batch=64)
-    # Not ru_maxrss, which a child inherits from its parent.
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    print(int(peak.split()[1]) / 1024)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer images; ends within 10 minutes on 2 cores")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model runs")
-    parser.add_argument("--driver", nargs=2, metavar=("SOURCE", "FOLDER"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.driver:
-        drive(*options.driver)
-        return 0
-    # Ray's workers yield to every other process (nice 15); the bare forward pass does not.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        gallery = make_gallery(folder / "pictures", count=2000)
-        rates = measure(gallery, folder, quick=options.quick, device=options.device)
-        small, big = (driver_memory(gallery.folder, count, folder) for count in (5_000, 20_000))
-        return conclude(rates, small, big, Console())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,12 +77,10 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
 
     before = alone()
     with ray_cluster(None, verbose=False):
-        vit = pipeline_rate(
-            many.slice(0, vit_images), large, folder / "vit", block=2 * batch, batch=batch, device=device
-        )
-        vit_tutorial = naive_rate(good[: vit_images // 2], large)
-        demo = pipeline_rate(many, DEMO_MODEL, folder / "demo", block=256, batch=64, device=device)
-        demo_tutorial = naive_rate(good, DEMO_MODEL)
+        vit = our_job(many.slice(0, vit_images), large, folder / "vit", block=2 * batch, batch=batch, device=device)
+        vit_tutorial = tutorial_job(good[: vit_images // 2], large)
+        demo = our_job(many, DEMO_MODEL, folder / "demo", block=256, batch=64, device=device)
+        demo_tutorial = tutorial_job(good, DEMO_MODEL)
     vit_forward, demo_forward, demo_decode = (list(pair) for pair in zip(before, alone(), strict=True))
     return Rates(
         vit_forward=vit_forward,
@@ -201,46 +95,48 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
     )
 
 
-def conclude(rates: Rates, small_mib: float, big_mib: float, console: Console) -> int:
-    """Print the table, then the bars; returns the exit status."""
-    print_table(
-        "images/s",
-        ("", "ViT-B/32", "demo model"),
-        [
-            ("bare forward pass", mean(rates.vit_forward), mean(rates.demo_forward)),
-            ("decoding alone, all cores", "", mean(rates.demo_decode)),
-            ("both, sharing the cores without a wait", "", rates.demo_sharing_bound),
-            ("the job, steady state", rates.vit_job, rates.demo_job),
-            ("tutorial script, steady state", rates.vit_tutorial, rates.demo_tutorial),
-            ("stock processor, one core, 224 pixels", rates.stock_processor, ""),
-            ("our decoding, one core, 224 pixels", rates.our_decoding, ""),
-        ],
-        console,
-    )
-    figures = {f"{name}_images_per_s": value for name, value in asdict(rates).items()}
-    share = rates.demo_job / rates.demo_sharing_bound
-    return Report(
-        benchmark="embed",
-        figures={
-            **figures,
-            "demo_share_of_sharing_bound": share,
-            "driver_mib_5000": small_mib,
-            "driver_mib_20000": big_mib,
-        },
-        bars=[
-            Bar(name="ViT-B/32: job ÷ bare forward pass", value=rates.vit_job / mean(rates.vit_forward), bar=0.90),
-            # Out of reach where both need the same cores and cost alike: the bound is then half of the limit.
-            Bar(
-                name="demo model: job ÷ min(decoding, forward pass)", value=rates.demo_job / rates.demo_limit, bar=0.80
-            ),
-            Bar(name="driver MiB at 20,000 − at 5,000", value=big_mib - small_mib, bar=200, goal=Goal.AT_MOST),
-        ],
-    ).conclude(console)
-
-
 def _renamed(listing: pa.Table, prefix: str) -> pa.Table:
     ids = pa.array([f"{prefix}{name}" for name in listing["image_id"].to_pylist()], pa.string())
     return listing.set_column(0, "image_id", ids)
+
+
+def judge(rates: Rates, small_mib: float, big_mib: float, report: Report) -> None:
+    """The tables, and the bars: how busy the job keeps the model, and what the driver needs for more images."""
+    speeds: list[tuple[str, float | None, float | None]] = [
+        ("bare forward pass", mean(rates.vit_forward), mean(rates.demo_forward)),
+        ("decoding alone, all cores", None, mean(rates.demo_decode)),
+        ("both, sharing the cores without a wait", None, rates.demo_sharing_bound),
+        ("the job, steady state", rates.vit_job, rates.demo_job),
+        ("tutorial script, steady state", rates.vit_tutorial, rates.demo_tutorial),
+        ("stock processor, one core, 224 pixels", rates.stock_processor, None),
+        ("our decoding, one core, 224 pixels", rates.our_decoding, None),
+    ]
+    report.table("images/s", [{"": name, "ViT-B/32": vit, "demo model": demo} for name, vit, demo in speeds])
+    report.figures["before and after, images/s"] = {
+        name: getattr(rates, name) for name in ("vit_forward", "demo_forward", "demo_decode")
+    }
+    report.table("driver's memory, MiB", [{"5,000 images": small_mib, "20,000 images": big_mib}])
+    report.at_least("ViT-B/32: job ÷ bare forward pass", rates.vit_job / mean(rates.vit_forward), 0.90)
+    # Out of reach where both need the same cores and cost alike: the bound is then half of the limit.
+    report.at_least("demo model: job ÷ min(decoding, forward pass)", rates.demo_job / rates.demo_limit, 0.80)
+    report.at_most("driver MiB at 20,000 − at 5,000", big_mib - small_mib, 200)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer images; ends within 10 minutes on 2 cores")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model runs")
+    options = parser.parse_args()
+    # Ray's workers yield to every other process (nice 15); the bare forward pass does not.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    report = Report("embed")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        gallery = make_gallery(folder / "pictures", count=2000)
+        rates = measure(gallery, folder, quick=options.quick, device=options.device)
+        small, big = (driver_memory(gallery.folder, count, folder) for count in (5_000, 20_000))
+    judge(rates, small, big, report)
+    return report.conclude()
 
 
 if __name__ == "__main__":

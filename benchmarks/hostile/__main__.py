@@ -7,7 +7,6 @@ left taken? A job embeds a folder of the first sixty beside usual ones.
 """
 
 import argparse
-import http.client
 import subprocess
 import sys
 import tempfile
@@ -19,17 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from rich.console import Console
-from urllib3.filepost import encode_multipart_formdata
-
-from benchmarks.common.report import Bar, Figure, Goal, Report, print_table
+from benchmarks.common.collections import draw_pictures, make_collection
+from benchmarks.common.load import Asked, ask_once, crowd, form_of, milliseconds
+from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
-from benchmarks.serve.__main__ import make_collection
-from benchmarks.serve.report import LOCAL, SERVE
 from index.collection import Collection
-from jobs.demo.gallery import plan_exhibit
 from jobs.values import DEMO_MODEL
 
 _USUAL_S = 15.0
@@ -37,83 +31,74 @@ _USUAL_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
-    """Seconds until an answer came, its status, and the reason if it is a refusal."""
-
-    seconds: float
-    status: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Siege:
     """What came of sixty hostile pictures at once. `before`, `beside`: of usual ones; memory in MiB."""
 
-    hostile: Sequence[Answered]
-    before: Sequence[Answered]
-    beside: Sequence[Answered]
+    hostile: Sequence[Asked]
+    before: Sequence[Asked]
+    beside: Sequence[Asked]
     memory_before: float
     memory_peak: float
     memory_after: float
 
 
-def upload(port: int, data: bytes) -> Answered:
-    """Search by a picture."""
-    body, media_type = encode_multipart_formdata([("image", ("image", data))])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    started = time.perf_counter()
-    try:
-        connection.request("POST", "/search", body, {"Content-Type": media_type})
-        response = connection.getresponse()
-        answer = response.read().decode()
-    finally:
-        connection.close()
-    reason = answer.partition('"reason":"')[2].partition('"')[0] if response.status != 200 else ""
-    return Answered(seconds=time.perf_counter() - started, status=response.status, reason=reason)
-
-
-def keep_asking(port: int, pictures: Sequence[bytes], over: threading.Event) -> list[Answered]:
-    """One client that asks for one usual picture after the other, until `over`."""
-    answers: list[Answered] = []
-    while not over.is_set():
-        answers.append(upload(port, pictures[len(answers) % len(pictures)]))
-    return answers
-
-
-def besiege(server: Server, hostile: Sequence[bytes], usual: Sequence[bytes], rest_s: float) -> Siege:
+def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: float) -> Siege:
     """Usual pictures alone, then all hostile ones at once beside them, then a rest."""
-    over = threading.Event()
+    before = crowd(server.url, usual, clients=1, seconds=_USUAL_S)
+    memory, over, started = [server.resident_mib()], threading.Event(), time.perf_counter()
     with ThreadPoolExecutor(len(hostile) + 1) as pool:
-        asking = pool.submit(keep_asking, server.port, usual, over)
-        time.sleep(_USUAL_S)
-        over.set()
-        before = asking.result()
-        memory = [server.resident_mib()]
-        over.clear()
-        started = time.perf_counter()
-        asking = pool.submit(keep_asking, server.port, usual, over)
-        sent = [pool.submit(upload, server.port, data) for data in hostile]
+        asking = pool.submit(crowd, server.url, usual, clients=1, over=over)
+        sent = [pool.submit(ask_once, server.url, name, form_of(name, data)) for name, data in hostile.items()]
         while not all(each.done() for each in sent) or time.perf_counter() - started < _USUAL_S:
             memory.append(server.resident_mib())
             time.sleep(0.5)
         over.set()
-        beside = asking.result()
     time.sleep(rest_s)
     return Siege(
         hostile=[each.result() for each in sent],
         before=before,
-        beside=beside,
+        beside=asking.result(),
         memory_before=memory[0],
         memory_peak=max(memory),
         memory_after=server.resident_mib(),
     )
 
 
-def reject_reasons(pictures: Mapping[str, bytes], usual: Sequence[bytes], folder: Path) -> tuple[Counter[str], float]:
-    """Embed a folder with the pictures by a job; reasons of the rejects, "none" for hostile ones that are none."""
+def judge_siege(title: str, siege: Siege, report: Report) -> None:
+    """What came of it, and what the sixty may cost others."""
+    kinds = Counter(f"{each.status} {_reason(each)}".strip() for each in siege.hostile)
+    slowest = max(each.seconds for each in siege.hostile)
+    report.table(
+        f"{title}: answers to hostile pictures", [{"answer": kind, "count": kinds[kind]} for kind in sorted(kinds)]
+    )
+    usual = {"before": siege.before, "beside": siege.beside}
+    report.table(
+        f"{title}: usual pictures",
+        [
+            {
+                "": name,
+                "answers": len(asked),
+                "refused": _refused(asked),
+                "p50 ms": milliseconds(asked, 50),
+                "p99 ms": milliseconds(asked, 99),
+            }
+            for name, asked in usual.items()
+        ],
+    )
+    memory = {"before": siege.memory_before, "peak": siege.memory_peak, "after": siege.memory_after}
+    report.table(f"{title}: MiB, server and workers", [memory])
+    report.at_most(f"{title}: slowest answer, s", slowest, 15)
+    report.at_most(f"{title}: usual pictures that were refused", _refused(siege.beside), 0)
+    share = milliseconds(siege.beside, 99) / milliseconds(siege.before, 99)
+    report.at_most(f"{title}: p99 of usual pictures ÷ before", share, 3)
+    report.at_most(f"{title}: MiB more at the end", siege.memory_after - siege.memory_before, 1024)
+
+
+def judge_job(pictures: Mapping[str, bytes], usual: Sequence[Path], folder: Path, report: Report) -> None:
+    """Embed a folder with all of them by a job: why the hostile ones are rejects, "none" for those that are none."""
     source, collection = folder / "pictures", folder / "job"
     source.mkdir()
-    for name, data in [*pictures.items(), *((f"usual-{number}.png", data) for number, data in enumerate(usual))]:
+    for name, data in [*pictures.items(), *((f"usual-{path.name}", path.read_bytes()) for path in usual)]:
         (source / name).write_bytes(data)
     started = time.perf_counter()
     command = ["embed", str(source), str(collection), "--model", str(DEMO_MODEL), "--max-reject-rate", "1"]
@@ -121,76 +106,40 @@ def reject_reasons(pictures: Mapping[str, bytes], usual: Sequence[bytes], folder
     seconds = time.perf_counter() - started
     rejects = Collection.open(str(collection)).rejects()
     found = dict(zip(rejects["image_id"].to_pylist(), rejects["error_reason"].to_pylist(), strict=True))
-    return Counter(str(found.get(name, "none")) for name in pictures), seconds
+    reasons = Counter(str(found.get(name, "none")) for name in pictures)
+    report.table(
+        f"a job, {seconds:.0f} s", [{"reason": reason, "pictures": reasons[reason]} for reason in sorted(reasons)]
+    )
+    report.at_most("job: hostile pictures that are no rejects", reasons["none"], 0)
+
+
+def _reason(asked: Asked) -> str:
+    """Why a picture was refused, as the problem document says."""
+    return "" if asked.status == 200 else asked.body.decode().partition('"reason":"')[2].partition('"')[0]
+
+
+def _refused(asked: Sequence[Asked]) -> int:
+    return sum(each.status != 200 for each in asked)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="serve --local alone, and a rest of 10 s instead of 60")
     quick = parser.parse_args().quick
-    console = Console()
-    usual = [plan_exhibit(number).data() for number in range(64)]
+    report = Report("hostile")
+    servers = {"serve --local": ["--local"]} if quick else {"serve --local": ["--local"], "serve": []}
     sets = {"plain": sixty(disguised=False), "disguised": sixty(disguised=True)}
-    figures: dict[str, Figure] = {}
-    bars: list[Bar] = []
     with tempfile.TemporaryDirectory() as name:
-        folder, model = Path(name), str(DEMO_MODEL)
-        location = make_collection(folder / "collection", model, 1_000)
-        for server_name in (LOCAL,) if quick else (LOCAL, SERVE):
-            with serving(location, model, folder, names=[server_name], max_searches=None) as servers:
+        folder = Path(name)
+        usual = draw_pictures(folder / "usual", 64)
+        location = make_collection(folder / "collection", str(DEMO_MODEL), 1_000).location
+        for title, options in servers.items():
+            with serving(location, folder / f"{title}.log", *options, embedding_cache_bytes=0) as server:
                 for kind, pictures in sets.items():
-                    siege = besiege(servers[server_name], list(pictures.values()), usual, 10.0 if quick else 60.0)
-                    title = f"{server_name}, {kind}"
-                    figures[title] = print_siege(title, siege, console)
-                    bars += bars_of(title, siege)
-        reasons, seconds = reject_reasons(sets["plain"], usual[:8], folder)
-    print_table(f"a job, {seconds:.0f} s", ("reason", "pictures"), sorted(reasons.items()), console)
-    figures["job"] = {"seconds": seconds, "reasons": dict(reasons)}
-    bars.append(Bar(name="job: hostile pictures that are no rejects", value=reasons["none"], bar=0, goal=Goal.AT_MOST))
-    return Report(benchmark="hostile", figures=figures, bars=bars).conclude(console)
-
-
-def print_siege(title: str, siege: Siege, console: Console) -> Figure:
-    """Prints what came of it; returns the same as figures."""
-    kinds = Counter(f"{each.status} {each.reason}".strip() for each in siege.hostile)
-    print_table(title, ("answers to hostile pictures", "count"), sorted(kinds.items()), console)
-    usual = {
-        name: {
-            "answers": len(answers),
-            "refused": sum(each.status != 200 for each in answers),
-            "p50_ms": 1e3 * _late(answers, 50),
-            "p99_ms": 1e3 * _late(answers, 99),
-        }
-        for name, answers in (("before", siege.before), ("beside", siege.beside))
-    }
-    rows = [(name, *values.values()) for name, values in usual.items()]
-    print_table("usual pictures", ("", *usual["before"]), rows, console)
-    memory = (siege.memory_before, siege.memory_peak, siege.memory_after)
-    print_table("MiB, server and workers", ("before", "peak", "after"), [memory], console)
-    return {
-        "answers": dict(kinds),
-        "slowest_s": max(each.seconds for each in siege.hostile),
-        "usual": usual,
-        "mib": dict(zip(("before", "peak", "after"), memory, strict=True)),
-    }
-
-
-def bars_of(title: str, siege: Siege) -> list[Bar]:
-    """What the sixty may cost others."""
-    values = {
-        "slowest answer, s": (max(each.seconds for each in siege.hostile), 15),
-        "usual pictures that were refused": (sum(each.status != 200 for each in siege.beside), 0),
-        "p99 of usual pictures ÷ before": (_late(siege.beside, 99) / _late(siege.before, 99), 3),
-        "MiB more at the end": (siege.memory_after - siege.memory_before, 1024),
-    }
-    return [
-        Bar(name=f"{title}: {name}", value=float(value), bar=bar, goal=Goal.AT_MOST)
-        for name, (value, bar) in values.items()
-    ]
-
-
-def _late(answers: Sequence[Answered], percent: float) -> float:
-    return float(np.percentile([each.seconds for each in answers], percent))
+                    siege = besiege(server, pictures, usual, 10.0 if quick else 60.0)
+                    judge_siege(f"{title}, {kind}", siege, report)
+        judge_job(sets["plain"], sorted(usual.iterdir())[:8], folder, report)
+    return report.conclude()
 
 
 if __name__ == "__main__":

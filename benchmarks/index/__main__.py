@@ -8,30 +8,27 @@ Against usearch (f32) and faiss's HNSW32,SQ8 and Flat, on the same vectors, in t
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import faiss
-from rich.console import Console
 
+from benchmarks.common.process import CORES, can_limit_memory, in_new_process
 from benchmarks.common.report import Report
-from benchmarks.index.memory_limit import can_limit
 from benchmarks.index.plot import draw
-from benchmarks.index.race import Course
+from benchmarks.index.race import Course, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
-from benchmarks.index.report import Outcome, bars_of, figures_of, print_outcome
+from benchmarks.index.report import Outcome, judge_quality, judge_speed, print_outcome
 from benchmarks.index.rivals import Contestant, Flat, Hnsw, Ours, Usearch
-from benchmarks.index.upkeep import build, filtered, in_new_process, serving_memory, train_and_add, update_often
+from benchmarks.index.upkeep import build, filtered, serving_memory, train_and_add, update_often
 from index.collection import Collection
-from index.collection.records import IndexSettings
+from index.collection.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from index.versions.opening import open_segments
-from jobs.demo.clustered import Clustered, add_rows
+from jobs.demo.clustered import Clustered, Vectors, add_rows
 
-CORES = os.cpu_count() or 1
 _SHARES = (0.5, 0.1, 0.01, 0.001)
 _TARGET = 0.99
 _BEYOND = 1_350_000_000  # bytes for a build beside its index; libraries that are loaded already are not counted
@@ -60,31 +57,14 @@ def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
     settings = IndexSettings(latency_ms=plan.latency_ms, target_recall=_TARGET)
     built = in_new_process(build, collection.location, settings)
     confined = None
-    if rows == plan.rows[-1] and can_limit():
+    if rows == plan.rows[-1] and can_limit_memory():
         confined = in_new_process(build, collection.location, settings, built.manifest.memory + _BEYOND)
     vectors, queries = data.array(rows), data.queries(plan.queries)
     scores, truth = exact(queries, vectors, 10)
-
-    # Ours before and after the others, for the machine's speed drifts.
-    ours_before = train_and_add(collection, built.manifest, CORES)
-    usearch, hnsw = Usearch(vectors, CORES), Hnsw(vectors, CORES)
-    ours_after = train_and_add(collection, built.manifest, CORES)
-
-    ours = Ours(open_segments(collection, built.manifest, folder), built.manifest.memory)
-    contestants: list[Contestant] = [ours, usearch, hnsw, Flat(vectors)]
     course = Course(
         queries=queries, truth=truth, target=_TARGET, threads=CORES, rounds=plan.rounds, singles=plan.singles
     )
-    standings = course.run(contestants)
-    faiss.omp_set_num_threads(CORES)  # the last of the course ran on one
-    build_seconds = {
-        ours.name: (ours_before + ours_after) / 2,
-        usearch.name: usearch.build_seconds,
-        hnsw.name: hnsw.build_seconds,
-    }
-    bytes_per_vector = {each.name: each.bytes / rows for each in contestants}
-    del contestants, ours, usearch, hnsw  # gigabytes
-
+    standings, build_seconds, bytes_per_vector = race(collection, built.manifest, vectors, course)
     searcher = Searcher.open(collection)
     columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
     return Outcome(
@@ -107,6 +87,27 @@ def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
     )
 
 
+def race(
+    collection: Collection, manifest: VersionManifest, vectors: Vectors, course: Course
+) -> tuple[list[Standing], dict[str, float], dict[str, float]]:
+    """The standings; seconds to build and bytes of a vector in memory, by index."""
+    # Ours before and after the others, for the machine's speed drifts.
+    ours_before = train_and_add(collection, manifest, CORES)
+    usearch, hnsw = Usearch(vectors, CORES), Hnsw(vectors, CORES)
+    ours_after = train_and_add(collection, manifest, CORES)
+    with tempfile.TemporaryDirectory() as cache:
+        ours = Ours(open_segments(collection, manifest, Path(cache)), manifest.memory)
+    contestants: list[Contestant] = [ours, usearch, hnsw, Flat(vectors)]
+    standings = course.run(contestants)
+    faiss.omp_set_num_threads(CORES)  # the last of the course ran on one
+    build_seconds = {
+        ours.name: (ours_before + ours_after) / 2,
+        usearch.name: usearch.build_seconds,
+        hnsw.name: hnsw.build_seconds,
+    }
+    return standings, build_seconds, {each.name: each.bytes / len(vectors) for each in contestants}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", default="100000,1000000", help="sizes of the sets, smallest first")
@@ -114,19 +115,22 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, help="draw queries/s against recall into this file")
     options = parser.parse_args()
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
-    console = Console()
+    report = Report("index")
     outcomes = []
     for rows in plan.rows:
         with tempfile.TemporaryDirectory() as folder:
             outcomes.append(measure(rows, plan, Path(folder) / "collection"))
-        print_outcome(outcomes[-1], console)
+        print_outcome(outcomes[-1], report)
+        judge_quality(outcomes[-1], report)
+        if not options.quick:
+            judge_speed(outcomes[-1], report)
         if options.plot:
             draw({outcome.rows: outcome.standings for outcome in outcomes}, options.plot)
-    return Report(
-        benchmark="index",
-        figures=figures_of(outcomes),
-        bars=bars_of(outcomes, quick=options.quick),
-    ).conclude(console)
+    if not options.quick:
+        largest = outcomes[-1]
+        beyond = largest.peak_beyond_index[0] / 1e9
+        report.at_most(f"{largest.rows:,}: GB to build beyond the index", beyond, 1.5)
+    return report.conclude()
 
 
 if __name__ == "__main__":

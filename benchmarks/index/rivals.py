@@ -28,39 +28,32 @@ class Contestant(Protocol):
     """
 
     name: str
-    most_queries: int
-    tuned: Dials | None
     bytes: int
-
-    @property
-    def ramps(self) -> Sequence[Sequence[Dials]]: ...
+    ramps: Sequence[Sequence[Dials]]
+    tuned: Dials | None = None
+    most_queries: int = 10_000
 
     def set(self, dials: Dials) -> None: ...
 
     def search(self, queries: Vectors, k: int, threads: int) -> Rows: ...
 
 
-class Ours:
+class Ours(Contestant):
     """The segments of a version."""
 
     name = "Likeness"
-    most_queries = 10_000
 
     def __init__(self, segments: SegmentedIndex, memory: int) -> None:
-        self._segments = segments
+        self._segments, first = segments, segments.parts[0]
         self.bytes = memory
-        self.tuned: Dials | None = segments.parts[0].parameters
+        self.tuned = first.parameters
         self._row_of = segments.ids(np.arange(segments.ntotal)).astype(np.int64)
-
-    @property
-    def ramps(self) -> list[list[Dials]]:
-        """Lists to probe, for several depths of ranking."""
         lists = [round(2 ** (step / 2)) for step in range(2, 20)]
-        nprobe = [{"nprobe": float(count)} for count in lists if count <= self._segments.parts[0].nlist]
+        nprobe = [{"nprobe": float(count)} for count in lists if count <= first.nlist]
         depths: list[Dials] = [{"rescore": factor} for factor in (4.0, 8.0, 16.0, 32.0)]
-        if "k_factor" in self._segments.parts[0].parameters:
+        if "k_factor" in first.parameters:
             depths = [{"k_factor": factor, "rescore": 2.0} for factor in (2.0, 4.0, 8.0, 16.0)]
-        return [[{**depth, **width} for width in nprobe] for depth in depths]
+        self.ramps = [[{**depth, **width} for width in nprobe] for depth in depths]
 
     def set(self, dials: Dials) -> None:
         for segment in self._segments.parts:
@@ -72,12 +65,11 @@ class Ours:
         return rows
 
 
-class Hnsw:
+class Hnsw(Contestant):
     """faiss's graph over 8-bit vectors."""
 
     name = "faiss HNSW32,SQ8"
-    most_queries = 10_000
-    tuned: Dials | None = None
+    ramps = (tuple({"efSearch": length} for length in _LENGTHS),)
 
     def __init__(self, vectors: Vectors, threads: int) -> None:
         faiss.omp_set_num_threads(threads)
@@ -89,11 +81,6 @@ class Hnsw:
         graph = self._index.hnsw
         self.bytes = len(vectors) * DIM + 4 * graph.neighbors.size() + 8 * graph.offsets.size()
 
-    @property
-    def ramps(self) -> list[list[Dials]]:
-        """Lengths of the candidate list."""
-        return [[{"efSearch": float(length)} for length in _LENGTHS]]
-
     def set(self, dials: Dials) -> None:
         self._index.hnsw.efSearch = int(dials["efSearch"])
 
@@ -103,12 +90,11 @@ class Hnsw:
         return rows
 
 
-class Usearch:
+class Usearch(Contestant):
     """usearch's graph over the vectors as they are, with its defaults."""
 
     name = "usearch f32"
-    most_queries = 10_000
-    tuned: Dials | None = None
+    ramps = (tuple({"expansion_search": length} for length in _LENGTHS),)
 
     def __init__(self, vectors: Vectors, threads: int) -> None:
         started = time.perf_counter()
@@ -119,11 +105,6 @@ class Usearch:
         self.build_seconds = time.perf_counter() - started
         self.bytes = int(self._index.memory_usage)
 
-    @property
-    def ramps(self) -> list[list[Dials]]:
-        """Lengths of the candidate list."""
-        return [[{"expansion_search": float(length)} for length in _LENGTHS]]
-
     def set(self, dials: Dials) -> None:
         # Its getter and setter stand apart, which mypy takes for a property without one.
         self._index.expansion_search = int(dials["expansion_search"])  # type: ignore[misc]
@@ -133,21 +114,16 @@ class Usearch:
         return keys.astype(np.int64).reshape(len(queries), k)
 
 
-class Flat:
+class Flat(Contestant):
     """Exact search, over the vectors in memory."""
 
     name = "faiss Flat"
+    ramps = (({},),)  # nothing to turn
     most_queries = 128  # slow, and no faster with more
-    tuned: Dials | None = None
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors
         self.bytes = vectors.nbytes
-
-    @property
-    def ramps(self) -> list[list[Dials]]:
-        """Nothing to turn."""
-        return [[{}]]
 
     def set(self, dials: Dials) -> None:
         pass

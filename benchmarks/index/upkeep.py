@@ -5,19 +5,17 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import faiss
 import numpy as np
 import psutil
 
-from benchmarks.index.memory_limit import limited_memory
+from benchmarks.common.process import limited_memory, memory_status, peak_rss
 from benchmarks.index.recall import exact, recall
 from index.build.build_index import build_index
 from index.build.choose import factory_of
@@ -31,15 +29,7 @@ from index.segments.segment import ANN, ROWS, VECTORS
 from index.segments.vector_file import VectorFile
 from jobs.demo.clustered import VALUES, Clustered, Rows, Vectors, add_rows
 
-T = TypeVar("T")
-
 _K = 10
-
-
-def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns in a process that has done nothing else."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +182,7 @@ def _watched() -> Iterator[dict[str, int]]:
 
     def look() -> None:
         while not done.wait(0.01):
-            peaks["anonymous"] = max(peaks["anonymous"], _status("RssAnon"))
+            peaks["anonymous"] = max(peaks["anonymous"], memory_status("RssAnon"))
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -202,13 +192,3 @@ def _watched() -> Iterator[dict[str, int]]:
         done.set()
         watcher.join()
         peaks["rss"] = peak_rss()
-
-
-def peak_rss() -> int:
-    """The most bytes that this process ever held."""
-    return _status("VmHWM")  # not ru_maxrss, which a child inherits from its parent
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])

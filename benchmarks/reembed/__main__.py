@@ -14,14 +14,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 from PIL import Image
-from rich.console import Console
 
-from benchmarks.common.report import Bar, Goal, Report, print_table
-from benchmarks.index.upkeep import in_new_process
+from benchmarks.common.process import in_new_process
+from benchmarks.common.report import Report
 from benchmarks.reembed.rows import LISTED, Compared, compare_listed, write_listed
 from jobs.errors import JobError
 
@@ -40,19 +40,16 @@ app.main()
 class Night:
     """What one job was: its own report, what it imported, and the processes of Ray that it started."""
 
-    report: Mapping[str, object]
+    report: Mapping[str, Any]
     imported: list[str]
     ray_processes: int
     wall_seconds: float
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        return self.report["seconds"]  # type: ignore[return-value]
-
-    @property
-    def listing(self) -> float:
-        """Seconds of listing and comparing."""
-        return self.seconds["list"] + self.seconds["compare"]
+        """By step."""
+        steps: Mapping[str, float] = self.report["seconds"]
+        return steps
 
     @property
     def start(self) -> float:
@@ -67,7 +64,7 @@ class Night:
     @property
     def embedding(self) -> float:
         """Seconds of all workers: fetching, decoding, the model, writing."""
-        return sum(self.report["worker_seconds"].values())  # type: ignore[attr-defined]
+        return float(sum(self.report["worker_seconds"].values()))
 
 
 def draw(folder: Path, numbers: range, seed: int) -> None:
@@ -106,7 +103,7 @@ def run_night(pictures: Path, collection: Path, *options: str) -> Night:
         )
 
 
-def patiently(expected: int, pictures: Path, collection: Path, *options: str) -> Night:
+def run_night_on_busy_machine(expected: int, pictures: Path, collection: Path, *options: str) -> Night:
     """A night that embeds so many, tried again when Ray, on a busy machine, did not start within its 30 s."""
     for left in range(4, -1, -1):
         try:
@@ -128,93 +125,60 @@ def _children(pid: int) -> list[tuple[int, str]]:
         return []  # one has ended meanwhile
 
 
+def judge(files: int, full: Night, nights: Mapping[float, Night], compared: Compared, report: Report) -> None:
+    """The tables, and what a night may cost whose images have hardly changed."""
+    labelled = {"first run": full, **{f"{share:.1%}": night for share, night in nights.items()}}
+    report.table(
+        f"seconds of a night over {files:,} files",
+        [
+            {
+                "changed": label,
+                "embedded": int(night.report["embedded"]),
+                "list, compare": night.seconds["list"] + night.seconds["compare"],
+                "work": night.work,
+                "Ray and model start": night.start,
+                "index": night.seconds["index"],
+                "all": night.wall_seconds,
+                "workers'": night.embedding,
+            }
+            for label, night in labelled.items()
+        ],
+    )
+    peak_gb = compared.peak_rss / 1e9
+    report.table(f"{LISTED:,} rows listed and compared", [{"seconds": compared.seconds, "peak memory, GB": peak_gb}])
+    still, some = nights[0.0], nights[0.01]
+    report.at_most("0%: torch and Ray imported", len(still.imported), 0)
+    report.at_most("0%: processes of Ray", still.ray_processes, 0)
+    report.at_most("1%: work beyond that of 0%, ÷ that of the first run", (some.work - still.work) / full.work, 0.03)
+    # What is decoded while the model loads counts as its start above, and here.
+    report.at_most("1%: all workers' seconds ÷ those of the first run", some.embedding / full.embedding, 0.03)
+    report.at_most(f"{LISTED:,} rows: listing and comparing, s", compared.seconds, 60)
+    report.at_most(f"{LISTED:,} rows: peak memory, GB", peak_gb, 2)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="4,000 files instead of 20,000")
     files = 4_000 if parser.parse_args().quick else 20_000
-    console = Console()
+    report = Report("reembed")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with console.status("writing a million rows"):
+        with report.console.status("writing a million rows"):
             write_listed(folder / "listed")
         compared = in_new_process(compare_listed, folder / "listed")
         pictures, collection = folder / "pictures", folder / "collection"
-        with console.status(f"drawing {files:,} pictures"):
+        with report.console.status(f"drawing {files:,} pictures"):
             draw(pictures, range(files), seed=0)
-        with console.status("embedding all of them"):
-            full = patiently(files, pictures, collection, "--model", "demo")
+        with report.console.status("embedding all of them"):
+            full = run_night_on_busy_machine(files, pictures, collection, "--model", "demo")
         nights = {}
         for seed, share in enumerate(SHARES, start=1):
-            with console.status(f"a night with {share:.1%} changed"):
+            with report.console.status(f"a night with {share:.1%} changed"):
                 changed = round(files * share)
                 draw(pictures, range(changed), seed=seed)
-                nights[share] = patiently(changed, pictures, collection)
-    return conclude(files, full, nights, compared, console)
-
-
-def conclude(files: int, full: Night, nights: Mapping[float, Night], compared: Compared, console: Console) -> int:
-    """Print the table, then the bars; returns the exit status."""
-    print_table(
-        f"seconds of a night over {files:,} files",
-        ("changed", "embedded", "list, compare", "work", "Ray and model start", "index", "all", "workers'"),
-        [
-            (
-                label,
-                night.report["embedded"],
-                night.listing,
-                night.work,
-                night.start,
-                night.seconds["index"],
-                night.wall_seconds,
-                night.embedding,
-            )
-            for label, night in [("first run", full), *((f"{share:.1%}", night) for share, night in nights.items())]
-        ],
-        console,
-    )
-    still = nights[0.0]
-    return Report(
-        benchmark="reembed",
-        figures={
-            "files": files,
-            "full_work_s": full.work,
-            "full_start_s": full.start,
-            "full_embedding_s": full.embedding,
-            "nights": {
-                f"{share:g}": {
-                    "listing_s": night.listing,
-                    "work_s": night.work,
-                    "start_s": night.start,
-                    "embedding_s": night.embedding,
-                    "index_s": night.seconds["index"],
-                    "wall_s": night.wall_seconds,
-                }
-                for share, night in nights.items()
-            },
-            "listed_rows": LISTED,
-            "listed_seconds": compared.seconds,
-            "listed_peak_gb": compared.peak_rss / 1e9,
-        },
-        bars=[
-            Bar(name="0%: torch and Ray imported", value=len(still.imported), bar=0, goal=Goal.AT_MOST),
-            Bar(name="0%: processes of Ray", value=still.ray_processes, bar=0, goal=Goal.AT_MOST),
-            Bar(
-                name="1%: work beyond that of 0%, ÷ that of the first run",
-                value=(nights[0.01].work - still.work) / full.work,
-                bar=0.03,
-                goal=Goal.AT_MOST,
-            ),
-            # What is decoded while the model loads counts as its start above, and here.
-            Bar(
-                name="1%: all workers' seconds ÷ those of the first run",
-                value=nights[0.01].embedding / full.embedding,
-                bar=0.03,
-                goal=Goal.AT_MOST,
-            ),
-            Bar(name="1,000,000 rows: listing and comparing, s", value=compared.seconds, bar=60, goal=Goal.AT_MOST),
-            Bar(name="1,000,000 rows: peak memory, GB", value=compared.peak_rss / 1e9, bar=2, goal=Goal.AT_MOST),
-        ],
-    ).conclude(console)
+                nights[share] = run_night_on_busy_machine(changed, pictures, collection)
+    judge(files, full, nights, compared, report)
+    return report.conclude()
 
 
 if __name__ == "__main__":

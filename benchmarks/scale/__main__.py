@@ -1,9 +1,7 @@
 """What a unit of each kind of work costs, for planning: `python -m benchmarks.scale [--quick] [--write docs]`.
 
-Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints the
-tables of `docs/scale.md`. `--write` puts the figures into `scale.json` of a folder and renders its `scale.md` anew;
-a part that fails keeps its figures of the run before, the page says so, and the exit code is 1.
-`--render` only renders, from the figures that are there.
+Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints one
+table of costs. `--write` puts them into `scale.json` of a folder, and the table into its `scale.md`.
 """
 
 from __future__ import annotations
@@ -14,22 +12,22 @@ import os
 import platform
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 
+from benchmarks.common.models import save_clip
+from benchmarks.common.process import CORES, in_new_process
 from benchmarks.common.report import Report
-from benchmarks.index.upkeep import in_new_process
-from benchmarks.scale.costs import Costs, Machine
-from benchmarks.scale.page import rendered, tables
+from benchmarks.scale.costs import PAGE, Cost, Costs
+from benchmarks.scale.images import decoding, forward, row_bytes
+from benchmarks.scale.index import indexes, scan
+from benchmarks.scale.listing import listing
+from benchmarks.scale.requests import requests
 from embedder.openmp import WAITING
-
-FIGURES, PAGE = "scale.json", "scale.md"
-DOCS = Path(__file__).parents[2] / "docs"
+from jobs.values import DEMO_MODEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,118 +47,50 @@ class Plan:
 QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), latency_ms=0.5)
 
 
-def parts(plan: Plan, folder: Path) -> dict[str, Callable[[], dict[str, object]]]:
-    """What is measured, by its name: fields of `Costs`."""
-    # Imported late, because `--render` needs none of it.
-    from benchmarks.common.models import save_clip
-    from benchmarks.scale import images, index, listing
-    from benchmarks.scale import requests as requests_of
-    from jobs.values import DEMO_MODEL
-
-    def decoding() -> dict[str, object]:
-        found, crop_bytes = in_new_process(images.decoding, folder, plan.seconds)
-        return {"decoding": found, "crop_bytes": crop_bytes}
-
-    def models() -> dict[str, object]:
-        large = in_new_process(save_clip, folder / "vit-b-32")
-        asked = (("ViT-B/32", large, 32), ("demo", DEMO_MODEL, 64))
-        found = [in_new_process(images.forward, name, str(model), batch, plan.seconds) for name, model, batch in asked]
-        return {"models": found}
-
-    def rows() -> dict[str, object]:
-        found, manifest_bytes = images.row_bytes(folder / "rows")
-        of_listing = listing.listing(folder, files=plan.files, rows=plan.listed, manifest_bytes_per_file=manifest_bytes)
-        return {"rows": found, "listing": of_listing}
-
-    def requests() -> dict[str, object]:
-        return {"requests": in_new_process(requests_of.requests, folder)}
-
-    def indexes() -> dict[str, object]:
-        found = []
-        for size in plan.rows:
-            with tempfile.TemporaryDirectory(dir=folder) as name:
-                found += index.indexes(Path(name) / "c", rows=size, latency_ms=plan.latency_ms)
-        return {"indexes": found, "scan": in_new_process(index.scan, plan.rows[0])}
-
-    return {
-        "decoding": decoding,
-        "models": models,
-        "rows, listing and comparing": rows,
-        "requests": requests,
-        "indexes": indexes,
-    }
+def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
+    """All of them, as they are measured."""
+    yield from in_new_process(decoding, folder, plan.seconds)
+    large = in_new_process(save_clip, folder / "vit-b-32")
+    for name, model, batch in (("ViT-B/32", large, 32), ("the demo model", DEMO_MODEL, 64)):
+        yield in_new_process(forward, name, str(model), batch, plan.seconds)
+    yield from row_bytes(folder / "rows")
+    yield from listing(folder, files=plan.files, rows=plan.listed)
+    yield from in_new_process(requests, folder)
+    yield from indexes(folder, plan.rows, plan.latency_ms)
+    yield in_new_process(scan, plan.rows[0])
 
 
-def measure(
-    parts: Mapping[str, Callable[[], dict[str, object]]], earlier: Costs, console: Console, *, quick: bool
-) -> Iterator[Costs]:
-    """All that is known after each part. One that fails, or whose turn has not come, has its `earlier` figures."""
-    found: dict[str, object] = {}
-    kept = list(parts)
-    for name, part in parts.items():
-        started = time.perf_counter()
-        try:
-            with console.status(name):
-                found |= part()
-            kept.remove(name)
-            console.print(f"{name}: {time.perf_counter() - started:.0f} s")
-        except Exception as error:
-            console.print(f"{name}: not measured: {type(error).__name__}: {error}", markup=False)
-        machine = _machine(quick=quick or (bool(kept) and earlier.machine.quick), kept=kept)
-        yield earlier.model_copy(update={**found, "machine": machine})
-
-
-def _machine(*, quick: bool, kept: list[str]) -> Machine:
-    named = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
-    return Machine(
-        date=dt.date.today().isoformat(),
-        cpu=named[0] if named else platform.machine(),
-        cores=os.cpu_count() or 1,
-        memory_bytes=psutil.virtual_memory().total,
-        python=platform.python_version(),
-        quick=quick,
-        kept=list(kept),
-    )
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def render(folder: Path) -> None:
-    """Write the page's figures anew from the folder's JSON."""
-    page = folder / PAGE
-    page.write_text(rendered(page.read_text(), Costs.read(folder / FIGURES)))
+def machine() -> str:
+    """The one that this runs on, in words."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    memory = psutil.virtual_memory().total / 1e9
+    cpu = named[0] if named else platform.machine()
+    return f"{CORES} cores of {cpu} with {memory:.3g} GB of memory and no GPU, Python {platform.python_version()}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rows, within 2 minutes; nothing to plan with")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help=f"put {FIGURES} there and render its {PAGE}")
-    parser.add_argument("--render", type=Path, metavar="FOLDER", help=f"measure nothing: render {PAGE} from {FIGURES}")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help=f"put them there, and a table into its {PAGE}")
     options = parser.parse_args()
-    for folder in (options.write, options.render):
-        if folder and not (folder / PAGE).is_file():  # before minutes of measuring
-            parser.error(f"{folder} has no {PAGE}: expected the folder docs of the repository")
-    if options.render:
-        render(options.render)
-        return 0
+    if options.write and not (options.write / PAGE).is_file():  # before minutes of measuring
+        parser.error(f"{options.write} has no {PAGE}: expected the folder docs of the repository")
     for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
-    earlier = Costs.read((options.write or DOCS) / FIGURES)
+    report = Report("scale")
+    found = []
     with tempfile.TemporaryDirectory() as name:
-        plan = QUICK if options.quick else Plan()
-        try:
-            for costs in measure(parts(plan, Path(name)), earlier, Console(stderr=True), quick=options.quick):
-                if options.write:
-                    costs.write(options.write / FIGURES)
-        finally:  # whatever ends the run, what it has is there
-            if options.write:
-                render(options.write)
-    print(tables(costs))
-    report = Report(benchmark="scale", figures=costs.model_dump()).conclude()
-    return report or int(bool(costs.machine.kept))
+        for cost in measure(QUICK if options.quick else Plan(), Path(name)):
+            report.console.log(cost.what)
+            found.append(cost)
+    costs = Costs(date=dt.date.today().isoformat(), machine=machine(), quick=options.quick, costs=found)
+    print(costs.table())
+    report.figures["costs"] = [each.model_dump() for each in found]
+    if options.write:
+        costs.write(options.write)
+    return report.conclude()
 
 
 if __name__ == "__main__":

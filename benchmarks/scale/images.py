@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from benchmarks.reembed.rows import usual_images
-from benchmarks.scale.costs import Decoding, Model, RowBytes
+from benchmarks.common.process import CORES
+from benchmarks.common.rows import manifest_of, model_of, usual_rows
+from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
 from index.collection import Collection
-from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records import RowFile, RunStart
 from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.sources.listing import listing_table
 
@@ -25,7 +25,7 @@ BLOCKS = (256, 4096)
 _SIZES = ((640, 480), (2048, 1536), (4000, 3000))
 _SIDE = 224
 _CONTRAST, _COLOUR = 50.0, 0.3  # grey levels (standard deviation); of it in each colour by itself
-_SAVED = {"JPEG": {"quality": 85, "subsampling": 2}, "PNG": {}, "WEBP": {"quality": 85}}
+_SAVED: dict[str, dict[str, int]] = {"JPEG": {"quality": 85, "subsampling": 2}, "PNG": {}, "WEBP": {"quality": 85}}
 
 
 def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
@@ -45,90 +45,100 @@ def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def decoding(folder: Path, seconds: float) -> tuple[list[Decoding], float]:
-    """Of each format and size what the job's own stage takes, on one thread and for about so many seconds each; and
-    the bytes of one picture in the table that it returns.
+def decoding(folder: Path, seconds: float) -> list[Cost]:
+    """What the job's own stage takes for each format and size, on one thread and for about so many seconds each: to
+    fetch from a local disk, hash, decode and crop. And the bytes of a picture in the table that it returns.
     """
     largest = photo(*_SIZES[-1])
-    crops = [largest.crop((0, 0, *size)) for size in _SIZES]
-    asked = [(crop, "JPEG", draft) for crop in crops for draft in (True, False)]
-    asked += [(crops[1], "PNG", True), (crops[1], "WEBP", True)]
-    found = [_decoded(folder, picture, kind, draft, seconds) for picture, kind, draft in asked]
-    return [each for each, _ in found], found[0][1]
+    small, medium, large = (_Saved(folder, largest.crop((0, 0, *size)), "JPEG") for size in _SIZES)
+    found = []
+    for picture in (small, medium, large):
+        reduced, in_full = (picture.decoded(draft, seconds) for draft in (True, False))
+        found.append(picture.cost({"at reduced scale": reduced, "in full": in_full}))
+    for kind in ("PNG", "WEBP"):
+        picture = _Saved(folder, largest.crop((0, 0, *_SIZES[1])), kind)
+        found.append(picture.cost({"": picture.decoded(True, seconds)}))
+    crop = Cost(what=f"a crop of {_SIDE} × {_SIDE}, from decoding to the model", unit="bytes", costs={"": small.crop()})
+    return [*found, crop]
 
 
-def _decoded(folder: Path, picture: Image.Image, kind: str, draft: bool, seconds: float) -> tuple[Decoding, float]:
-    data = BytesIO()
-    picture.save(data, kind, **_SAVED[kind])
-    path = folder / f"{picture.width}.{kind.lower()}"
-    path.write_bytes(data.getvalue())
-    listing = listing_table({"image_id": ["picture"] * 8, "uri": [str(path)] * 8}, {})
-    settings = DecodeSettings(crop=CropSpec(side=_SIDE, shortest_edge=_SIDE), draft=draft, threads=1)
-    table = fetch_and_decode(listing, settings=settings)
-    if table["pixels"].null_count:
-        raise RuntimeError(f"{path} was not decoded: {table['error_message'][0]}")
-    done, started, cpu = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - started < seconds:
-        done += fetch_and_decode(listing, settings=settings).num_rows
-    figures = Decoding(
-        picture=f"{kind} 4:2:0" if kind == "JPEG" else kind,
-        width=picture.width,
-        height=picture.height,
-        draft=draft,
-        file_bytes=len(data.getvalue()),
-        cpu_ms=(time.process_time() - cpu) * 1e3 / done,
-    )
-    return figures, table.nbytes / table.num_rows
+class _Saved:
+    """A picture in a file."""
+
+    def __init__(self, folder: Path, picture: Image.Image, kind: str) -> None:
+        self._path = folder / f"{picture.width}.{kind.lower()}"
+        picture.save(self._path, kind, **_SAVED[kind])
+        self._name = f"{kind} of {picture.width} × {picture.height} ({self._path.stat().st_size / 1e6:.3g} MB)"
+        self._listing = listing_table({"image_id": ["picture"] * 8, "uri": [str(self._path)] * 8}, {})
+
+    def cost(self, costs: dict[str, float | str]) -> Cost:
+        return Cost(what=f"decode a {self._name}", unit="CPU ms", costs=costs)
+
+    def decoded(self, draft: bool, seconds: float) -> float:
+        """CPU milliseconds for each."""
+        self._fetched(draft)
+        done, started, cpu = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - started < seconds:
+            done += self._fetched(draft).num_rows
+        return (time.process_time() - cpu) * 1e3 / done
+
+    def crop(self) -> float:
+        """Bytes in a table as Ray carries it."""
+        table = self._fetched(True)
+        return table.nbytes / table.num_rows
+
+    def _fetched(self, draft: bool) -> pa.Table:
+        settings = DecodeSettings(crop=CropSpec(side=_SIDE, shortest_edge=_SIDE), draft=draft, threads=1)
+        table = fetch_and_decode(self._listing, settings=settings)
+        if table["pixels"].null_count:
+            raise RuntimeError(f"{self._path} was not decoded: {table['error_message'][0]}")
+        return table
 
 
-def forward(name: str, model: str, batch: int, seconds: float) -> Model:
-    """One model's share of a core for each image of a batch."""
-    # Imported here: Ray and torch take seconds, and memory that nothing else should be charged with.
-    from benchmarks.embed.__main__ import forward_rate
-    from benchmarks.embed.tutorial import CORES
+def forward(name: str, model: str, batch: int, seconds: float) -> Cost:
+    """One image's share of a forward pass in batches on all cores."""
+    # Imported here: torch takes seconds, and memory that nothing else should be charged with.
+    from benchmarks.embed.rates import forward_rate
     from embedder.models.clip import ClipEmbedder
 
     side = ClipEmbedder.load(model, device="cpu").crop.side
     rate = forward_rate(Path(model), batch=batch, seconds=seconds, device="cpu")
-    return Model(name=name, side=side, core_ms=1e3 * CORES / rate)
+    return Cost(what=f"embed a crop of {side} × {side} with {name}", unit="core ms", costs={"": 1e3 * CORES / rate})
 
 
-def row_bytes(folder: Path) -> tuple[list[RowBytes], float]:
-    """Bytes of a row by dimensions and rows of a file, with the usual columns; bytes of a manifest for each file."""
+def row_bytes(folder: Path) -> list[Cost]:
+    """Bytes of a row by dimensions and rows of a file, with the usual columns; and what a manifest says of a file."""
     collection = Collection.create_or_open(str(folder))
     found, of_manifest = [], 0.0
     for dim in (64, 512, 768):
-        model = ModelRecord(id="measured", revision=None, fingerprint="0" * 64, dim=dim)
-        start = collection.start_run("memory:", model)
+        start = collection.start_run("memory:", model_of(dim))
         table = _rows(BLOCKS[-1], dim)
+        costs: dict[str, float | str] = {}
         for block in BLOCKS:
             # Names as long as those that the job gives.
             parts = {f"0001-0a1b2c3d-{first:020}": table.slice(first, block) for first in range(0, BLOCKS[-1], block)}
             files = [collection.write_rows(start.run_id, name, part) for name, part in parts.items()]
-            found.append(RowBytes(dim=dim, block=block, bytes=sum(file.size for file in files) / table.num_rows))
+            costs[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
             if len(files) > 1:
                 of_manifest = _manifest_bytes(start, files)
-    return found, of_manifest
+        found.append(Cost(what=f"a row of {dim} dimensions in Parquet", unit="bytes", costs=costs))
+    return [*found, Cost(what="a row file in its run's manifest", unit="bytes", costs={"": of_manifest})]
 
 
 def _manifest_bytes(start: RunStart, files: list[RowFile]) -> float:
-    """Bytes of a run's manifest for each of its files."""
-    run = RunManifest(**start.model_dump(), finished_at=start.started_at, files=[], counts={})
-    return (len(run.model_copy(update={"files": files}).to_bytes()) - len(run.to_bytes())) / len(files)
+    """For each of its files."""
+    return (len(manifest_of(start, files).to_bytes()) - len(manifest_of(start, []).to_bytes())) / len(files)
 
 
 def _rows(count: int, dim: int) -> pa.Table:
     rng = np.random.default_rng(dim)
-    vectors = rng.standard_normal((count, dim), np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    table = usual_images(range(count))
+    table = usual_rows(range(count), dim)
     usual: dict[str, pa.Array[Any]] = {
         "content_hash": pa.array([rng.bytes(32).hex() for _ in range(count)]),
         "width": pa.array(np.full(count, _SIZES[1][0], np.int32)),
         "height": pa.array(np.full(count, _SIZES[1][1], np.int32)),
         "format": pa.array(["jpeg"] * count),
         "label": pa.array([f"album-{number // 1000:04}" for number in range(count)]),
-        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim),
     }
     for name, values in usual.items():
         table = table.append_column(name, values)

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -17,19 +16,18 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import boto3  # type: ignore[import-untyped]
-import numpy as np
 import pyarrow as pa
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from PIL import Image
 from werkzeug.serving import make_server
 
-from benchmarks.reembed.rows import usual_images
-from benchmarks.scale.costs import Requests
+from benchmarks.common.rows import manifest_of, model_of, usual_images, usual_rows
+from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.records import IndexSettings, ModelRecord, RowFile, RunManifest, RunStart
+from index.collection.records import IndexSettings
 from index.search import Searcher
 from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.planning.changes import compare
@@ -40,10 +38,8 @@ _FETCHED = 32
 _FILES = (4, 12)
 _SEGMENTS = (1, 3)
 _ROWS = 60  # of a file; all files together make segments that are searched exactly
-_DIM = 8
-_MODEL = ModelRecord(id="counted", revision=None, fingerprint="0" * 64, dim=_DIM)
+_MODEL = model_of(8)
 _BUCKET = "counted"
-_METHODS = ("put", "get", "head", "list")
 
 
 class Counting:
@@ -55,11 +51,11 @@ class Counting:
         self.count: Counter[str] = Counter()
 
     def __call__(self, environ: dict[str, str], start_response: Callable[..., object]) -> Iterable[bytes]:
-        method = environ["REQUEST_METHOD"].lower()
-        if method == "get" and parse_qs(environ.get("QUERY_STRING", "")).keys() & {"list-type", "prefix", "delimiter"}:
-            method = "list"
+        method = environ["REQUEST_METHOD"]
+        if method == "GET" and parse_qs(environ.get("QUERY_STRING", "")).keys() & {"list-type", "prefix", "delimiter"}:
+            method = "LIST"
         with self._lock:
-            self.count[method if method in _METHODS else "other"] += 1
+            self.count[method] += 1
         return self._application(environ, start_response)
 
     def take(self) -> Counter[str]:
@@ -69,16 +65,7 @@ class Counting:
         return taken
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Cycle:
-    """What was asked for a collection of so many row files and segments, by step."""
-
-    files: int
-    segments: int
-    steps: dict[str, Counter[str]]
-
-
-def requests(folder: Path) -> list[Requests]:
+def requests(folder: Path) -> list[Cost]:
     """For each picture, row file and segment. It sets the environment: to be called in a process of its own."""
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_REGION="us-east-1")
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
@@ -92,10 +79,12 @@ def requests(folder: Path) -> list[Requests]:
         few = _cycle(folder, counting, files=_FILES[0], segments=_SEGMENTS[0])
         many = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[0])
         split = _cycle(folder, counting, files=_FILES[1], segments=_SEGMENTS[1])
-    files, segments = many.files - few.files, split.segments - many.segments
-    found += [_requests(step, "row file", _less(many, few, step), files) for step in many.steps]
-    found += [_requests(step, "segment", _less(split, many, step), segments) for step in ("build the index", "open it")]
-    return found
+    files, segments = _FILES[1] - _FILES[0], _SEGMENTS[1] - _SEGMENTS[0]
+    found += [_cost(f"{step}, for each row file", _less(many[step], few[step]), files) for step in many]
+    of_segments = ("build the index", "open it")
+    return found + [
+        _cost(f"{each}, for each segment", _less(split[each], many[each]), segments) for each in of_segments
+    ]
 
 
 @contextmanager
@@ -111,7 +100,7 @@ def _server() -> Iterator[tuple[Counting, str]]:
         thread.join()
 
 
-def _of_pictures(client: Any, counting: Counting) -> list[Requests]:
+def _of_pictures(client: Any, counting: Counting) -> list[Cost]:
     data = BytesIO()
     Image.new("RGB", (64, 64)).save(data, "JPEG")
     listed = []
@@ -121,8 +110,6 @@ def _of_pictures(client: Any, counting: Counting) -> list[Requests]:
         counting.take()
         listing = list_images(f"s3://{_BUCKET}/photos")
         listed.append(counting.take())
-    pages = listed[1]
-    pages.subtract(listed[0])
     settings = DecodeSettings(crop=CropSpec(side=64, shortest_edge=64), draft=True, threads=2)
     fetch_and_decode(listing.slice(0, 1), settings=settings)  # which connects
     counting.take()
@@ -130,20 +117,20 @@ def _of_pictures(client: Any, counting: Counting) -> list[Requests]:
     if table["pixels"].null_count:
         raise RuntimeError(f"expected all pictures to be fetched: {table['error_message'].to_pylist()}")
     return [
-        _requests("list", "1,000 pictures", pages, (_PICTURES[1] - _PICTURES[0]) / 1_000),
-        _requests("fetch", "picture", counting.take(), _FETCHED),
+        _cost("list, for each 1,000 pictures", _less(listed[1], listed[0]), (_PICTURES[1] - _PICTURES[0]) / 1_000),
+        _cost("fetch, for each picture", counting.take(), _FETCHED),
     ]
 
 
-def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> _Cycle:
-    """Rows are written, committed, compared with a listing, indexed, and the index opened."""
+def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> dict[str, Counter[str]]:
+    """Rows are written, committed, compared with a listing, indexed, and the index opened; what was asked by step."""
     collection = Collection.create_or_open(f"s3://{_BUCKET}/collection-{files}-{segments}")
     steps: dict[str, Counter[str]] = {}
     start = collection.start_run("memory:", _MODEL)
     counting.take()
-    written = [collection.write_rows(start.run_id, f"{number:06}", _rows(number)) for number in range(files)]
+    written = [collection.write_rows(start.run_id, f"{file:06}", _rows(file)) for file in range(files)]
     steps["write"] = counting.take()
-    collection.commit_run(_manifest(start, written))
+    collection.commit_run(manifest_of(start, written))
     steps["commit"] = counting.take()
     runs = collection.runs()
     counting.take()
@@ -158,7 +145,7 @@ def _cycle(folder: Path, counting: Counting, *, files: int, segments: int) -> _C
     _empty_cache(folder)  # a server's machine is not the one that built
     Searcher.open(collection)
     steps["open it"] = counting.take()
-    return _Cycle(files=files, segments=segments, steps=steps)
+    return steps
 
 
 def _empty_cache(folder: Path) -> None:
@@ -166,22 +153,18 @@ def _empty_cache(folder: Path) -> None:
     os.environ["LIKENESS_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
 
 
-def _rows(number: int) -> pa.Table:
-    images = usual_images(range(number * _ROWS, (number + 1) * _ROWS))
-    vectors = np.random.default_rng(number).standard_normal((_ROWS, _DIM), np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return images.append_column("embedding", pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), _DIM))
+def _rows(file: int) -> pa.Table:
+    return usual_rows(range(file * _ROWS, (file + 1) * _ROWS), _MODEL.dim)
 
 
-def _manifest(start: RunStart, files: list[RowFile]) -> RunManifest:
-    return RunManifest(**start.model_dump(exclude={"model"}), model=_MODEL, finished_at=start.started_at, files=files)
-
-
-def _less(many: _Cycle, few: _Cycle, step: str) -> Counter[str]:
-    difference = Counter(many.steps[step])
-    difference.subtract(few.steps[step])
+def _less(many: Counter[str], few: Counter[str]) -> Counter[str]:
+    """What was asked more, or less, of some."""
+    difference = Counter(many)
+    difference.subtract(few)
     return difference
 
 
-def _requests(step: str, unit: str, count: Counter[str], units: float) -> Requests:
-    return Requests(step=step, unit=unit, **{name: count[name] / units for name in (*_METHODS, "other")})
+def _cost(what: str, count: Counter[str], units: float) -> Cost:
+    return Cost(
+        what=what, unit="requests", costs={name: number / units for name, number in sorted(count.items()) if number}
+    )

@@ -11,6 +11,8 @@ answered. In turn, so that the machine's moods strike all alike:
 All search the same index with the same model: the demo's, and one of ViT-B/32's size with random weights. No picture is
 asked for twice at once, the service's cache of embeddings is off, and it lets all clients in at once, as the bare
 endpoint does. The CPU time of a query is that of the server and of all that it started.
+
+At the end index and model of a server change under load (`benchmarks.serve.swaps`).
 """
 
 import argparse
@@ -18,25 +20,33 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.console import Console
-
-from benchmarks.common.load import Load, ask, rate_of
+from benchmarks.common.collections import draw_pictures, make_collection
 from benchmarks.common.models import save_clip
 from benchmarks.common.report import Report
-from benchmarks.common.servers import Server, serving
+from benchmarks.common.servers import Server, free_port, running, serving
 from benchmarks.serve.bare import Bare
-from benchmarks.serve.report import ALONE, BATCHES, Case, Loads, bars_of, figures_of, print_case
-from embedder.models.clip import ClipEmbedder
-from index.build.build_index import build_index
-from index.collection import Collection
-from jobs.demo.clustered import Clustered, add_rows
-from jobs.demo.gallery import plan_exhibit
-from jobs.embedding.model import model_record
+from benchmarks.serve.speed import (
+    ALONE,
+    BATCHES,
+    ENDPOINT,
+    LOCAL,
+    SERVE,
+    Case,
+    Load,
+    Loads,
+    judge,
+    rate_of,
+    steady,
+    timed_crowd,
+)
+from benchmarks.serve.swaps import measure_swaps
 from jobs.values import DEMO_MODEL
 
 _BATCH = 32
@@ -52,19 +62,19 @@ class Plan:
     rounds: int
     seconds: float
     turns: int
+    swaps_of: dict[str, list[str]]
     pictures: int = 256
 
 
-FULL = Plan(rows=[10_000, 100_000], clients=[1, 8, 32], rounds=3, seconds=3.0, turns=2)
-QUICK = Plan(rows=[10_000], clients=[1, 32], rounds=1, seconds=2.0, turns=1)
-
-
-def make_collection(folder: Path, model: str, rows: int) -> str:
-    """An index of so many clustered vectors that say they are `model`'s; returns its location."""
-    collection = Collection.create_or_open(str(folder))
-    add_rows(collection, Clustered(), range(rows), model=model_record(ClipEmbedder.load(model).identity))
-    build_index(collection)
-    return collection.location
+QUICK = Plan(rows=[10_000], clients=[1, 32], rounds=1, seconds=2.0, turns=1, swaps_of={LOCAL: ["--local"]})
+FULL = Plan(
+    rows=[10_000, 100_000],
+    clients=[1, 8, 32],
+    rounds=3,
+    seconds=3.0,
+    turns=2,
+    swaps_of={LOCAL: ["--local"], SERVE: []},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +84,7 @@ class Race:
     bare: Bare
     servers: dict[str, Server]
     asker: Executor
+    folder: Path
     pictures: list[bytes]
     plan: Plan
 
@@ -94,27 +105,44 @@ class Race:
     def server(self, name: str, clients: int) -> Load:
         """Queries of so many clients. The first answers, one for each, do not count: not all were asking yet."""
         server, plan = self.servers[name], self.plan
+        answers = (1 + plan.turns) * clients
         cpu = server.cpu_seconds()
-        answers = self.asker.submit(
-            ask, server.port, self.pictures, clients=clients, seconds=plan.seconds, turns=1 + plan.turns
-        ).result()
+        asked, share = self.asker.submit(timed_crowd, server.url, self.folder, clients, plan.seconds, answers).result()
+        counted = steady(asked, plan.seconds, answers)
         return Load(
-            latencies=answers.latencies[clients:],
-            queries_per_second=rate_of(answers.ends, clients),
-            cpu_ms=(server.cpu_seconds() - cpu) / answers.asked * 1e3,
-            asking=answers.cpu_seconds / answers.seconds,
+            latencies=[each.seconds for each in counted[clients:]],
+            queries_per_second=rate_of([each.ended for each in counted], clients),
+            cpu_ms=(server.cpu_seconds() - cpu) / len(asked) * 1e3,
+            asking=share,
         )
 
 
-def measure(case: Case, model: str, plan: Plan, pictures: list[bytes], folder: Path) -> Loads:
+@contextmanager
+def contestants(location: str, model: str, logs: Path) -> Iterator[dict[str, Server]]:
+    """The servers that are compared, while the block lasts."""
+    options = ("--model", model)
+    # By default a small machine has fewer searches at once and refuses the others.
+    settings = {"embedding_cache_bytes": 0, "max_searches": 64}
+    port = free_port()
+    with (
+        running(["benchmarks.serve.bare", location, model, str(port)], port, logs / "bare.log") as bare,
+        serving(location, logs / "local.log", *options, "--local", **settings) as local,
+        serving(location, logs / "serve.log", *options, **settings) as serve,
+    ):
+        yield {ENDPOINT: bare, LOCAL: local, SERVE: serve}
+
+
+def measure(case: Case, model: str, plan: Plan, pictures: Path, folder: Path) -> Loads:
     """What came of every contestant with every number of clients, round by round."""
-    location = make_collection(folder / "collection", model, case.rows)
+    location = make_collection(folder / "collection", model, case.rows).location
     loads: Loads = defaultdict(list)
     with (
-        serving(location, model, folder) as servers,
+        contestants(location, model, folder) as servers,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as asker,
     ):
-        race = Race(bare=Bare(location, model), servers=servers, asker=asker, pictures=pictures, plan=plan)
+        data = [path.read_bytes() for path in sorted(pictures.iterdir())]
+        bare = Bare(location, model)
+        race = Race(bare=bare, servers=servers, asker=asker, folder=pictures, pictures=data, plan=plan)
         warm = replace(race, plan=replace(plan, seconds=1.0, turns=1))
         for name in servers:
             warm.server(name, _BATCH)
@@ -131,18 +159,18 @@ def measure(case: Case, model: str, plan: Plan, pictures: list[bytes], folder: P
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="10,000 rows, 1 and 32 clients; ends within 2 minutes")
+    parser.add_argument("--quick", action="store_true", help="less of everything; ends within 4 minutes")
     plan = QUICK if parser.parse_args().quick else FULL
-    console = Console()
-    pictures = [plan_exhibit(number).data() for number in range(plan.pictures)]
-    outcomes: dict[Case, Loads] = {}
+    report = Report("serve")
     with tempfile.TemporaryDirectory() as name:
-        models = {"demo": str(DEMO_MODEL), "ViT-B/32": str(save_clip(Path(name) / "vit-b-32"))}
+        home = Path(name)
+        pictures = draw_pictures(home / "pictures", plan.pictures)
+        models = {"demo": str(DEMO_MODEL), "ViT-B/32": str(save_clip(home / "vit-b-32"))}
         for case in [Case(model=model, rows=rows) for model in models for rows in plan.rows]:
             with tempfile.TemporaryDirectory() as folder:
-                outcomes[case] = measure(case, models[case.model], plan, pictures, Path(folder))
-            print_case(case, outcomes[case], console)
-    return Report(benchmark="serve", figures=figures_of(outcomes), bars=bars_of(outcomes)).conclude(console)
+                judge(case, measure(case, models[case.model], plan, pictures, Path(folder)), report)
+        measure_swaps(plan.swaps_of, pictures, home, report)
+    return report.conclude()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -19,13 +18,13 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, File
 
+from benchmarks.common.process import CORES
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.versions.opening import open_segments
 from jobs.demo.clustered import Rows, Vectors
 
-CORES = os.cpu_count() or 1
 _K = 10
 
 
@@ -83,6 +82,10 @@ def bare_app(bare: Bare) -> FastAPI:
     def search(image: Annotated[bytes, File()]) -> dict[str, Any]:
         scores, positions = bare.search([image])
         return {"positions": positions[0].tolist(), "scores": scores[0].tolist()}
+
+    @app.get("/readyz")
+    def ready() -> None:
+        """It serves once it has loaded everything."""
 
     return app
 

@@ -17,11 +17,12 @@ from api.deployment.application import run
 from api.deployment.ingress import APP_NAME
 from api.replicas import Replicas
 from api.settings import ServeSettings
+from benchmarks.common.collections import draw_pictures
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.values import DEMO_MODEL
-from tests.support.collections.editions import add_edition, draw_pictures
+from tests.support.collections.editions import add_edition
 from tests.support.pictures.picture_server import Server, answer
 from tests.support.servers.load import Asked, crowd, eventually, load, milliseconds
 from tests.support.servers.served import free_port, replicas_of, serving

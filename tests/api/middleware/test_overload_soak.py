@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.collections import draw_pictures
 from benchmarks.common.models import save_clip
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from tests.support.collections.editions import add_edition, draw_pictures
+from tests.support.collections.editions import add_edition
 from tests.support.servers.load import Asked, crowd, load, milliseconds
 from tests.support.servers.served import Served, serving
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import torch
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from benchmarks.common.collections import draw_pictures
+from benchmarks.common.load import Asked
+from benchmarks.common.models import save_small_clip
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from embedder.protocol import Embedder
@@ -16,13 +17,9 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.versions.promotion import promote
-from jobs.demo.captions import build_tokenizer
-from jobs.demo.gallery import plan_exhibit
-from jobs.demo.train import build_model
 from jobs.embedding.model import model_record
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, unit_vectors
-from tests.support.servers.load import Asked
 
 _FILLERS = 20_000
 
@@ -55,7 +52,7 @@ def make_editions(folder: Path, *, demo: int) -> Editions:
     pictures = draw_pictures(folder / "pictures", 60)
     collection = Collection.create_or_open(str(folder / "collection"))
     ours = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
-    other = ClipEmbedder.load(_another_model(folder / "other-model"), device="cpu")
+    other = ClipEmbedder.load(str(save_small_clip(folder / "other-model", seed=2)), device="cpu")
     by_version = {}
     for number, embedder in enumerate([ours] * demo + [other], start=1):
         add_edition(collection, pictures, embedder, number)
@@ -75,24 +72,14 @@ def check_of_one_version(asked: Iterable[Asked], editions: Editions) -> set[str]
     """
     seen = set()
     for each in asked:
-        assert each.version is not None, each
-        edition = editions.by_version[each.version]
-        assert (each.model, each.ntotal) == (edition.model, edition.ntotal), each
-        assert each.editions == (edition.number,) * 10, each
-        assert each.best == each.picture, each
-        assert each.score is not None
-        assert abs(each.score - 1) < 1e-5, each
-        seen.add(each.version)
+        index, matches = each.answer["index"], each.answer["matches"]
+        edition = editions.by_version[index["version"]]
+        assert (each.answer["model"]["fingerprint"], index["ntotal"]) == (edition.model, edition.ntotal), each
+        assert [match["metadata"]["edition"] for match in matches] == [edition.number] * 10, each
+        assert matches[0]["image_id"] == each.picture, each
+        assert abs(matches[0]["score"] - 1) < 1e-5, each
+        seen.add(edition.version)
     return seen
-
-
-def draw_pictures(folder: Path, count: int) -> Path:
-    """So many files of the demo's gallery, in one folder."""
-    folder.mkdir(parents=True)
-    for number in range(count):
-        exhibit = plan_exhibit(number)
-        (folder / exhibit.image_id.replace("/", "-")).write_bytes(exhibit.data())
-    return folder
 
 
 def add_edition(collection: Collection, pictures: Path, embedder: Embedder, number: int) -> None:
@@ -116,13 +103,3 @@ def add_edition(collection: Collection, pictures: Path, embedder: Embedder, numb
     for field in missing:
         table = table.append_column(field, pa.nulls(len(table), field.type))
     add_run(collection, table.select(schema.names).cast(schema), model=model_record(embedder.identity))
-
-
-def _another_model(folder: Path) -> str:
-    """The demo model's architecture with random weights."""
-    torch.manual_seed(2)
-    tokenizer = build_tokenizer()
-    build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
-    return str(folder)
