@@ -1,8 +1,9 @@
-"""This process's memory: the most that it held, a hard limit on it, and new processes that have held nothing yet."""
+"""Time and memory that work takes, a hard limit on its memory, and processes of its own for it."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,13 @@ def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
     """What a function returns in a process that has done nothing else."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def peak_rss() -> int:

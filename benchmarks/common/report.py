@@ -1,9 +1,11 @@
 """How a benchmark reports: tables for people, then one last line of JSON, and an exit status for machines."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -34,19 +36,34 @@ class Report:
         self.console = console or Console()
         self.figures: dict[str, Figure] = {}
         self.bars: list[Bar] = []
+        self._prefix = ""
+
+    def about(self, subject: str) -> Self:
+        """The same report, in which everything is named after a subject."""
+        named = copy(self)
+        named._prefix = f"{subject}: "
+        return named
 
     def table(self, title: str, rows: Sequence[Mapping[str, Figure]]) -> None:
         """Print rows of the same columns below a title: numbers to the right, in four significant digits."""
-        self.figures[title] = rows
-        self._print(title, rows)
+        self.keep(title, rows)
+        self._print(self._prefix + title, rows)
+
+    def values(self, title: str, figures: Mapping[str, Figure]) -> None:
+        """A table of one figure in a row."""
+        self.table(title, [{"": name, "value": value} for name, value in figures.items()])
+
+    def keep(self, name: str, figure: Figure) -> None:
+        """Note a figure without printing it."""
+        self.figures[self._prefix + name] = figure
 
     def at_least(self, name: str, value: float, bar: float) -> None:
         """Add a bar that the value must reach."""
-        self.bars.append(Bar(name, value, "≥", bar))
+        self.bars.append(Bar(self._prefix + name, value, "≥", bar))
 
     def at_most(self, name: str, value: float, bar: float) -> None:
         """Add a bar that the value must not exceed."""
-        self.bars.append(Bar(name, value, "≤", bar))
+        self.bars.append(Bar(self._prefix + name, value, "≤", bar))
 
     def to_json(self) -> str:
         """`{"benchmark": …, "figures": {…}, "bars": [{"name": …, "value": …, "bar": …, "ok": …}]}`."""
@@ -94,5 +111,5 @@ def rounded(value: object, digits: int) -> object:
 
 def _shown(value: Figure) -> str:
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return "–" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)

@@ -32,14 +32,12 @@ _USUAL_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Siege:
-    """What came of sixty hostile pictures at once. `before`, `beside`: of usual ones; memory in MiB."""
+    """What came of sixty hostile pictures at once. `before`, `beside`: of usual ones; `mib`: memory meanwhile."""
 
     hostile: Sequence[Asked]
     before: Sequence[Asked]
     beside: Sequence[Asked]
-    memory_before: float
-    memory_peak: float
-    memory_after: float
+    mib: Sequence[float]
 
 
 def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: float) -> Siege:
@@ -54,26 +52,18 @@ def besiege(server: Server, hostile: Mapping[str, bytes], usual: Path, rest_s: f
             time.sleep(0.5)
         over.set()
     time.sleep(rest_s)
-    return Siege(
-        hostile=[each.result() for each in sent],
-        before=before,
-        beside=asking.result(),
-        memory_before=memory[0],
-        memory_peak=max(memory),
-        memory_after=server.resident_mib(),
-    )
+    memory.append(server.resident_mib())
+    return Siege(hostile=[each.result() for each in sent], before=before, beside=asking.result(), mib=memory)
 
 
-def judge_siege(title: str, siege: Siege, report: Report) -> None:
+def judge_siege(siege: Siege, report: Report) -> None:
     """What came of it, and what the sixty may cost others."""
     kinds = Counter(f"{each.status} {_reason(each)}".strip() for each in siege.hostile)
     slowest = max(each.seconds for each in siege.hostile)
-    report.table(
-        f"{title}: answers to hostile pictures", [{"answer": kind, "count": kinds[kind]} for kind in sorted(kinds)]
-    )
+    report.values("answers to hostile pictures", kinds)
     usual = {"before": siege.before, "beside": siege.beside}
     report.table(
-        f"{title}: usual pictures",
+        "usual pictures",
         [
             {
                 "": name,
@@ -85,13 +75,13 @@ def judge_siege(title: str, siege: Siege, report: Report) -> None:
             for name, asked in usual.items()
         ],
     )
-    memory = {"before": siege.memory_before, "peak": siege.memory_peak, "after": siege.memory_after}
-    report.table(f"{title}: MiB, server and workers", [memory])
-    report.at_most(f"{title}: slowest answer, s", slowest, 15)
-    report.at_most(f"{title}: usual pictures that were refused", _refused(siege.beside), 0)
+    memory = {"before": siege.mib[0], "peak": max(siege.mib), "after": siege.mib[-1]}
+    report.table("MiB, server and workers", [memory])
+    report.at_most("slowest answer, s", slowest, 15)
+    report.at_most("usual pictures that were refused", _refused(siege.beside), 0)
     share = milliseconds(siege.beside, 99) / milliseconds(siege.before, 99)
-    report.at_most(f"{title}: p99 of usual pictures ÷ before", share, 3)
-    report.at_most(f"{title}: MiB more at the end", siege.memory_after - siege.memory_before, 1024)
+    report.at_most("p99 of usual pictures ÷ before", share, 3)
+    report.at_most("MiB more at the end", memory["after"] - memory["before"], 1024)
 
 
 def judge_job(pictures: Mapping[str, bytes], usual: Sequence[Path], folder: Path, report: Report) -> None:
@@ -107,9 +97,7 @@ def judge_job(pictures: Mapping[str, bytes], usual: Sequence[Path], folder: Path
     rejects = Collection.open(str(collection)).rejects()
     found = dict(zip(rejects["image_id"].to_pylist(), rejects["error_reason"].to_pylist(), strict=True))
     reasons = Counter(str(found.get(name, "none")) for name in pictures)
-    report.table(
-        f"a job, {seconds:.0f} s", [{"reason": reason, "pictures": reasons[reason]} for reason in sorted(reasons)]
-    )
+    report.values(f"a job, {seconds:.0f} s: reasons of rejects", reasons)
     report.at_most("job: hostile pictures that are no rejects", reasons["none"], 0)
 
 
@@ -137,7 +125,7 @@ def main() -> int:
             with serving(location, folder / f"{title}.log", *options, embedding_cache_bytes=0) as server:
                 for kind, pictures in sets.items():
                     siege = besiege(server, pictures, usual, 10.0 if quick else 60.0)
-                    judge_siege(f"{title}, {kind}", siege, report)
+                    judge_siege(siege, report.about(f"{title}, {kind}"))
         judge_job(sets["plain"], sorted(usual.iterdir())[:8], folder, report)
     return report.conclude()
 

@@ -17,10 +17,17 @@ import faiss
 
 from benchmarks.common.process import CORES, can_limit_memory, in_new_process
 from benchmarks.common.report import Report
+from benchmarks.index.findings import (
+    report_build,
+    report_choice,
+    report_filters,
+    report_serving,
+    report_standings,
+    report_updates,
+)
 from benchmarks.index.plot import draw
 from benchmarks.index.race import Course, Standing
 from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension
-from benchmarks.index.report import Outcome, judge_quality, judge_speed, print_outcome
 from benchmarks.index.rivals import Contestant, Flat, Hnsw, Ours, Usearch
 from benchmarks.index.upkeep import build, filtered, serving_memory, train_and_add, update_often
 from index.collection import Collection
@@ -36,7 +43,9 @@ _BEYOND = 1_350_000_000  # bytes for a build beside its index; libraries that ar
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured. `latency_ms`: a small set would be searched exactly with the default."""
+    """How much is measured. `latency_ms`: a small set would be searched exactly with the default. `at_size`: with the
+    bars that hold from 100,000 rows on.
+    """
 
     rows: list[int]
     queries: int = 2_000
@@ -44,47 +53,46 @@ class Plan:
     singles: int = 500
     updates: int = 10
     latency_ms: float = 5.0
+    at_size: bool = True
 
 
-QUICK = Plan(rows=[20_000], queries=1_000, rounds=1, singles=200, updates=3, latency_ms=1.0)
+QUICK = Plan(rows=[20_000], queries=1_000, rounds=1, singles=200, updates=3, latency_ms=1.0, at_size=False)
 
 
-def measure(rows: int, plan: Plan, folder: Path) -> Outcome:
+def measure(rows: int, plan: Plan, folder: Path, report: Report) -> list[Standing]:
     """Everything about a set of so many rows; updates for the first of the plan alone, limited memory for the last."""
-    data = Clustered()
-    collection = Collection.create_or_open(str(folder))
+    report, largest = report.about(f"{rows:,}"), rows == plan.rows[-1]
+    data, collection = Clustered(), Collection.create_or_open(str(folder))
     add_rows(collection, data, range(rows))
     settings = IndexSettings(latency_ms=plan.latency_ms, target_recall=_TARGET)
     built = in_new_process(build, collection.location, settings)
     confined = None
-    if rows == plan.rows[-1] and can_limit_memory():
+    if largest and can_limit_memory():
         confined = in_new_process(build, collection.location, settings, built.manifest.memory + _BEYOND)
     vectors, queries = data.array(rows), data.queries(plan.queries)
     scores, truth = exact(queries, vectors, 10)
+    report_choice(report, built.manifest, intrinsic_dimension(vectors[:20_000]), local_dimension(scores))
+
     course = Course(
         queries=queries, truth=truth, target=_TARGET, threads=CORES, rounds=plan.rounds, singles=plan.singles
     )
     standings, build_seconds, bytes_per_vector = race(collection, built.manifest, vectors, course)
+    report_standings(report, standings, build_seconds, bytes_per_vector, plan.at_size)
+    report_build(report, built, confined, build_seconds, plan.at_size and largest)
+    report_serving(report, in_new_process(serving_memory, collection.location, queries))
+
     searcher = Searcher.open(collection)
     columns = {"bucket": data.buckets(rows), "cluster": data.clusters(rows)}
-    return Outcome(
-        rows=rows,
-        dimensions=(intrinsic_dimension(vectors[:20_000]), local_dimension(scores)),
-        built=built,
-        confined=confined,
-        build_seconds=build_seconds,
-        standings=standings,
-        bytes_per_vector=bytes_per_vector,
-        serving=in_new_process(serving_memory, collection.location, queries),
-        filters=[
-            filtered(searcher, vectors, column, values, queries, share)
-            for column, values in columns.items()
-            for share in _SHARES
-        ],
-        updates=update_often(collection, data, rows, times=plan.updates, queries=queries)
-        if rows == plan.rows[0]
-        else None,
-    )
+    filters = [
+        filtered(searcher, vectors, column, values, queries, share)
+        for column, values in columns.items()
+        for share in _SHARES
+    ]
+    report_filters(report, filters)
+    if rows == plan.rows[0]:
+        updates = update_often(collection, data, rows, times=plan.updates, queries=queries)
+        report_updates(report, updates, built.seconds, plan.at_size)
+    return standings
 
 
 def race(
@@ -116,20 +124,12 @@ def main() -> int:
     options = parser.parse_args()
     plan = QUICK if options.quick else Plan(rows=sorted(int(rows) for rows in options.rows.split(",")))
     report = Report("index")
-    outcomes = []
+    standings = {}
     for rows in plan.rows:
         with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(measure(rows, plan, Path(folder) / "collection"))
-        print_outcome(outcomes[-1], report)
-        judge_quality(outcomes[-1], report)
-        if not options.quick:
-            judge_speed(outcomes[-1], report)
+            standings[rows] = measure(rows, plan, Path(folder) / "collection", report)
         if options.plot:
-            draw({outcome.rows: outcome.standings for outcome in outcomes}, options.plot)
-    if not options.quick:
-        largest = outcomes[-1]
-        beyond = largest.peak_beyond_index[0] / 1e9
-        report.at_most(f"{largest.rows:,}: GB to build beyond the index", beyond, 1.5)
+            draw(standings, options.plot)
     return report.conclude()
 
 

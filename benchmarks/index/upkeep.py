@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import faiss
 import numpy as np
 import psutil
 
-from benchmarks.common.process import limited_memory, memory_status, peak_rss
+from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of
 from benchmarks.index.recall import exact, recall
 from index.build.build_index import build_index
 from index.build.choose import factory_of
@@ -106,13 +107,12 @@ def update_often(collection: Collection, data: Clustered, rows: int, *, times: i
         fresh = range(rows + number * share, rows + (number + 1) * share)
         live[gone], live[fresh.start : fresh.stop] = False, True
         add_rows(collection, data, fresh, deletes=gone.tolist())
-        started = time.perf_counter()
-        manifest = build_index(collection)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(seconds_of(partial(build_index, collection)))
     kept = np.flatnonzero(live)
     truth = kept[exact(queries, data.array(len(live))[kept], _K)[1]]
-    found = _rows_found(Searcher.open(collection), queries, None)
-    return Updates(seconds=seconds, segments=len(manifest.segments), recall=recall(found, truth))
+    searcher = Searcher.open(collection)
+    found = _rows_found(searcher, queries, None)
+    return Updates(seconds=seconds, segments=len(searcher.segments.parts), recall=recall(found, truth))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +158,7 @@ def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | No
 
 
 def _milliseconds(searcher: Searcher, query: Vectors, where: dict[str, Any]) -> float:
-    started = time.perf_counter()
-    searcher.search(query, _K, filter=where)
-    return (time.perf_counter() - started) * 1e3
+    return 1e3 * seconds_of(partial(searcher.search, query, _K, filter=where))
 
 
 def _resident() -> dict[str, int]:

@@ -47,52 +47,37 @@ def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
 
 def decoding(folder: Path, seconds: float) -> list[Cost]:
     """What the job's own stage takes for each format and size, on one thread and for about so many seconds each: to
-    fetch from a local disk, hash, decode and crop. And the bytes of a picture in the table that it returns.
+    fetch from a local disk, hash, decode and crop. And the bytes of a crop in the table that it returns.
     """
-    largest = photo(*_SIZES[-1])
-    small, medium, large = (_Saved(folder, largest.crop((0, 0, *size)), "JPEG") for size in _SIZES)
-    found = []
-    for picture in (small, medium, large):
-        reduced, in_full = (picture.decoded(draft, seconds) for draft in (True, False))
-        found.append(picture.cost({"at reduced scale": reduced, "in full": in_full}))
-    for kind in ("PNG", "WEBP"):
-        picture = _Saved(folder, largest.crop((0, 0, *_SIZES[1])), kind)
-        found.append(picture.cost({"": picture.decoded(True, seconds)}))
-    crop = Cost(what=f"a crop of {_SIDE} × {_SIDE}, from decoding to the model", unit="bytes", costs={"": small.crop()})
-    return [*found, crop]
+    largest, found = photo(*_SIZES[-1]), []
+    ways = {"JPEG": {"at reduced scale": True, "in full": False}, "PNG": {"": True}, "WEBP": {"": True}}
+    for kind, (width, height) in [*(("JPEG", size) for size in _SIZES), ("PNG", _SIZES[1]), ("WEBP", _SIZES[1])]:
+        path = folder / f"{width}.{kind.lower()}"
+        largest.crop((0, 0, width, height)).save(path, kind, **_SAVED[kind])
+        what = f"decode a {kind} of {width} × {height} ({path.stat().st_size / 1e6:.3g} MB)"
+        costs = {way: _decode_ms(path, draft, seconds) for way, draft in ways[kind].items()}
+        found.append(Cost(what=what, unit="CPU ms", costs={**costs}))
+    table = _decoded(path, draft=True)
+    crop = {"": table.nbytes / table.num_rows}
+    return [*found, Cost(what=f"a crop of {_SIDE} × {_SIDE}, from decoding to the model", unit="bytes", costs={**crop})]
 
 
-class _Saved:
-    """A picture in a file."""
+def _decode_ms(path: Path, draft: bool, seconds: float) -> float:
+    """CPU milliseconds for each."""
+    _decoded(path, draft)
+    done, started, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < seconds:
+        done += _decoded(path, draft).num_rows
+    return (time.process_time() - cpu) * 1e3 / done
 
-    def __init__(self, folder: Path, picture: Image.Image, kind: str) -> None:
-        self._path = folder / f"{picture.width}.{kind.lower()}"
-        picture.save(self._path, kind, **_SAVED[kind])
-        self._name = f"{kind} of {picture.width} × {picture.height} ({self._path.stat().st_size / 1e6:.3g} MB)"
-        self._listing = listing_table({"image_id": ["picture"] * 8, "uri": [str(self._path)] * 8}, {})
 
-    def cost(self, costs: dict[str, float | str]) -> Cost:
-        return Cost(what=f"decode a {self._name}", unit="CPU ms", costs=costs)
-
-    def decoded(self, draft: bool, seconds: float) -> float:
-        """CPU milliseconds for each."""
-        self._fetched(draft)
-        done, started, cpu = 0, time.perf_counter(), time.process_time()
-        while time.perf_counter() - started < seconds:
-            done += self._fetched(draft).num_rows
-        return (time.process_time() - cpu) * 1e3 / done
-
-    def crop(self) -> float:
-        """Bytes in a table as Ray carries it."""
-        table = self._fetched(True)
-        return table.nbytes / table.num_rows
-
-    def _fetched(self, draft: bool) -> pa.Table:
-        settings = DecodeSettings(crop=CropSpec(side=_SIDE, shortest_edge=_SIDE), draft=draft, threads=1)
-        table = fetch_and_decode(self._listing, settings=settings)
-        if table["pixels"].null_count:
-            raise RuntimeError(f"{self._path} was not decoded: {table['error_message'][0]}")
-        return table
+def _decoded(path: Path, draft: bool) -> pa.Table:
+    listing = listing_table({"image_id": ["picture"] * 8, "uri": [str(path)] * 8}, {})
+    settings = DecodeSettings(crop=CropSpec(side=_SIDE, shortest_edge=_SIDE), draft=draft, threads=1)
+    table = fetch_and_decode(listing, settings=settings)
+    if table["pixels"].null_count:
+        raise RuntimeError(f"{path} was not decoded: {table['error_message'][0]}")
+    return table
 
 
 def forward(name: str, model: str, batch: int, seconds: float) -> Cost:

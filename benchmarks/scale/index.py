@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.common.process import in_new_process
+from benchmarks.common.process import in_new_process, seconds_of
 from benchmarks.index.recall import exact
 from benchmarks.index.upkeep import Built, build, serving_memory
 from benchmarks.scale.costs import Cost
@@ -92,9 +93,7 @@ def _last_pass(location: str) -> tuple[float, float]:
     """
     collection = Collection.open(location)
     manifest = collection.read_version(collection.current() or "")
-    started = time.perf_counter()
-    check_version(collection, manifest)
-    check_s = time.perf_counter() - started
+    check_s = seconds_of(partial(check_version, collection, manifest))
     with tempfile.TemporaryDirectory() as cache:
         segments = open_segments(collection, manifest, Path(cache), verify=False)
     started = time.process_time()
@@ -106,25 +105,13 @@ def _search(location: str) -> tuple[float, float, float]:
     """Milliseconds on one core: of a query in a batch, of a query by itself (median), of finding a row by its id."""
     faiss.omp_set_num_threads(1)
     searcher, queries = Searcher.open(Collection.open(location)), Clustered().queries(_QUERIES)
-    searcher.segments.search(queries, _K)  # what is mapped has to be read once
-    batches, singles, lookups = [], [], []
-    for _ in range(3):
-        started = time.perf_counter()
-        searcher.segments.search(queries, _K)
-        batches.append(time.perf_counter() - started)
-    for query in queries[:_SINGLES]:
-        started = time.perf_counter()
-        searcher.search(query[np.newaxis], _K)
-        singles.append(time.perf_counter() - started)
-    for number in range(5):
-        started = time.perf_counter()
-        searcher.segments.positions(pa.array([str(number)], pa.string()))
-        lookups.append(time.perf_counter() - started)
-    return (
-        min(batches) / len(queries) * 1e3,
-        float(np.median(singles)) * 1e3,
-        float(np.median(lookups)) * 1e3,
-    )
+    segments = searcher.segments
+    segments.search(queries, _K)  # what is mapped has to be read once
+    batches = [seconds_of(partial(segments.search, queries, _K)) for _ in range(3)]
+    singles = [seconds_of(partial(searcher.search, query[np.newaxis], _K)) for query in queries[:_SINGLES]]
+    ids = [pa.array([str(number)], pa.string()) for number in range(5)]
+    lookups = [seconds_of(partial(segments.positions, each)) for each in ids]
+    return min(batches) / len(queries) * 1e3, float(np.median(singles)) * 1e3, float(np.median(lookups)) * 1e3
 
 
 def scan(rows: int) -> Cost:
@@ -132,16 +119,10 @@ def scan(rows: int) -> Cost:
     data = Clustered()
     vectors, queries = data.array(rows), data.queries(64)
     faiss.omp_set_num_threads(1)
-    started = time.perf_counter()
-    exact(queries, vectors, _K)
-    batch = time.perf_counter() - started
-    singles = []
-    for query in queries[:20]:
-        started = time.perf_counter()
-        exact(query[np.newaxis], vectors, _K)
-        singles.append(time.perf_counter() - started)
+    batch = seconds_of(partial(exact, queries, vectors, _K)) / len(queries) * 1e3
+    singles = [seconds_of(partial(exact, query[np.newaxis], vectors, _K)) for query in queries[:20]]
     return Cost(
         what=f"scan {rows:,} vectors of {DIM} dimensions in memory for a query",
         unit="core ms",
-        costs={"in batches": batch / len(queries) * 1e3, "by itself (p50)": float(np.median(singles)) * 1e3},
+        costs={"in batches": batch, "by itself (p50)": float(np.median(singles)) * 1e3},
     )

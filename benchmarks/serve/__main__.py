@@ -18,12 +18,12 @@ At the end index and model of a server change under load (`benchmarks.serve.swap
 import argparse
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from benchmarks.serve.speed import (
     ENDPOINT,
     LOCAL,
     SERVE,
-    Case,
     Load,
     Loads,
     judge,
@@ -55,66 +54,20 @@ _BATCH = 32
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much is measured. Each round asks every contestant, for `seconds` and until there are `turns` answers for
-    each client, after as many first ones as there are clients."""
+    each client, after as many first ones as there are clients. `swapping`: servers and the options that start them."""
 
     rows: list[int]
     clients: list[int]
     rounds: int
     seconds: float
     turns: int
-    swaps_of: dict[str, list[str]]
+    swapping: dict[str, list[str]]
     pictures: int = 256
 
 
-QUICK = Plan(rows=[10_000], clients=[1, 32], rounds=1, seconds=2.0, turns=1, swaps_of={LOCAL: ["--local"]})
-FULL = Plan(
-    rows=[10_000, 100_000],
-    clients=[1, 8, 32],
-    rounds=3,
-    seconds=3.0,
-    turns=2,
-    swaps_of={LOCAL: ["--local"], SERVE: []},
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Race:
-    """The contestants of one case. Every method is one turn of one of them."""
-
-    bare: Bare
-    servers: dict[str, Server]
-    asker: Executor
-    folder: Path
-    pictures: list[bytes]
-    plan: Plan
-
-    def loop(self) -> Load:
-        """Queries one by one in this process."""
-        cpu = time.process_time()
-        latencies = self.bare.latencies(self.pictures, self.plan.seconds)
-        cpu_ms = (time.process_time() - cpu) / len(latencies) * 1e3
-        return Load(latencies=latencies, queries_per_second=len(latencies) / sum(latencies), cpu_ms=cpu_ms)
-
-    def batches(self) -> Load:
-        """Queries 32 at a time in this process."""
-        cpu, started = time.process_time(), time.perf_counter()
-        done = self.bare.batches(self.pictures, self.plan.seconds, _BATCH)
-        seconds, cpu_ms = time.perf_counter() - started, (time.process_time() - cpu) / done * 1e3
-        return Load(latencies=[], queries_per_second=done / seconds, cpu_ms=cpu_ms)
-
-    def server(self, name: str, clients: int) -> Load:
-        """Queries of so many clients. The first answers, one for each, do not count: not all were asking yet."""
-        server, plan = self.servers[name], self.plan
-        answers = (1 + plan.turns) * clients
-        cpu = server.cpu_seconds()
-        asked, share = self.asker.submit(timed_crowd, server.url, self.folder, clients, plan.seconds, answers).result()
-        counted = steady(asked, plan.seconds, answers)
-        return Load(
-            latencies=[each.seconds for each in counted[clients:]],
-            queries_per_second=rate_of([each.ended for each in counted], clients),
-            cpu_ms=(server.cpu_seconds() - cpu) / len(asked) * 1e3,
-            asking=share,
-        )
+LOCALLY = {LOCAL: ["--local"]}
+FULL = Plan(rows=[10_000, 100_000], clients=[1, 8, 32], rounds=3, seconds=3.0, turns=2, swapping={**LOCALLY, SERVE: []})
+QUICK = Plan(rows=[10_000], clients=[1, 32], rounds=1, seconds=2.0, turns=1, swapping=LOCALLY)
 
 
 @contextmanager
@@ -132,28 +85,38 @@ def contestants(location: str, model: str, logs: Path) -> Iterator[dict[str, Ser
         yield {ENDPOINT: bare, LOCAL: local, SERVE: serve}
 
 
-def measure(case: Case, model: str, plan: Plan, pictures: Path, folder: Path) -> Loads:
+def ask(asker: Executor, server: Server, pictures: Path, clients: int, seconds: float, turns: int) -> Load:
+    """Queries of so many clients. The first answers, one for each, do not count: not all were asking yet."""
+    cpu, answers = server.cpu_seconds(), (1 + turns) * clients
+    asked, share = asker.submit(timed_crowd, server.url, pictures, clients, seconds, answers).result()
+    counted = steady(asked, seconds, answers)
+    return Load(
+        latencies=[each.seconds for each in counted[clients:]],
+        queries_per_second=rate_of([each.ended for each in counted], clients),
+        cpu_ms=(server.cpu_seconds() - cpu) / len(asked) * 1e3,
+        asking=share,
+    )
+
+
+def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> Loads:
     """What came of every contestant with every number of clients, round by round."""
-    location = make_collection(folder / "collection", model, case.rows).location
+    location = make_collection(folder / "collection", model, rows).location
+    data = [path.read_bytes() for path in sorted(pictures.iterdir())]
     loads: Loads = defaultdict(list)
     with (
         contestants(location, model, folder) as servers,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as asker,
     ):
-        data = [path.read_bytes() for path in sorted(pictures.iterdir())]
         bare = Bare(location, model)
-        race = Race(bare=bare, servers=servers, asker=asker, folder=pictures, pictures=data, plan=plan)
-        warm = replace(race, plan=replace(plan, seconds=1.0, turns=1))
-        for name in servers:
-            warm.server(name, _BATCH)
-        warm.batches()
-        warm.loop()
+        for server in servers.values():
+            ask(asker, server, pictures, _BATCH, 1.0, 1)
+        bare.batches(data, 1.0, _BATCH)
+        bare.loop(data, 1.0)
         for _ in range(plan.rounds):
-            loads[ALONE, 1].append(race.loop())
-            loads[BATCHES, _BATCH].append(race.batches())
-            for clients in plan.clients:
-                for name in servers:
-                    loads[name, clients].append(race.server(name, clients))
+            loads[ALONE, 1].append(bare.loop(data, plan.seconds))
+            loads[BATCHES, _BATCH].append(bare.batches(data, plan.seconds, _BATCH))
+            for clients, (name, server) in product(plan.clients, servers.items()):
+                loads[name, clients].append(ask(asker, server, pictures, clients, plan.seconds, plan.turns))
     return loads
 
 
@@ -166,10 +129,10 @@ def main() -> int:
         home = Path(name)
         pictures = draw_pictures(home / "pictures", plan.pictures)
         models = {"demo": str(DEMO_MODEL), "ViT-B/32": str(save_clip(home / "vit-b-32"))}
-        for case in [Case(model=model, rows=rows) for model in models for rows in plan.rows]:
+        for model, rows in product(models, plan.rows):
             with tempfile.TemporaryDirectory() as folder:
-                judge(case, measure(case, models[case.model], plan, pictures, Path(folder)), report)
-        measure_swaps(plan.swaps_of, pictures, home, report)
+                judge(model, rows, measure(models[model], rows, plan, pictures, Path(folder)), report)
+        measure_swaps(plan.swapping, pictures, home, report)
     return report.conclude()
 
 

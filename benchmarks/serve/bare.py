@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI, File
 
 from benchmarks.common.process import CORES
+from benchmarks.serve.speed import Load
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
@@ -50,25 +50,23 @@ class Bare:
         crops = list(self._decoders.map(self._decode, pictures)) if len(pictures) > 1 else [self._decode(pictures[0])]
         return self._embedder.embed_images(np.stack(crops))
 
-    def latencies(self, pictures: Sequence[bytes], seconds: float) -> list[float]:
-        """Seconds of queries one by one."""
-        found: list[float] = []
-        deadline = time.perf_counter() + seconds
-        for number in count():
-            started = time.perf_counter()
-            if started >= deadline:
-                break
-            self.search([pictures[number % len(pictures)]])
-            found.append(time.perf_counter() - started)
-        return found
+    def loop(self, pictures: Sequence[bytes], seconds: float) -> Load:
+        """Queries one by one."""
+        cpu, deadline, latencies = time.process_time(), time.perf_counter() + seconds, []
+        while (started := time.perf_counter()) < deadline:
+            self.search([pictures[len(latencies) % len(pictures)]])
+            latencies.append(time.perf_counter() - started)
+        cpu_ms = (time.process_time() - cpu) / len(latencies) * 1e3
+        return Load(latencies=latencies, queries_per_second=len(latencies) / sum(latencies), cpu_ms=cpu_ms)
 
-    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> int:
-        """How many queries were answered, a batch of them at a time."""
-        deadline, done = time.perf_counter() + seconds, 0
-        while time.perf_counter() < deadline:
+    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> Load:
+        """Queries a batch at a time."""
+        cpu, started, done = time.process_time(), time.perf_counter(), 0
+        while (taken := time.perf_counter() - started) < seconds:
             self.search([pictures[number % len(pictures)] for number in range(done, done + size)])
             done += size
-        return done
+        cpu_ms = (time.process_time() - cpu) / done * 1e3
+        return Load(latencies=[], queries_per_second=done / taken, cpu_ms=cpu_ms)
 
     def _decode(self, picture: bytes) -> Any:
         return decode_image(picture, self._embedder.crop).pixels

@@ -11,7 +11,7 @@ from statistics import mean, median
 import numpy as np
 
 from benchmarks.common.load import Asked, crowd
-from benchmarks.common.report import Figure, Report
+from benchmarks.common.report import Report
 
 ALONE = "bare loop"
 BATCHES = "loop, 32 at once"
@@ -37,40 +37,17 @@ Loads = dict[tuple[str, int], list[Load]]
 """By contestant and number of clients, what came of each round."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """The name of a model and the rows of its index."""
-
-    model: str
-    rows: int
-
-    def __str__(self) -> str:
-        return f"{self.model}, {self.rows:,} rows"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
+def speed_of(rounds: Sequence[Load]) -> dict[str, float]:
     """All rounds together: milliseconds of an answer, NaN where none was timed; the median of the rates; see `Load`."""
-
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    queries_per_second: float
-    cpu_ms: float
-    asking: float
-
-    @classmethod
-    def of(cls, rounds: list[Load]) -> Speed:
-        milliseconds = np.concatenate([each.latencies for each in rounds]) * 1e3
-        p50, p95, p99 = np.percentile(milliseconds, (50, 95, 99)) if len(milliseconds) else (np.nan,) * 3
-        return cls(
-            p50_ms=float(p50),
-            p95_ms=float(p95),
-            p99_ms=float(p99),
-            queries_per_second=median(each.queries_per_second for each in rounds),
-            cpu_ms=mean(each.cpu_ms for each in rounds),
-            asking=mean(each.asking for each in rounds),
-        )
+    milliseconds = np.concatenate([each.latencies for each in rounds]) * 1e3
+    levels = (50, 95, 99)
+    percentiles = np.percentile(milliseconds, levels) if len(milliseconds) else [np.nan] * 3
+    return {
+        **{f"p{level} ms": float(value) for level, value in zip(levels, percentiles, strict=True)},
+        "queries/s": median(each.queries_per_second for each in rounds),
+        "CPU ms": mean(each.cpu_ms for each in rounds),
+        "asking": mean(each.asking for each in rounds),
+    }
 
 
 def timed_crowd(url: str, pictures: Path, clients: int, seconds: float, answers: int) -> tuple[list[Asked], float]:
@@ -104,23 +81,19 @@ def rate_of(ends: Sequence[float], clients: int) -> float:
     return (turns - 1) * clients / (ends[turns * clients - 1] - ends[clients - 1])
 
 
-def judge(case: Case, loads: Loads, report: Report) -> None:
+def judge(model: str, rows: int, loads: Loads, report: Report) -> None:
     """A line for each contestant and number of clients; and what Ray Serve may cost: time where a query is alone,
     throughput where many are asked.
     """
-    speeds = {each: Speed.of(rounds) for each, rounds in sorted(loads.items(), key=lambda item: item[0][1])}
-    report.table(str(case), [_line(name, clients, speed) for (name, clients), speed in speeds.items()])
-    alone = speeds[SERVE, 1].p50_ms - speeds[ALONE, 1].p50_ms
+    case = f"{model}, {rows:,} rows"
+    speeds = {each: speed_of(rounds) for each, rounds in sorted(loads.items(), key=lambda item: item[0][1])}
+    report.table(case, [{"clients": clients, "": name, **speed} for (name, clients), speed in speeds.items()])
+    alone = speeds[SERVE, 1]["p50 ms"] - speeds[ALONE, 1]["p50 ms"]
     report.at_most(f"{case}: p50 ms − the loop's", alone, 15)
-    rate = speeds[SERVE, 32].queries_per_second
-    if case.model == "demo":
-        share = rate / speeds[ENDPOINT, 32].queries_per_second
+    rate = speeds[SERVE, 32]["queries/s"]
+    if model == "demo":
+        share = rate / speeds[ENDPOINT, 32]["queries/s"]
         report.at_least(f"{case}: queries/s ÷ bare FastAPI's, 32 clients", share, 0.7)
     else:
-        share = rate / speeds[BATCHES, 32].queries_per_second
+        share = rate / speeds[BATCHES, 32]["queries/s"]
         report.at_least(f"{case}: queries/s ÷ the loop's, 32 at once", share, 0.9)
-
-
-def _line(name: str, clients: int, speed: Speed) -> dict[str, Figure]:
-    figures = {key: None if np.isnan(value) else value for key, value in vars(speed).items()}
-    return {"clients": clients, "": name, **figures}

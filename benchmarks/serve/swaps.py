@@ -67,7 +67,7 @@ def swap_under_load(
     return Swapping(asked=going.asked, usual=usual, during=going.between(swaps, swapped))
 
 
-def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: Path, report: Report) -> None:
+def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: Path, whole: Report) -> None:
     """The bars of servers, by name with the options that start them."""
     collection = make_collection(folder / "swapped", str(DEMO_MODEL), _ROWS)
     same = [*collection.versions(), *(add_version(collection, str(DEMO_MODEL), _ROWS, seed=seed) for seed in (1, 2))]
@@ -76,9 +76,9 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
         promote(collection, same[0])
         with serving(collection.location, folder / f"{name}.log", *options, **SETTINGS) as server:
             swapping = swap_under_load(server, collection, sequence(same, other), pictures, usual_s=8.0)
-        phases = {"usual": swapping.usual, "during swaps": swapping.during}
+        report, phases = whole.about(name), {"usual": swapping.usual, "during swaps": swapping.during}
         report.table(
-            f"{name}: {SWAPS} swaps of the index and two of the model under load",
+            f"{SWAPS} swaps of the index and two of the model under load",
             [
                 {
                     "": phase,
@@ -89,6 +89,6 @@ def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: 
             ],
         )
         failed = sum(each.status != 200 for each in swapping.asked)
-        report.at_most(f"{name}: searches that failed during swaps", failed, 0)
+        report.at_most("searches that failed during swaps", failed, 0)
         share = milliseconds(swapping.during, 99) / milliseconds(swapping.usual, 99)
-        report.at_most(f"{name}: p99 during swaps ÷ the usual", share, 2)
+        report.at_most("p99 during swaps ÷ the usual", share, 2)
