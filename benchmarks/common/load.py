@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -36,7 +36,7 @@ class Asked:
     seconds: float
     picture: str
     status: int
-    retry_after: str | None
+    retry_after: str
     body: bytes
 
     @property
@@ -65,12 +65,13 @@ class Client:
     def ask(self, name: str, form: tuple[bytes, str]) -> Asked:
         """Search by a picture, which is in a body of a media type."""
         body, media_type = form
-        at, status, retry_after = time.monotonic(), _LOST, None
+        status, retry_after = _LOST, ""
+        at = time.monotonic()
         try:
             self._connection.request("POST", "/search", body, {"Content-Type": media_type})
             response = self._connection.getresponse()
             answer = response.read()
-            status, retry_after = response.status, response.headers["Retry-After"]
+            status, retry_after = response.status, response.getheader("Retry-After", "")
         except (OSError, http.client.HTTPException) as error:
             self.close()
             answer = repr(error).encode()
@@ -88,11 +89,8 @@ def form_of(name: str, data: bytes) -> tuple[bytes, str]:
 
 def ask_once(url: str, name: str, form: tuple[bytes, str]) -> Asked:
     """One search by a picture, over a connection of its own."""
-    client = Client(url)
-    try:
+    with closing(Client(url)) as client:
         return client.ask(name, form)
-    finally:
-        client.close()
 
 
 def crowd(
@@ -114,15 +112,12 @@ def crowd(
     asked: list[Asked] = []
 
     def one() -> None:
-        client = Client(url)
-        try:
+        with closing(Client(url)) as client:
             while not ended.is_set():
                 last = client.ask(*files[next(numbers) % len(files)])
                 asked.append(last)
                 if last.ended >= deadline and len(asked) >= answers:
                     ended.set()
-        finally:
-            client.close()
 
     with ThreadPoolExecutor(clients) as pool:
         for each in [pool.submit(one) for _ in range(clients)]:
@@ -165,7 +160,8 @@ def _keep_asking(parent: Connection, url: str, pictures: Path, rate: float) -> N
     files = _read(pictures)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         parent.send("begun")
-        started, sent = time.monotonic(), []
+        started = time.monotonic()
+        sent = []
         for number in count():
             if parent.poll(max(0.0, started + number / rate - time.monotonic())):
                 break

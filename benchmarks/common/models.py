@@ -31,6 +31,7 @@ def save_small_clip(folder: Path, *, seed: int) -> Path:
 
 
 def _save(folder: Path, model: CLIPModel, tokenizer: CLIPTokenizer, processor: CLIPImageProcessorPil) -> Path:
-    for part in (model, tokenizer, processor):
-        part.save_pretrained(folder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    processor.save_pretrained(folder)
     return folder

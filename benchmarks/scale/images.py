@@ -49,7 +49,8 @@ def decoding(folder: Path, seconds: float) -> list[Cost]:
     """What the job's own stage takes for each format and size, on one thread and for about so many seconds each: to
     fetch from a local disk, hash, decode and crop. And the bytes of a crop in the table that it returns.
     """
-    largest, found = photo(*_SIZES[-1]), []
+    largest = photo(*_SIZES[-1])
+    found = []
     ways = {"JPEG": {"at reduced scale": True, "in full": False}, "PNG": {"": True}, "WEBP": {"": True}}
     for kind, (width, height) in [*(("JPEG", size) for size in _SIZES), ("PNG", _SIZES[1]), ("WEBP", _SIZES[1])]:
         path = folder / f"{width}.{kind.lower()}"

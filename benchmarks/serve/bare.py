@@ -52,7 +52,8 @@ class Bare:
 
     def loop(self, pictures: Sequence[bytes], seconds: float) -> Load:
         """Queries one by one."""
-        cpu, deadline, latencies = time.process_time(), time.perf_counter() + seconds, []
+        cpu, deadline = time.process_time(), time.perf_counter() + seconds
+        latencies: list[float] = []
         while (started := time.perf_counter()) < deadline:
             self.search([pictures[len(latencies) % len(pictures)]])
             latencies.append(time.perf_counter() - started)

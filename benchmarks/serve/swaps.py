@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -47,9 +48,6 @@ def swap_under_load(
     before and after that they come for `usual_s` without a swap.
     """
 
-    def answers(version: str) -> Callable[[], bool]:
-        return lambda: server.version() == version
-
     crowd(server.url, pictures, clients=2, seconds=2)
     able = len(crowd(server.url, pictures, clients=4, seconds=4)) / 4
     with load(server.url, pictures, able / 3) as going:
@@ -58,13 +56,17 @@ def swap_under_load(
         swaps = time.monotonic()
         for version in versions:
             promote(collection, version)
-            eventually(answers(version), f"{version} answers")
+            eventually(partial(_answers, server, version), f"{version} answers")
             time.sleep(_BETWEEN_SWAPS_S)
         swapped = time.monotonic()
         time.sleep(usual_s)
         ended = time.monotonic()
     usual = [*going.between(began, swaps), *going.between(swapped, ended)]
     return Swapping(asked=going.asked, usual=usual, during=going.between(swaps, swapped))
+
+
+def _answers(server: Server, version: str) -> bool:
+    return server.version() == version
 
 
 def measure_swaps(servers: Mapping[str, Sequence[str]], pictures: Path, folder: Path, whole: Report) -> None:

@@ -43,7 +43,7 @@ def test_a_rate_counts_whole_turns_of_bursts() -> None:
 
 def test_a_crowd_counts_until_the_first_client_stops() -> None:
     asked = [
-        Asked(at=at, seconds=1.0, picture="a", status=200, retry_after=None, body=b"") for at in (0.0, 1.0, 2.0, 3.0)
+        Asked(at=at, seconds=1.0, picture="a", status=200, retry_after="", body=b"") for at in (0.0, 1.0, 2.0, 3.0)
     ]
     assert len(steady(asked, seconds=1.5, answers=0)) == 2  # the first that came after 1.5 s, at 2 s
     assert len(steady(asked, seconds=1.5, answers=3)) == 3
