@@ -104,7 +104,7 @@ class LiveEngine:
         while not self._stop.wait(source.interval_s):
             if not threading.main_thread().is_alive():
                 return  # nobody called `stop`, and the program waits for this thread
-            self.look(now=False)
+            self.refresh(now=False)
 
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()
