@@ -56,7 +56,7 @@ def swap_under_load(
         swaps = time.monotonic()
         for version in versions:
             promote(collection, version)
-            eventually(partial(_answers, server, version), f"{version} answers")
+            eventually(partial(_answers, server, version), f"{version} answers", seconds=60)
             time.sleep(_BETWEEN_SWAPS_S)
         swapped = time.monotonic()
         time.sleep(usual_s)
