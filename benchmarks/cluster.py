@@ -2,7 +2,7 @@
 
 The real embedding job on Ray's multi-node test cluster, with 1, 2 and 4 nodes that are processes of this machine. A
 stand-in for the model sleeps as long as a device would compute, so that this machine's cores are not what is measured,
-but whether anything in the job is: listing, decoding, placement, the driver, the commit.
+but whether anything in the job is: listing, decoding, placement, the driver.
 """
 
 import argparse
@@ -20,18 +20,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 from ray.cluster_utils import Cluster
-from rich.console import Console
 
-from benchmarks.report import Bar, Report, print_table
+from benchmarks.common.embedding import Progress, embed
+from benchmarks.common.report import Report
 from embedder.fake import FakeEmbedder
-from index.collection import Collection
 from jobs.cluster.session import Pool, ray_cluster
-from jobs.embedding.commit import commit
-from jobs.embedding.model import model_record
-from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
-from jobs.planning.changes import compare
 from jobs.sources.listing import listing_table
 
 SECONDS_PER_IMAGE = 0.02
@@ -53,22 +46,6 @@ class SleepingEmbedder(FakeEmbedder):
         return vectors
 
 
-class Marks:
-    """A `Progress` that notes, by the actors' clock, how many images were on disk when, and of how many actors."""
-
-    def __init__(self) -> None:
-        self.noted: list[tuple[float, int, int]] = []
-
-    def advance(self, report: EmbedReport) -> None:
-        self.noted.append((report.ended_at, report.embedded, len(report.actors)))
-
-    def steady_rate(self, actors: int, rows: int) -> float:
-        """Images per second between the first block of the last actor to start, and the last full round of blocks."""
-        steady = [(at, done) for at, done, there in self.noted if there == actors and done <= rows - actors * _BLOCK]
-        (began, first), (ended, last) = steady[0], steady[-1]
-        return (last - first) / (ended - began)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Of one size of cluster. `start_seconds`: from joining the cluster until every actor has a block on disk."""
@@ -79,31 +56,24 @@ class Outcome:
     idle_share: float
 
 
+def steady_rate(progress: Progress, actors: int, rows: int) -> float:
+    """Images per second between the first block of the last actor to start, and the last full round of blocks."""
+    steady = [(at, done) for at, done, there in progress.noted if there == actors and done <= rows - actors * _BLOCK]
+    (began, first), (ended, last) = steady[0], steady[-1]
+    return (last - first) / (ended - began)
+
+
 def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> Outcome:
     """Embed a listing on the cluster at `address`, which has so many nodes with an actor each."""
-    collection = Collection.create_or_open(str(folder))
-    fake = FakeEmbedder()
-    change = compare(
-        listing, collection.snapshot(), "benchmark", model_record(fake.identity), delete=False, verify_hash=False
-    )
-    plan = change.known[0].plan
-    marks, joined = Marks(), time.time()
+    joined = time.time()
     with ray_cluster(address, verbose=False):
-        written = write(
-            plan,
-            collection,
-            load=SleepingEmbedder,
-            crop=fake.crop,
-            options=EmbedOptions(block_size=_BLOCK),
-            pool=Pool.fitting(None, None, resources={"device": 1}),
-            progress=marks,
-        )
-    commit(collection, [written], 0.0)
+        pool = Pool.fitting(None, None, resources={"device": 1})
+        progress, report = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, pool=pool)
     return Outcome(
         nodes=nodes,
-        images_per_second=marks.steady_rate(nodes, listing.num_rows),
-        start_seconds=next(at for at, _, there in marks.noted if there == nodes) - joined,
-        idle_share=written.report.idle_share,
+        images_per_second=steady_rate(progress, nodes, listing.num_rows),
+        start_seconds=next(at for at, _, there in progress.noted if there == nodes) - joined,
+        idle_share=report.idle_share,
     )
 
 
@@ -137,51 +107,35 @@ def scaling(sizes: Sequence[int], seconds: float) -> list[Outcome]:
     return outcomes
 
 
-def conclude(outcomes: Sequence[Outcome], console: Console) -> int:
-    """Print the table, then the bars; returns the exit status."""
+def judge(outcomes: Sequence[Outcome], report: Report) -> None:
+    """The table, and the bars: one node is as fast as its device, and more nodes as much faster."""
     one = outcomes[0].images_per_second
-    print_table(
+    report.table(
         f"images/s in steady state; a device does {1 / SECONDS_PER_IMAGE:.0f}",
-        ("nodes", "images/s", "of linear", "actors idle", "start, s"),
         [
-            (
-                each.nodes,
-                each.images_per_second,
-                each.images_per_second / one / each.nodes,
-                each.idle_share,
-                each.start_seconds,
-            )
+            {
+                "nodes": each.nodes,
+                "images/s": each.images_per_second,
+                "of linear": each.images_per_second / one / each.nodes,
+                "actors idle": each.idle_share,
+                "start, s": each.start_seconds,
+            }
             for each in outcomes
         ],
-        console,
     )
-    return Report(
-        benchmark="cluster",
-        figures={
-            "device_images_per_s": 1 / SECONDS_PER_IMAGE,
-            **{f"images_per_s_{each.nodes}": each.images_per_second for each in outcomes},
-            **{f"actors_idle_share_{each.nodes}": each.idle_share for each in outcomes},
-            **{f"start_s_{each.nodes}": each.start_seconds for each in outcomes},
-        },
-        bars=[
-            Bar(name="1 node: images/s ÷ those of a device", value=one * SECONDS_PER_IMAGE, bar=0.9),
-            *(
-                Bar(
-                    name=f"{each.nodes} nodes: images/s ÷ {each.nodes} × those of one",
-                    value=each.images_per_second / one / each.nodes,
-                    bar=0.9,
-                )
-                for each in outcomes[1:]
-            ),
-        ],
-    ).conclude(console)
+    report.at_least("1 node: images/s ÷ those of a device", one * SECONDS_PER_IMAGE, 0.9)
+    for each in outcomes[1:]:
+        share = each.images_per_second / one / each.nodes
+        report.at_least(f"{each.nodes} nodes: images/s ÷ {each.nodes} × those of one", share, 0.9)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="20 s of work for each node, not 60")
     options = parser.parse_args()
-    return conclude(scaling((1, 2, 4), 20.0 if options.quick else 60.0), Console())
+    report = Report("cluster")
+    judge(scaling((1, 2, 4), 20.0 if options.quick else 60.0), report)
+    return report.conclude()
 
 
 if __name__ == "__main__":

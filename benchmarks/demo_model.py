@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import jobs.demo
-from benchmarks.report import Bar, Figure, Report, print_table
+from benchmarks.common.report import Report
 from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, Subject
 from jobs.demo.gallery import plan_exhibit
@@ -89,7 +89,8 @@ def draw_crops(count: int, crop: CropSpec) -> NDArray[np.uint8]:
         return np.stack(list(pool.map(partial(_crop, crop=crop), range(count), chunksize=50)))
 
 
-def measure(model: str, *, pictures: int, queries: int) -> Report:
+def measure(model: str, *, pictures: int, queries: int, report: Report) -> None:
+    """Draw, decode and embed so many pictures, and judge the neighbours of the first `queries` and of all captions."""
     # Imported here: the processes that draw import this module too, and have no use for torch.
     from embedder.models.clip import ClipEmbedder
 
@@ -103,17 +104,20 @@ def measure(model: str, *, pictures: int, queries: int) -> Report:
     shares = agreement(vectors, words, queries)
     texts = embedder.embed_texts([f"a {pattern} {colour} {shape}" for pattern, colour, shape in captions()])
     shares["text"] = text_precision(texts, vectors, words)
-    figures: dict[str, Figure] = {
-        "pictures": pictures,
-        "queries": queries,
-        "captions": len(texts),
-        "all_three": shares["all three"],
-        "draw_and_decode_s": drawn - started,
-        "embed_s": embedded - drawn,
-        "fingerprint": embedder.identity.fingerprint,
-    }
-    bars = [Bar(name=name, value=shares[name], bar=bar) for name, bar in BARS.items()]
-    return Report(benchmark="demo_model", figures=figures, bars=bars)
+    report.values(
+        "demo_model",
+        {
+            "pictures": pictures,
+            "queries": queries,
+            "captions": len(texts),
+            "all_three": shares["all three"],
+            "draw_and_decode_s": drawn - started,
+            "embed_s": embedded - drawn,
+            "fingerprint": embedder.identity.fingerprint,
+        },
+    )
+    for name, bar in BARS.items():
+        report.at_least(name, shares[name], bar)
 
 
 def main() -> int:
@@ -126,8 +130,8 @@ def main() -> int:
     pictures, queries = (4_000, 400) if options.quick else (options.pictures, options.queries)
     if pictures <= NEAREST or not 1 <= queries <= pictures:
         parser.error(f"expected more than {NEAREST} pictures and 1 to {pictures} queries, got {queries} queries")
-    report = measure(options.model, pictures=pictures, queries=queries)
-    print_table("demo_model", ("figure", "value"), list(report.figures.items()))
+    report = Report("demo_model")
+    measure(options.model, pictures=pictures, queries=queries, report=report)
     return report.conclude()
 
 

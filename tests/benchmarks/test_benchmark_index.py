@@ -1,6 +1,5 @@
 """The arithmetic of the index's benchmark: its set, its recall, and which point of a curve an index stands at."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.clustered import exact, intrinsic_dimension, local_dimension, recall
-from benchmarks.race import Course
-from benchmarks.recall_plot import draw
-from benchmarks.rivals import Dials
+from benchmarks.index.plot import draw
+from benchmarks.index.race import Course
+from benchmarks.index.recall import exact, intrinsic_dimension, local_dimension, recall
+from benchmarks.index.rivals import Contestant, Dials
 from index.collection import Collection
 from jobs.demo.clustered import BLOCK, DIM, Clustered, Rows, Vectors, add_rows
 
@@ -52,18 +51,15 @@ def test_rows_of_a_collection_carry_the_vectors_and_buckets_of_the_set(tmp_path:
     assert rows["bucket"].to_pylist() == data.buckets(BLOCK + 2)[numbers].tolist()
 
 
-class Shallow:
+class Shallow(Contestant):
     """Finds as many true neighbours of ten as its dial says, at most `limit`."""
 
     name, most_queries, bytes = "shallow", 10, 0
+    ramps = (({"depth": 2}, {"depth": 10}),)
 
     def __init__(self, tuned: Dials | None = None, limit: int = 10) -> None:
         self.tuned, self.limit = tuned, limit
         self._depth = 0
-
-    @property
-    def ramps(self) -> Sequence[Sequence[Dials]]:
-        return [[{"depth": 2}, {"depth": 10}]]
 
     def set(self, dials: Dials) -> None:
         self._depth = min(int(dials["depth"]), self.limit)

@@ -7,55 +7,44 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.common.report import Report
 from benchmarks.demo_model import agreement, captions, nearest, text_precision
-from benchmarks.report import Bar, Goal, Report
 
 
-def _conclude(*bars: Bar) -> tuple[int, str]:
-    out = StringIO()
-    status = Report(benchmark="speed", figures={"images_per_s": 1234.56789}, bars=bars).conclude(
-        Console(file=out, width=60)
-    )
-    return status, out.getvalue()
+@pytest.fixture
+def report() -> Report:
+    return Report("speed", Console(file=StringIO(), width=60))
 
 
-def test_last_line_is_json_of_the_agreed_form() -> None:
-    status, text = _conclude(Bar(name="recall", value=0.951234567, bar=0.95))
-    assert status == 0
-    assert json.loads(text.splitlines()[-1]) == {
+def last_line(report: Report) -> str:
+    assert isinstance(report.console.file, StringIO)
+    return report.console.file.getvalue().splitlines()[-1]
+
+
+def test_tables_are_figures_and_the_last_line_is_json(report: Report) -> None:
+    report.table("rates", [{"model": "demo", "images/s": 1234.56789}, {"model": None, "images/s": 7}])
+    report.figures["numbers"] = {f"figure {number}": number for number in range(50)}  # longer than a line
+    report.at_least("recall", 0.951234567, 0.95)
+    assert report.conclude() == 0
+    assert json.loads(last_line(report)) == {
         "benchmark": "speed",
-        "figures": {"images_per_s": 1234.57},
+        "figures": {
+            "rates": [{"model": "demo", "images/s": 1234.57}, {"model": None, "images/s": 7}],
+            "numbers": {f"figure {number}": number for number in range(50)},
+        },
         "bars": [{"name": "recall", "value": 0.951235, "bar": 0.95, "ok": True}],
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "bar", "goal", "ok"),
-    [
-        (0.95, 0.95, Goal.AT_LEAST, True),
-        (0.949, 0.95, Goal.AT_LEAST, False),
-        (200.0, 200.0, Goal.AT_MOST, True),
-        (200.1, 200.0, Goal.AT_MOST, False),
-        (float("nan"), 0.0, Goal.AT_LEAST, False),
-        (float("nan"), 0.0, Goal.AT_MOST, False),
-    ],
-)
-def test_bars(value: float, bar: float, goal: Goal, ok: bool) -> None:
-    assert Bar(name="x", value=value, bar=bar, goal=goal).ok is ok
-
-
-def test_one_missed_bar_fails_the_benchmark() -> None:
-    met, missed = Bar(name="a", value=2, bar=1), Bar(name="b", value=float("nan"), bar=1)
-    status, text = _conclude(met, missed)
-    assert status == 1
-    assert [bar["ok"] for bar in json.loads(text.splitlines()[-1])["bars"]] == [True, False]
-    assert json.loads(text.splitlines()[-1])["bars"][1]["value"] is None
-
-
-def test_long_lines_of_json_stay_one_line() -> None:
-    out = StringIO()
-    Report(benchmark="many", figures={f"figure_{i}": i for i in range(50)}).conclude(Console(file=out, width=40))
-    assert len(out.getvalue().splitlines()) == 1
+def test_a_bar_is_good_enough_and_what_is_no_number_misses_it(report: Report) -> None:
+    nan = float("nan")
+    for value, bar in ((0.95, 0.95), (0.949, 0.95), (nan, 0.0)):
+        report.at_least("least", value, bar)
+    for value, bar in ((200.0, 200.0), (200.1, 200.0), (nan, 0.0)):
+        report.at_most("most", value, bar)
+    assert [bar.ok for bar in report.bars] == [True, False, False] * 2
+    assert report.conclude() == 1
+    assert json.loads(last_line(report))["bars"][2]["value"] is None
 
 
 def test_nearest_orders_by_dot_product_and_leaves_the_query_out() -> None:

@@ -1,6 +1,5 @@
 """The arithmetic of the service's benchmark, its clients, and the bare loop that the service is compared with."""
 
-import io
 import threading
 import time
 from collections.abc import Iterator
@@ -11,13 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from rich.console import Console
 
-from benchmarks.serve import make_collection
-from benchmarks.serve_bare import Bare, bare_app
-from benchmarks.serve_load import Load, ask, rate_of
-from benchmarks.serve_report import ALONE, BATCHES, ENDPOINT, SERVE, Case, Loads, bars_of, figures_of, print_case
-from index.collection import Collection
+from benchmarks.common.collections import make_collection
+from benchmarks.common.load import Asked, ask_once, crowd, form_of, load
+from benchmarks.common.report import Report
+from benchmarks.common.servers import free_port
+from benchmarks.serve.bare import Bare, bare_app
+from benchmarks.serve.speed import (
+    ALONE,
+    BATCHES,
+    ENDPOINT,
+    SERVE,
+    Load,
+    Loads,
+    judge,
+    rate_of,
+    steady,
+    timed_crowd,
+)
+from benchmarks.serve.swaps import sequence
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
 from tests.support.pictures.tiny_checkpoints import save_clip
@@ -28,6 +39,15 @@ def test_a_rate_counts_whole_turns_of_bursts() -> None:
     ends = [0.0, 1.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 4.0, 5.0, 5.0, 5.0, 6.0]
     assert rate_of(ends, 4) == 2.0
     assert rate_of([0.0, 0.5, 1.0, 1.5], 1) == 2.0
+
+
+def test_a_crowd_counts_until_the_first_client_stops() -> None:
+    asked = [
+        Asked(at=at, seconds=1.0, picture="a", status=200, retry_after="", body=b"") for at in (0.0, 1.0, 2.0, 3.0)
+    ]
+    assert len(steady(asked, seconds=1.5, answers=0)) == 2  # the first that came after 1.5 s, at 2 s
+    assert len(steady(asked, seconds=1.5, answers=3)) == 3
+    assert len(steady(asked, seconds=9.0, answers=0)) == 4
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -47,6 +67,8 @@ class _Answers(BaseHTTPRequestHandler):
         self.ongoing.discard(threading.get_ident())
         self.send_response(self.status)
         self.send_header("Content-Length", "2")
+        if self.status == 429:
+            self.send_header("Retry-After", "1")
         self.end_headers()
         self.wfile.write(b"{}")
 
@@ -55,37 +77,58 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _answering(status: int) -> Iterator[tuple[int, type[_Answers]]]:
+def _answering(status: int) -> Iterator[tuple[str, type[_Answers]]]:
     handler = type("Handler", (_Answers,), {"status": status, "ongoing": set(), "most": [], "bodies": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield server.server_port, handler
+            yield f"http://127.0.0.1:{server.server_port}", handler
         finally:
             server.shutdown()
             thread.join()
 
 
-def test_clients_ask_at_once_and_for_every_picture_in_turn() -> None:
-    pictures = [b"picture %d" % number for number in range(5)]
-    with _answering(200) as (port, handler):
-        answers = ask(port, pictures, clients=4, seconds=0.0, turns=5)
-    assert len(answers.ends) == len(answers.latencies) == 20
-    assert answers.ends == sorted(answers.ends)
-    assert min(answers.latencies) >= 0.01
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(5):
+        (folder / str(number)).write_bytes(b"picture %d" % number)
+    return folder
+
+
+def test_clients_ask_at_once_and_for_every_picture_in_turn(pictures: Path) -> None:
+    with _answering(200) as (url, handler):
+        asked = crowd(url, pictures, clients=4, seconds=0.0, answers=20)
+    assert [each.ended for each in asked] == sorted(each.ended for each in asked)
+    assert all(each.seconds >= 0.01 and each.answer == {} for each in asked)
     assert max(handler.most) == 4
-    assert 20 <= answers.asked == len(handler.bodies) <= 23
-    for number, picture in enumerate(pictures):
-        assert sum(picture in body for body in handler.bodies) in (4, 5), number
-    assert answers.cpu_seconds > 0
-    assert answers.seconds >= 5 * 0.01
+    assert 20 <= len(asked) == len(handler.bodies) <= 23
+    for number in range(5):
+        assert sum(b"picture %d" % number in body for body in handler.bodies) in (4, 5), number
 
 
-def test_an_answer_that_is_no_success_ends_the_benchmark() -> None:
-    with _answering(429) as (port, _), pytest.raises(RuntimeError, match=r"picture \d.*429"):
-        ask(port, [b"picture"], clients=2, seconds=5.0, turns=1)
+def test_a_load_goes_on_until_its_block_ends(pictures: Path) -> None:
+    with _answering(429) as (url, handler), load(url, pictures, rate=50.0) as going:
+        while len(handler.bodies) < 10:
+            time.sleep(0.01)
+    assert len(going.asked) == len(handler.bodies) >= 10
+    assert {(each.status, each.retry_after) for each in going.asked} == {(429, "1")}
+    assert [each.picture for each in going.asked[:6]] == ["0", "1", "2", "3", "4", "0"]
+    assert going.between(going.asked[2].at, going.asked[4].at) == going.asked[2:4]
+
+
+def test_a_search_without_an_answer_says_why() -> None:
+    asked = ask_once(f"http://127.0.0.1:{free_port()}", "a.png", form_of("a.png", b"picture"))
+    assert asked.status == 0
+    assert b"Connection refused" in asked.body
+
+
+def test_an_answer_that_is_no_success_ends_the_benchmark(pictures: Path) -> None:
+    with _answering(429) as (url, _), pytest.raises(RuntimeError, match=r"answer to \d.*429"):
+        timed_crowd(url, pictures, 2, 0.0, 1)
 
 
 def _load(rate: float, ms: float) -> Load:
@@ -95,47 +138,43 @@ def _load(rate: float, ms: float) -> Load:
 def test_bars_compare_ray_serve_with_what_does_the_same_without_it() -> None:
     demo: Loads = {
         (ALONE, 1): [_load(100, 10)],
-        (BATCHES, 32): [_load(400, 0)],
+        (BATCHES, 32): [Load(latencies=[], queries_per_second=400, cpu_ms=5.0)],
         (ENDPOINT, 32): [_load(200, 100)],
         (SERVE, 1): [_load(40, 24)],
         (SERVE, 32): [_load(150, 200), _load(10, 900), _load(160, 200)],  # the median: one round was disturbed
     }
     vit = {**demo, (SERVE, 1): [_load(40, 26)]}
-    bars = bars_of({Case(model="demo", rows=10): demo, Case(model="ViT-B/32", rows=10): vit})
-    assert [(round(bar.value, 3), bar.bar, bar.ok) for bar in bars] == [
+    report = Report("serve")
+    judge("demo", 10_000, demo, report)
+    judge("ViT-B/32", 10, vit, report)
+    assert [(round(bar.value, 3), bar.bar, bar.ok) for bar in report.bars] == [
         (14.0, 15, True),
         (0.75, 0.7, True),
         (16.0, 15, False),
         (0.375, 0.9, False),
     ]
+    lines = report.figures["demo, 10,000 rows"]
+    assert isinstance(lines, list)
+    by_name = {(line[""], line["clients"]): line for line in lines}
+    assert by_name[ALONE, 1]["p50 ms"] == pytest.approx(10)
+    assert by_name[SERVE, 32]["queries/s"] == 150
 
 
-def test_tables_and_figures_say_each_contestant_s_speed() -> None:
-    case = Case(model="demo", rows=10_000)
-    batches = Load(latencies=[], queries_per_second=400, cpu_ms=5.0)
-    loads: Loads = {(SERVE, 8): [_load(200, 40), _load(210, 60)], (BATCHES, 32): [batches]}
-    figures = figures_of({case: loads})["demo, 10,000 rows"]
-    assert isinstance(figures, dict)
-    assert figures[SERVE]["8"] | {"asking": 0} == {
-        **{"p50_ms": 50.0, "p95_ms": 60.0, "p99_ms": 60.0, "queries_per_second": 205, "cpu_ms": 3.0},
-        "asking": 0,
-    }
-    out = io.StringIO()
-    print_case(case, loads, Console(file=out, width=80))
-    assert "demo, 10,000 rows" in out.getvalue()
-    assert "nan" not in out.getvalue()
+def test_models_change_twice_within_twenty_versions() -> None:
+    versions = sequence(["v1", "v2", "v3"], "other")
+    assert versions == [*["v2", "v3", "v1"] * 3, "v2", "other", *["v3", "v1", "v2"] * 3, "v3"]
 
 
 def test_the_bare_loop_finds_what_the_service_finds(tmp_path: Path) -> None:
     save_clip(tmp_path / "model")
-    location = make_collection(tmp_path / "collection", str(tmp_path / "model"), 300)
-    bare = Bare(location, str(tmp_path / "model"))
+    collection = make_collection(tmp_path / "collection", str(tmp_path / "model"), 300)
+    bare = Bare(collection.location, str(tmp_path / "model"))
     pictures = [plan_exhibit(number).data() for number in range(3)]
     scores, positions = bare.search(pictures)
     alone = [bare.search([picture]) for picture in pictures]
     np.testing.assert_allclose(scores, np.concatenate([scores for scores, _ in alone]), atol=1e-5)
 
-    searcher = Searcher.open(Collection.open(location))
+    searcher = Searcher.open(collection)
     row_of = searcher.segments.ids(positions[0])
     nearest = searcher.search(bare.embed(pictures[:1]), 10)[0]
     assert list(row_of) == [match.image_id for match in nearest]

@@ -18,7 +18,7 @@ from api.http.middleware.admission import ConcurrencyLimit, Slots
 from api.observe.request_record import is_awaited, taking_notes
 from api.search.service import SearchService
 from api.settings import ServeSettings
-from benchmarks import hostile_pictures as hostile
+from benchmarks.hostile import pictures as hostile
 from embedder.fake import FakeEmbedder
 from embedder.images.decoder_pool import DecodePool
 from index.search import Searcher

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from benchmarks import hostile_pictures as hostile
+from benchmarks.hostile import pictures as hostile
 from embedder.errors import ImageError
 from embedder.images import decoder_pool, pixel_modes
 from embedder.images.cost import cost_of, count_scans, webp_cost

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from ray.data._internal.metadata_exporter import sanitize_for_struct
 
-from benchmarks import hostile_pictures as hostile
+from benchmarks.hostile import pictures as hostile
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher

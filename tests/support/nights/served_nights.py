@@ -54,12 +54,14 @@ class ServedNights:
 
     def require_answered(self, asked: list[Asked]) -> set[str]:
         """That no search failed, and each answer is of one version, with its own model; the versions that answered."""
-        failed = Counter((each.status, each.error) for each in asked if each.status != 200)
-        assert not failed, f"of {len(asked)} searches failed, by status and error: {failed}"
+        failed = Counter((each.status, each.body) for each in asked if each.status != 200)
+        assert not failed, f"of {len(asked)} searches failed, by status and answer: {failed}"
+        versions = set()
         for each in asked:
-            assert each.version is not None
-            assert (each.model, each.ntotal) == self.answers[each.version], each
-        return {str(each.version) for each in asked}
+            index, model = each.answer["index"], each.answer["model"]
+            assert (model["fingerprint"], index["ntotal"]) == self.answers[index["version"]], each
+            versions.add(index["version"])
+        return versions
 
     def found(self) -> list[str]:
         """The ids of all that a search finds, in order."""

@@ -22,8 +22,8 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
+from benchmarks.common.models import save_small_clip
 from jobs.demo.captions import build_tokenizer
-from jobs.demo.train import build_model
 
 TOWER: dict[str, Any] = {
     "hidden_size": 32,
@@ -35,11 +35,7 @@ WORDS = {"<pad>": 0, "<unk>": 1, "a": 2, "red": 3, "blue": 4, "star": 5}
 
 
 def save_clip(folder: Path) -> None:
-    torch.manual_seed(1)
-    tokenizer = build_tokenizer()
-    build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    save_small_clip(folder, seed=1)
 
 
 def save_deep_clip(folder: Path) -> None:

@@ -1,0 +1,48 @@
+"""The real embedding job over a listing, and when how many of its images were on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from embedder.protocol import Embedder
+from index.collection import Collection
+from jobs.cluster.session import Pool
+from jobs.embedding.model import model_record
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.embedding.request import EmbedOptions
+from jobs.planning.changes import compare
+
+
+class Progress:
+    """Notes, by the actors' clock, how many images were on disk when, and of how many actors."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[float, int, int]] = []
+
+    def advance(self, report: EmbedReport) -> None:
+        """Called by the job after each block."""
+        self.noted.append((report.ended_at, report.embedded + report.rejected, len(report.actors)))
+
+
+def embed(
+    listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, pool: Pool
+) -> tuple[Progress, EmbedReport]:
+    """Embed a listing into a new collection in `folder`; Ray is connected. Actors `load` a model that is `like` one."""
+    collection = Collection.create_or_open(str(folder))
+    model = model_record(like.identity)
+    change = compare(listing, collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)
+    progress = Progress()
+    written = write(
+        change.known[0].plan,
+        collection,
+        load=load,
+        crop=like.crop,
+        options=EmbedOptions(block_size=block, max_reject_rate=1),
+        pool=pool,
+        progress=progress,
+    )
+    return progress, written.report

@@ -1,0 +1,37 @@
+"""Models with random weights: what costs time is real, and there is nothing to download."""
+
+from pathlib import Path
+
+import torch
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
+
+from jobs.demo.captions import build_tokenizer
+from jobs.demo.train import SIDE, build_model
+
+
+def save_clip(folder: Path, *, seed: int = 0) -> Path:
+    """Write a CLIP of ViT-B/32's size in the Hugging Face layout; returns the folder."""
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    text = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return _save(folder, CLIPModel(CLIPConfig(text_config=text)), tokenizer, CLIPImageProcessorPil())
+
+
+def save_small_clip(folder: Path, *, seed: int) -> Path:
+    """The same with the demo model's architecture."""
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    return _save(folder, build_model(len(tokenizer), tokenizer.eos_token_id), tokenizer, processor)
+
+
+def _save(folder: Path, model: CLIPModel, tokenizer: CLIPTokenizer, processor: CLIPImageProcessorPil) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder

@@ -1,0 +1,67 @@
+"""Time and memory that work takes, a hard limit on its memory, and processes of its own for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+CORES = os.cpu_count() or 1
+_V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")  # Linux control groups
+
+
+def in_new_process(function: Callable[..., T], *arguments: Any) -> T:
+    """What a function returns in a process that has done nothing else."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def peak_rss() -> int:
+    """The most bytes that this process ever held."""
+    return memory_status("VmHWM")  # not ru_maxrss, which a child inherits from its parent
+
+
+def memory_status(name: str) -> int:
+    """A line of Linux's account of this process's memory, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
+
+
+def can_limit_memory() -> bool:
+    """Whether this process may make control groups that limit memory."""
+    return os.access(_root(), os.W_OK) and (_root() == _V1 or "memory" in (_V2 / "cgroup.subtree_control").read_text())
+
+
+@contextmanager
+def limited_memory(limit: int) -> Iterator[None]:
+    """This process gets at most so many bytes meanwhile, the pages of files that it reads included; the system takes
+    back these, or else kills it.
+    """
+    root = _root()
+    group = root / f"likeness-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if root == _V1 else "memory.max")).write_text(str(limit))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        yield
+    finally:
+        (root / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
+
+
+def _root() -> Path:
+    return _V1 if _V1.exists() else _V2

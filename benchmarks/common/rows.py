@@ -1,0 +1,46 @@
+"""Rows as a bucket of photographs would have them, with vectors at random."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+
+from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart
+from jobs.sources.listing import listing_table
+
+SOURCE = "s3://bucket/photos"
+MODIFIED = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+
+
+def model_of(dim: int) -> ModelRecord:
+    """What is said to have made the vectors."""
+    return ModelRecord(id="random", revision=None, fingerprint="0" * 64, dim=dim)
+
+
+def usual_images(numbers: range) -> pa.Table:
+    """The listing of some of the images."""
+    ids = [f"2026/album-{number // 1000:04}/IMG_{number:07}.jpg" for number in numbers]
+    return listing_table(
+        {
+            "image_id": ids,
+            "uri": [f"{SOURCE}/{image_id}" for image_id in ids],
+            "size": [100_000 + number for number in numbers],
+            "modified": [MODIFIED] * len(ids),
+        },
+        {},
+    )
+
+
+def usual_rows(numbers: range, dim: int) -> pa.Table:
+    """The same with their vectors, of unit norm."""
+    vectors = np.random.default_rng(numbers.start).standard_normal((len(numbers), dim), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
+    return usual_images(numbers).append_column("embedding", embedding)
+
+
+def manifest_of(start: RunStart, files: list[RowFile]) -> RunManifest:
+    """Of a run that has written these files."""
+    return RunManifest(**start.model_dump(), finished_at=start.started_at, files=files, counts={})

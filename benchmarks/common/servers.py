@@ -1,0 +1,128 @@
+"""A server in a process of its own: started, awaited, measured and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import requests
+
+_START_S = 180.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that answers at `url`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ready(self) -> bool:
+        """Whether it can answer searches."""
+        try:
+            return requests.get(f"{self.url}/readyz", timeout=5).status_code == 200
+        except requests.RequestException:
+            return False
+
+    def version(self) -> str:
+        """The index version that answers."""
+        return str(requests.get(f"{self.url}/index", timeout=30).json()["version"])
+
+    def replicas(self) -> list[psutil.Process]:
+        """The processes that hold model and index: one, or Ray Serve's replicas."""
+        own = psutil.Process(self.process.pid)
+        return replicas_of(own) or [own]
+
+    def rss(self) -> int:
+        """Bytes of memory that the replicas use."""
+        return sum(each.memory_info().rss for each in self.replicas())
+
+    def resident_mib(self) -> float:
+        """Memory of the process and of all that it started that is theirs alone, shared pages in parts."""
+        return self._sum(lambda each: each.memory_full_info().pss) / 2**20
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far of the process and of all that it started, Ray's included."""
+        return self._sum(lambda each: sum(each.cpu_times()[:2]))
+
+    def _sum(self, figure: Callable[[psutil.Process], float]) -> float:
+        own, total = psutil.Process(self.process.pid), 0.0
+        for each in (own, *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += figure(each)
+        return total
+
+
+@contextmanager
+def serving(collection: str, log: Path, *arguments: str, **settings: object) -> Iterator[Server]:
+    """`likeness serve COLLECTION ARGUMENTS` with LIKENESS_* set as `settings` say, while the block lasts."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_") or "CACHE" in name
+    }
+    environment = {**inherited, **{f"LIKENESS_{name.upper()}": str(value) for name, value in settings.items()}}
+    environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    port = free_port()
+    command = ["jobs", "serve", collection, "--port", str(port), *arguments]
+    with running(command, port, log, environment) as server:
+        yield server
+
+
+@contextmanager
+def running(module: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[Server]:
+    """A Python module with its arguments that serves on a port of this machine, from when it is ready."""
+    command = [sys.executable, "-m", *module]
+    with log.open("wb") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
+        server = Server(url=f"http://127.0.0.1:{port}", process=process, log=log)
+        try:
+            deadline = time.monotonic() + _START_S
+            while not server.ready():
+                if process.poll() is not None or time.monotonic() >= deadline:
+                    said = log.read_text(errors="replace")[-4000:]
+                    raise RuntimeError(f"expected {module} to serve within {_START_S:g} s; its log ends with:\n{said}")
+                time.sleep(0.1)
+            yield server
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def eventually(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """AssertionError unless it comes to hold in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.02)
+
+
+def replicas_of(driver: psutil.Process) -> list[psutil.Process]:
+    """The replicas of a Ray Serve that this process has started."""
+    return [each for each in driver.children(recursive=True) if _title(each).startswith("ray::ServeReplica")]
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

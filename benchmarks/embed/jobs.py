@@ -1,0 +1,81 @@
+"""Whole jobs: ours, and the script that tutorials show."""
+
+from __future__ import annotations
+
+import csv
+import time
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+
+from benchmarks.common.embedding import embed
+from benchmarks.common.process import CORES, in_new_process, peak_rss
+from benchmarks.embed.rates import steady_rate
+from jobs.cluster.session import Pool, ray_cluster
+from jobs.embedding.request import ModelSource
+from jobs.sources.list_images import list_images
+from jobs.values import DEMO_MODEL
+
+_NAIVE_BATCH = 32
+
+
+def our_job(listing: pa.Table, model: Path, folder: Path, *, block: int, batch: int, device: str = "cpu") -> float:
+    """Images per second of the real job in steady state; Ray is connected."""
+    load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
+    pool = Pool(num_gpus=float(device == "cuda"))
+    progress, _ = embed(listing, folder, load(), load, block=block, pool=pool)
+    return steady_rate([(at, done) for at, done, _ in progress.noted])
+
+
+def driver_memory(pictures: Path, count: int, folder: Path) -> float:
+    """Peak MiB of a driver of its own that embeds `count` images: the gallery's files under ever new ids."""
+    paths = [str(path) for path in sorted(pictures.rglob("*.*")) if path.is_file()]
+    images = folder / f"{count}.csv"
+    with images.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("id", "uri"))
+        writer.writerows((f"{i:06}", path) for i, path in zip(range(count), cycle(paths), strict=False))
+    return in_new_process(_drive, str(images), folder / f"memory-{count}")
+
+
+def _drive(source: str, folder: Path) -> float:
+    """One job, then the peak resident memory of this process in MiB."""
+    with ray_cluster(None, verbose=False):
+        our_job(list_images(source), DEMO_MODEL, folder, block=256, batch=64)
+    return peak_rss() / 2**20
+
+
+class NaiveActor:
+    """What tutorials show: the stock processor and the model in one actor."""
+
+    def __init__(self, model: str) -> None:
+        import torch
+        from transformers import CLIPImageProcessorPil, CLIPModel
+
+        torch.set_num_threads(CORES)
+        self.processor = CLIPImageProcessorPil.from_pretrained(model)
+        self.model = CLIPModel.from_pretrained(model)  # in eval mode already
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        inputs = self.processor(images=list(batch["image"]), return_tensors="pt")
+        with torch.inference_mode():
+            vectors = self.model.get_image_features(**inputs).pooler_output
+        return {"embedding": vectors.numpy(), "ended": [time.perf_counter()] * len(vectors)}
+
+
+def tutorial_job(paths: list[str], model: Path) -> float:
+    """Images per second of the tutorials' script in steady state. Good files only: a broken one ends it."""
+    rows = ray.data.read_images(paths, mode="RGB", override_num_blocks=max(1, len(paths) // _NAIVE_BATCH)).map_batches(
+        NaiveActor,
+        fn_constructor_kwargs={"model": str(model)},
+        batch_size=_NAIVE_BATCH,
+        compute=ray.data.ActorPoolStrategy(size=1),
+        num_cpus=1,
+    )
+    ended = sorted(rows.to_pandas()["ended"])
+    return steady_rate([(float(at), count) for count, at in enumerate(ended, 1)])

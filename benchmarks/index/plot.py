@@ -1,0 +1,62 @@
+"""Draws queries per second against recall."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from benchmarks.index.race import Point, Standing
+
+_COLOURS = ("#0b6e4f", "#c8553d", "#3d5a98", "#777777")
+_TICKS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+_BEST = 0.9999  # where the scale ends: an index without an error stands there
+
+
+def draw(standings: Mapping[int, Sequence[Standing]], path: Path) -> None:
+    """One panel for each size of set; written as the suffix of `path` says."""
+    figure = Figure(figsize=(5.6 * len(standings), 4.6), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(standings), squeeze=False)[0]
+    for axes, (rows, every) in zip(panels, standings.items(), strict=True):
+        _panel(axes, every)
+        axes.set_title(f"{rows:,} vectors", fontsize=11)
+    panels[0].set_ylabel("queries/s, batched, all cores")
+    panels[0].legend(frameon=False, fontsize=9, loc="lower left")
+    figure.savefig(path, dpi=150)
+
+
+def _panel(axes: Axes, standings: Sequence[Standing]) -> None:
+    for standing, colour in zip(standings, _COLOURS, strict=False):
+        front = _front(standing.curve)
+        at = [_place(point.recall) for point in front]
+        rates = [point.queries_per_second for point in front]
+        axes.plot(at, rates, "o-", color=colour, markersize=3.5, linewidth=1.6, label=standing.name)
+        axes.plot(
+            _place(standing.point.recall), standing.point.queries_per_second, "*", color=colour, markersize=13, zorder=3
+        )
+    axes.axvline(_place(0.99), color="#bbbbbb", linewidth=1, zorder=0)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    axes.set_xlim(_place(0.88), _place(_BEST) + 0.1)
+    axes.set_xticks([_place(tick) for tick in (*_TICKS, _BEST)], [*(f"{tick:g}" for tick in _TICKS), "1"])
+    axes.set_xlabel("recall@10   (★ operating point: 0.99 or more, where it can)")
+    axes.grid(True, which="major", color="#eeeeee")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _place(recall: float) -> float:
+    """Each tenfold cut in errors takes the same room."""
+    return float(-np.log10(1 - min(recall, _BEST)))
+
+
+def _front(curve: Sequence[Point]) -> list[Point]:
+    """The points that no other beats in both recall and speed, by recall."""
+    front: list[Point] = []
+    for point in sorted(curve, key=lambda point: (-point.recall, -point.queries_per_second)):
+        if not front or point.queries_per_second > front[-1].queries_per_second:
+            front.append(point)
+    return front[::-1]

@@ -1,0 +1,192 @@
+"""What an index costs to build, to serve, to update and to filter, each in figures."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import psutil
+
+from benchmarks.common.process import limited_memory, memory_status, peak_rss, seconds_of
+from benchmarks.index.recall import exact, recall
+from index.build.build_index import build_index
+from index.build.choose import factory_of
+from index.build.segment import write_ann
+from index.collection import Collection
+from index.collection.layout import SEGMENTS
+from index.collection.records import IndexSettings, VersionManifest
+from index.search import Searcher
+from index.segments.ann import new_index, training_rows
+from index.segments.segment import ANN, ROWS, VECTORS
+from index.segments.vector_file import VectorFile
+from jobs.demo.clustered import VALUES, Clustered, Rows, Vectors, add_rows
+
+_K = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """Seconds of a whole build, and the most bytes that its process held: all, and those that are of no file."""
+
+    manifest: VersionManifest
+    seconds: float
+    peak_rss: int
+    peak_anonymous: int
+
+
+def build(location: str, settings: IndexSettings, limit: int | None = None) -> Built:
+    """`build_index` from all rows, watched; perhaps with a hard limit on memory, pages of files included."""
+    collection = Collection.open(location)
+    with limited_memory(limit) if limit else nullcontext(), _watched() as peaks:
+        started = time.perf_counter()
+        manifest = build_index(collection, settings, rebuild=True)
+        seconds = time.perf_counter() - started
+    return Built(manifest=manifest, seconds=seconds, peak_rss=peaks["rss"], peak_anonymous=peaks["anonymous"])
+
+
+def train_and_add(collection: Collection, manifest: VersionManifest, threads: int) -> float:
+    """Seconds from the vectors on disk to an approximate index on disk, of every segment that has one."""
+    faiss.omp_set_num_threads(threads)
+    seconds = 0.0
+    for record in manifest.segments:
+        if ANN not in record.files:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            home = collection.storage.local_path(f"{SEGMENTS}/{record.name}")
+            (Path(name) / VECTORS).symlink_to(Path(str(home)) / VECTORS)
+            started = time.perf_counter()
+            size = min(record.ntotal, training_rows(new_index(record.factory, manifest.dim)))
+            sample = VectorFile(Path(name) / VECTORS, record.ntotal, manifest.dim).sample(size)
+            factory = factory_of(manifest.choice, sample, record.ntotal, manifest.settings, max_exact_rows=0)
+            write_ann(Path(name), factory, record.ntotal, sample)
+            seconds += time.perf_counter() - started
+    return seconds
+
+
+def serving_memory(location: str, queries: Vectors) -> dict[str, int]:
+    """Bytes that a process gains by opening the live version and answering these queries, in a batch and one by one.
+
+    `anonymous` belongs to the process; the rest are pages of files that it mapped, which the system takes back at need.
+    """
+    before = _resident()
+    searcher = Searcher.open(Collection.open(location))
+    searcher.search(queries, _K)
+    for query in queries:
+        searcher.search(query[np.newaxis], _K)
+    after = _resident()
+    return {name: after[name] - before.get(name, 0) for name in after}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """Seconds of each update, segments and recall@10 after the last, and the rows that are live then."""
+
+    seconds: list[float]
+    segments: int
+    recall: float
+
+
+def update_often(collection: Collection, data: Clustered, rows: int, *, times: int, queries: Vectors) -> Updates:
+    """Add 1% and delete 1%, and update the index, so many times. Writing the rows is not counted."""
+    share = rows // 100
+    rng = np.random.default_rng(data.seed)
+    live = np.ones(rows + times * share, bool)
+    live[rows:] = False
+    seconds = []
+    for number in range(times):
+        gone = rng.choice(np.flatnonzero(live), share, replace=False)
+        fresh = range(rows + number * share, rows + (number + 1) * share)
+        live[gone], live[fresh.start : fresh.stop] = False, True
+        add_rows(collection, data, fresh, deletes=gone.tolist())
+        seconds.append(seconds_of(partial(build_index, collection)))
+    kept = np.flatnonzero(live)
+    truth = kept[exact(queries, data.array(len(live))[kept], _K)[1]]
+    searcher = Searcher.open(collection)
+    found = _rows_found(searcher, queries, None)
+    return Updates(seconds=seconds, segments=len(searcher.segments.parts), recall=recall(found, truth))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filtered:
+    """Recall@10 of a filter on a column, milliseconds of a filter's first use, and of single queries after it."""
+
+    column: str
+    share: float
+    rows: int
+    recall: float
+    cold_ms: float
+    p50_ms: float
+    p99_ms: float
+
+
+def filtered(
+    searcher: Searcher, vectors: Vectors, column: str, values: Rows, queries: Vectors, share: float
+) -> Filtered:
+    """Search among a share of the rows; `values`, from 0 to 999, are those of `vectors` in the column."""
+    width = round(share * VALUES)
+    passes = np.flatnonzero(values < width)
+    truth = passes[exact(queries, vectors[passes], _K)[1]]
+    where = {column: {"$lt": width}}
+    found = _rows_found(searcher, queries, where)
+    # Shares of the same size that nobody asked for before.
+    starts = range(width, min(VALUES - width, 5 * width) + 1, width)
+    cold = [_milliseconds(searcher, queries[:1], {column: {"$gte": at, "$lt": at + width}}) for at in starts]
+    warm = [_milliseconds(searcher, query[np.newaxis], where) for query in queries[:300]]
+    return Filtered(
+        column=column,
+        share=share,
+        rows=len(passes),
+        recall=recall(found, truth),
+        cold_ms=float(np.median(cold)),
+        p50_ms=float(np.percentile(warm, 50)),
+        p99_ms=float(np.percentile(warm, 99)),
+    )
+
+
+def _rows_found(searcher: Searcher, queries: Vectors, where: dict[str, Any] | None) -> Rows:
+    matches = searcher.search(queries, _K, filter=where)
+    return np.array([[int(match.image_id) for match in found] for found in matches])
+
+
+def _milliseconds(searcher: Searcher, query: Vectors, where: dict[str, Any]) -> float:
+    return 1e3 * seconds_of(partial(searcher.search, query, _K, filter=where))
+
+
+def _resident() -> dict[str, int]:
+    """Bytes in memory: `anonymous`, and pages of files by the name of the file, for those of an index."""
+    found = {"anonymous": 0, ANN: 0, VECTORS: 0, ROWS: 0}
+    for mapping in psutil.Process().memory_maps():
+        found["anonymous"] += mapping.anonymous
+        name = Path(mapping.path).name
+        if name in found:
+            found[name] += mapping.rss - mapping.anonymous
+    return found
+
+
+@contextmanager
+def _watched() -> Iterator[dict[str, int]]:
+    """The most bytes of memory that this process holds meanwhile, and the most of them that are of no file."""
+    peaks = {"rss": 0, "anonymous": 0}
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.01):
+            peaks["anonymous"] = max(peaks["anonymous"], memory_status("RssAnon"))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        watcher.join()
+        peaks["rss"] = peak_rss()

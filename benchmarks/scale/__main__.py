@@ -1,0 +1,97 @@
+"""What a unit of each kind of work costs, for planning: `python -m benchmarks.scale [--quick] [--write docs]`.
+
+Measures decoding, the models, rows, listing, segments of an index and requests to an object store, and prints one
+table of costs. `--write` puts them into `scale.json` of a folder, and the table into its `scale.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common.models import save_clip
+from benchmarks.common.process import CORES, in_new_process
+from benchmarks.common.report import Report
+from benchmarks.scale.costs import PAGE, Cost, Costs
+from benchmarks.scale.images import decoding, forward, row_bytes
+from benchmarks.scale.index import indexes, scan
+from benchmarks.scale.listing import listing
+from benchmarks.scale.requests import requests
+from embedder.openmp import WAITING
+from jobs.values import DEMO_MODEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is measured: seconds for each rate, files listed, rows compared, rows of the segments, smallest first.
+
+    `latency_ms` of a scan, so short that the smallest segment is not searched exactly.
+    """
+
+    seconds: float = 5.0
+    files: int = 100_000
+    listed: int = 1_000_000
+    rows: tuple[int, int] = (100_000, 1_000_000)
+    latency_ms: float = 5.0
+
+
+QUICK = Plan(seconds=0.7, files=10_000, listed=50_000, rows=(20_000, 60_000), latency_ms=0.5)
+
+
+def measure(plan: Plan, folder: Path) -> Iterator[Cost]:
+    """All of them, as they are measured."""
+    yield from in_new_process(decoding, folder, plan.seconds)
+    large = in_new_process(save_clip, folder / "vit-b-32")
+    for name, model, batch in (("ViT-B/32", large, 32), ("the demo model", DEMO_MODEL, 64)):
+        yield in_new_process(forward, name, str(model), batch, plan.seconds)
+    yield from row_bytes(folder / "rows")
+    yield from listing(folder, files=plan.files, rows=plan.listed)
+    yield from in_new_process(requests, folder)
+    yield from indexes(folder, plan.rows, plan.latency_ms)
+    yield in_new_process(scan, plan.rows[0])
+
+
+def machine() -> str:
+    """The one that this runs on, in words."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    memory = psutil.virtual_memory().total / 1e9
+    cpu = named[0] if named else platform.machine()
+    return f"{CORES} cores of {cpu} with {memory:.3g} GB of memory and no GPU, Python {platform.python_version()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rows, within 2 minutes; nothing to plan with")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help=f"put them there, and a table into its {PAGE}")
+    options = parser.parse_args()
+    if options.write and not (options.write / PAGE).is_file():  # before minutes of measuring
+        parser.error(f"{options.write} has no {PAGE}: expected the folder docs of the repository")
+    for name, value in {**WAITING, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        os.environ.setdefault(name, value)
+    report = Report("scale")
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        for cost in measure(QUICK if options.quick else Plan(), Path(name)):
+            report.console.log(cost.what)
+            found.append(cost)
+    costs = Costs(date=dt.date.today().isoformat(), machine=machine(), quick=options.quick, costs=found)
+    print(costs.table())
+    report.figures["costs"] = [each.model_dump() for each in found]
+    if options.write:
+        costs.write(options.write)
+    return report.conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

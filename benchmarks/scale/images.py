@@ -1,0 +1,131 @@
+"""What an image costs up to its row: fetched, decoded, embedded, written."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from PIL import Image
+
+from benchmarks.common.process import CORES
+from benchmarks.common.rows import manifest_of, model_of, usual_rows
+from benchmarks.scale.costs import Cost
+from embedder.images import CropSpec
+from index.collection import Collection
+from index.collection.records import RowFile, RunStart
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.sources.listing import listing_table
+
+BLOCKS = (256, 4096)
+"""Rows of a file: what `--block-size` is by default, and what it should be for very many images."""
+_SIZES = ((640, 480), (2048, 1536), (4000, 3000))
+_SIDE = 224
+_CONTRAST, _COLOUR = 50.0, 0.3  # grey levels (standard deviation); of it in each colour by itself
+_SAVED: dict[str, dict[str, int]] = {"JPEG": {"quality": 85, "subsampling": 2}, "PNG": {}, "WEBP": {"quality": 85}}
+
+
+def photo(width: int, height: int, *, seed: int = 0) -> Image.Image:
+    """Noise with the spectrum of photographs, amplitudes falling as 1 ÷ frequency, mostly of light, less of colour."""
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(np.fft.fftfreq(height)[:, np.newaxis], np.fft.rfftfreq(width)[np.newaxis]).astype(np.float32)
+    frequency[0, 0] = 1.0
+
+    def plane() -> npt.NDArray[np.float32]:
+        noise = np.fft.rfft2(rng.standard_normal((height, width), np.float32)) / frequency
+        shaped = np.fft.irfft2(noise, s=(height, width)).astype(np.float32)
+        shaped /= shaped.std()
+        return shaped
+
+    light = plane()
+    pixels = np.stack([128 + _CONTRAST * (light + _COLOUR * plane()) for _ in range(3)], axis=-1)
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def decoding(folder: Path, seconds: float) -> list[Cost]:
+    """What the job's own stage takes for each format and size, on one thread and for about so many seconds each: to
+    fetch from a local disk, hash, decode and crop. And the bytes of a crop in the table that it returns.
+    """
+    largest = photo(*_SIZES[-1])
+    found = []
+    ways = {"JPEG": {"at reduced scale": True, "in full": False}, "PNG": {"": True}, "WEBP": {"": True}}
+    for kind, (width, height) in [*(("JPEG", size) for size in _SIZES), ("PNG", _SIZES[1]), ("WEBP", _SIZES[1])]:
+        path = folder / f"{width}.{kind.lower()}"
+        largest.crop((0, 0, width, height)).save(path, kind, **_SAVED[kind])
+        what = f"decode a {kind} of {width} × {height} ({path.stat().st_size / 1e6:.3g} MB)"
+        costs = {way: _decode_ms(path, draft, seconds) for way, draft in ways[kind].items()}
+        found.append(Cost(what=what, unit="CPU ms", costs={**costs}))
+    table = _decoded(path, draft=True)
+    crop = {"": table.nbytes / table.num_rows}
+    return [*found, Cost(what=f"a crop of {_SIDE} × {_SIDE}, from decoding to the model", unit="bytes", costs={**crop})]
+
+
+def _decode_ms(path: Path, draft: bool, seconds: float) -> float:
+    """CPU milliseconds for each."""
+    _decoded(path, draft)
+    done, started, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < seconds:
+        done += _decoded(path, draft).num_rows
+    return (time.process_time() - cpu) * 1e3 / done
+
+
+def _decoded(path: Path, draft: bool) -> pa.Table:
+    listing = listing_table({"image_id": ["picture"] * 8, "uri": [str(path)] * 8}, {})
+    settings = DecodeSettings(crop=CropSpec(side=_SIDE, shortest_edge=_SIDE), draft=draft, threads=1)
+    table = fetch_and_decode(listing, settings=settings)
+    if table["pixels"].null_count:
+        raise RuntimeError(f"{path} was not decoded: {table['error_message'][0]}")
+    return table
+
+
+def forward(name: str, model: str, batch: int, seconds: float) -> Cost:
+    """One image's share of a forward pass in batches on all cores."""
+    # Imported here: torch takes seconds, and memory that nothing else should be charged with.
+    from benchmarks.embed.rates import forward_rate
+    from embedder.models.clip import ClipEmbedder
+
+    side = ClipEmbedder.load(model, device="cpu").crop.side
+    rate = forward_rate(Path(model), batch=batch, seconds=seconds, device="cpu")
+    return Cost(what=f"embed a crop of {side} × {side} with {name}", unit="core ms", costs={"": 1e3 * CORES / rate})
+
+
+def row_bytes(folder: Path) -> list[Cost]:
+    """Bytes of a row by dimensions and rows of a file, with the usual columns; and what a manifest says of a file."""
+    collection = Collection.create_or_open(str(folder))
+    found, of_manifest = [], 0.0
+    for dim in (64, 512, 768):
+        start = collection.start_run("memory:", model_of(dim))
+        table = _rows(BLOCKS[-1], dim)
+        costs: dict[str, float | str] = {}
+        for block in BLOCKS:
+            # Names as long as those that the job gives.
+            parts = {f"0001-0a1b2c3d-{first:020}": table.slice(first, block) for first in range(0, BLOCKS[-1], block)}
+            files = [collection.write_rows(start.run_id, name, part) for name, part in parts.items()]
+            costs[f"in files of {block}"] = sum(file.size for file in files) / table.num_rows
+            if len(files) > 1:
+                of_manifest = _manifest_bytes(start, files)
+        found.append(Cost(what=f"a row of {dim} dimensions in Parquet", unit="bytes", costs=costs))
+    return [*found, Cost(what="a row file in its run's manifest", unit="bytes", costs={"": of_manifest})]
+
+
+def _manifest_bytes(start: RunStart, files: list[RowFile]) -> float:
+    """For each of its files."""
+    return (len(manifest_of(start, files).to_bytes()) - len(manifest_of(start, []).to_bytes())) / len(files)
+
+
+def _rows(count: int, dim: int) -> pa.Table:
+    rng = np.random.default_rng(dim)
+    table = usual_rows(range(count), dim)
+    usual: dict[str, pa.Array[Any]] = {
+        "content_hash": pa.array([rng.bytes(32).hex() for _ in range(count)]),
+        "width": pa.array(np.full(count, _SIZES[1][0], np.int32)),
+        "height": pa.array(np.full(count, _SIZES[1][1], np.int32)),
+        "format": pa.array(["jpeg"] * count),
+        "label": pa.array([f"album-{number // 1000:04}" for number in range(count)]),
+    }
+    for name, values in usual.items():
+        table = table.append_column(name, values)
+    return table

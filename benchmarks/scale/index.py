@@ -1,0 +1,128 @@
+"""What a segment costs: to build, to check, to hold in memory, to search.
+
+`fast` is ranked by 8-bit vectors in memory, as is chosen where nothing limits it; `lean` has the least memory, and is
+ranked by the exact vectors on disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.common.process import in_new_process, seconds_of
+from benchmarks.index.recall import exact
+from benchmarks.index.upkeep import Built, build, serving_memory
+from benchmarks.scale.costs import Cost
+from index.build.ground_truth import GroundTruth
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.search import Searcher
+from index.segments.segment import ANN, ROWS, TUNED_K, VECTORS
+from index.versions.current import check_version
+from index.versions.opening import open_segments
+from jobs.demo.clustered import DIM, Clustered, add_rows
+
+_K = 10
+_LEAN_BYTES = 140  # of a row: too few for 8-bit vectors of 512 dimensions
+_QUERIES = 1_000
+_SINGLES = 300
+
+
+def indexes(folder: Path, sizes: Sequence[int], latency_ms: float) -> list[Cost]:
+    """Both kinds of index of each size. With `latency_ms` a set is to be so large that it is not searched exactly."""
+    found: dict[tuple[str, str], dict[str, float | str]] = defaultdict(dict)
+    for rows in sizes:
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            collection = Collection.create_or_open(f"{name}/collection")
+            add_rows(collection, Clustered(), range(rows))
+            for kind, limit in (("fast", None), ("lean", _LEAN_BYTES * rows)):
+                settings = IndexSettings(latency_ms=latency_ms, max_memory=limit, segment_rows=rows)
+                for figure, value in _index(collection, settings).items():
+                    found[figure][f"{kind} {rows / 1e6:g} M"] = value
+    return [Cost(what=f"a segment: {what}", unit=unit, costs=costs) for (what, unit), costs in found.items()]
+
+
+def _index(collection: Collection, settings: IndexSettings) -> dict[tuple[str, str], float | str]:
+    """All about one segment, by name and unit."""
+    built, build_core_s = in_new_process(_build, collection.location, settings)
+    (segment,) = built.manifest.segments
+    memory = in_new_process(serving_memory, collection.location, Clustered().queries(_QUERIES))
+    truth_core_s, check_s = in_new_process(_last_pass, collection.location)
+    core_ms, p50_ms, lookup_ms = in_new_process(_search, collection.location)
+    rows = segment.ntotal
+    bytes_of = {name: segment.files[name].size / rows for name in (ANN, VECTORS, ROWS)}
+    return {
+        ("faiss factory", ""): segment.factory,
+        ("recall@10, as its build measured it", ""): built.manifest.recall["10"],
+        ("memory to search", "MB"): (memory["anonymous"] + memory[ANN]) / 1e6,
+        ("memory to search, the server's own", "MB"): memory["anonymous"] / 1e6,
+        ("approximate index on disk", "bytes a row"): bytes_of[ANN],
+        ("exact vectors on disk", "bytes a row"): bytes_of[VECTORS],
+        ("rows on disk", "bytes a row"): bytes_of[ROWS],
+        ("build, on all cores", "s"): built.seconds,
+        ("build", "core s a million rows"): build_core_s * 1e6 / rows,
+        ("exact neighbours, to measure recall", "core s a million rows"): truth_core_s * 1e6 / rows,
+        ("check its files", "s a million rows"): check_s * 1e6 / rows,
+        ("memory to build, without pages of files", "MB"): built.peak_anonymous / 1e6,
+        ("memory to build, with them", "MB"): built.peak_rss / 1e6,
+        ("a query, in batches", "core ms"): core_ms,
+        ("a query by itself on one core, with its rows (p50)", "ms"): p50_ms,
+        ("exact vectors read for a query", ""): float(round(segment.parameters["rescore"] * TUNED_K)),
+        ("find a row by its id", "ms"): lookup_ms,
+    }
+
+
+def _build(location: str, settings: IndexSettings) -> tuple[Built, float]:
+    """Built from all rows; and seconds of all cores together."""
+    started = time.process_time()
+    built = build(location, settings)
+    return built, time.process_time() - started
+
+
+def _last_pass(location: str) -> tuple[float, float]:
+    """What one process does over all segments at the end of a build: core seconds of the exact neighbours of the
+    held-out queries, and seconds of checking the files.
+    """
+    collection = Collection.open(location)
+    manifest = collection.read_version(collection.current() or "")
+    check_s = seconds_of(partial(check_version, collection, manifest))
+    with tempfile.TemporaryDirectory() as cache:
+        segments = open_segments(collection, manifest, Path(cache), verify=False)
+    started = time.process_time()
+    GroundTruth.sample(segments)
+    return time.process_time() - started, check_s
+
+
+def _search(location: str) -> tuple[float, float, float]:
+    """Milliseconds on one core: of a query in a batch, of a query by itself (median), of finding a row by its id."""
+    faiss.omp_set_num_threads(1)
+    searcher, queries = Searcher.open(Collection.open(location)), Clustered().queries(_QUERIES)
+    segments = searcher.segments
+    segments.search(queries, _K)  # what is mapped has to be read once
+    batches = [seconds_of(partial(segments.search, queries, _K)) for _ in range(3)]
+    singles = [seconds_of(partial(searcher.search, query[np.newaxis], _K)) for query in queries[:_SINGLES]]
+    ids = [pa.array([str(number)], pa.string()) for number in range(5)]
+    lookups = [seconds_of(partial(segments.positions, each)) for each in ids]
+    return min(batches) / len(queries) * 1e3, float(np.median(singles)) * 1e3, float(np.median(lookups)) * 1e3
+
+
+def scan(rows: int) -> Cost:
+    """Exact search on one core, over vectors in memory."""
+    data = Clustered()
+    vectors, queries = data.array(rows), data.queries(64)
+    faiss.omp_set_num_threads(1)
+    batch = seconds_of(partial(exact, queries, vectors, _K)) / len(queries) * 1e3
+    singles = [seconds_of(partial(exact, query[np.newaxis], vectors, _K)) for query in queries[:20]]
+    return Cost(
+        what=f"scan {rows:,} vectors of {DIM} dimensions in memory for a query",
+        unit="core ms",
+        costs={"in batches": batch, "by itself (p50)": float(np.median(singles)) * 1e3},
+    )

@@ -1,0 +1,93 @@
+"""What the service is judged against: its own parts called in a row, in a loop and behind a bare endpoint.
+
+`python -m benchmarks.serve.bare COLLECTION MODEL PORT` serves the endpoint, by uvicorn and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, File
+
+from benchmarks.common.process import CORES
+from benchmarks.serve.speed import Load
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
+from index.collection import Collection
+from index.versions.opening import open_segments
+from jobs.demo.clustered import Rows, Vectors
+
+_K = 10
+
+
+class Bare:
+    """Decodes, embeds on all cores, and searches the live version's own index: no cache, no ids, no metadata."""
+
+    def __init__(self, location: str, model: str) -> None:
+        collection = Collection.open(location)
+        version = collection.current()
+        if version is None:
+            raise ValueError(f"{location} has no index: build one first")
+        self._embedder = ClipEmbedder.load(model, threads=CORES)
+        self._decoders = ThreadPoolExecutor(CORES)
+        with tempfile.TemporaryDirectory() as cache:
+            self._segments = open_segments(collection, collection.read_version(version), Path(cache))
+
+    def search(self, pictures: Sequence[bytes]) -> tuple[Vectors, Rows]:
+        """Scores and positions of the 10 nearest, `(n, 10)`."""
+        return self._segments.search(self.embed(pictures), _K)
+
+    def embed(self, pictures: Sequence[bytes]) -> Vectors:
+        """`(n, dim)`, unit norm."""
+        crops = list(self._decoders.map(self._decode, pictures)) if len(pictures) > 1 else [self._decode(pictures[0])]
+        return self._embedder.embed_images(np.stack(crops))
+
+    def loop(self, pictures: Sequence[bytes], seconds: float) -> Load:
+        """Queries one by one."""
+        cpu, deadline = time.process_time(), time.perf_counter() + seconds
+        latencies: list[float] = []
+        while (started := time.perf_counter()) < deadline:
+            self.search([pictures[len(latencies) % len(pictures)]])
+            latencies.append(time.perf_counter() - started)
+        cpu_ms = (time.process_time() - cpu) / len(latencies) * 1e3
+        return Load(latencies=latencies, queries_per_second=len(latencies) / sum(latencies), cpu_ms=cpu_ms)
+
+    def batches(self, pictures: Sequence[bytes], seconds: float, size: int) -> Load:
+        """Queries a batch at a time."""
+        cpu, started, done = time.process_time(), time.perf_counter(), 0
+        while (taken := time.perf_counter() - started) < seconds:
+            self.search([pictures[number % len(pictures)] for number in range(done, done + size)])
+            done += size
+        cpu_ms = (time.process_time() - cpu) / done * 1e3
+        return Load(latencies=[], queries_per_second=done / taken, cpu_ms=cpu_ms)
+
+    def _decode(self, picture: bytes) -> Any:
+        return decode_image(picture, self._embedder.crop).pixels
+
+
+def bare_app(bare: Bare) -> FastAPI:
+    """An endpoint that does what has to be done."""
+    app = FastAPI()
+
+    @app.post("/search")
+    def search(image: Annotated[bytes, File()]) -> dict[str, Any]:
+        scores, positions = bare.search([image])
+        return {"positions": positions[0].tolist(), "scores": scores[0].tolist()}
+
+    @app.get("/readyz")
+    def ready() -> None:
+        """It serves once it has loaded everything."""
+
+    return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(bare_app(Bare(*sys.argv[1:3])), port=int(sys.argv[3]), log_level="warning", access_log=False)
