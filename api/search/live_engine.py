@@ -54,7 +54,7 @@ class LiveEngine:
         self.swaps = self.failed_swaps = 0
         self._failed_version: str | None = None
         self._failed_at = 0.0
-        self._looking = threading.Lock()
+        self._refreshing = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -87,7 +87,7 @@ class LiveEngine:
         """Serve the version that CURRENT names. Without `now`, skip one that failed within the last minute."""
         if self.source is None:
             return
-        with self._looking:
+        with self._refreshing:
             version = None
             try:
                 version = self.source.collection.current()
@@ -104,7 +104,7 @@ class LiveEngine:
         while not self._stop.wait(source.interval_s):
             if not threading.main_thread().is_alive():
                 return  # nobody called `stop`, and the program waits for this thread
-            self.look(now=False)
+            self.refresh(now=False)
 
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()

@@ -18,7 +18,7 @@ from api.compose import build_service
 from api.deployment.application import run, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.options import searcher
-from api.deployment.searcher import Asked, SearcherReplica, Searchers
+from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
 from api.errors import Problem
 from api.http.app import create_app
 from api.local import running
@@ -249,7 +249,7 @@ def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.M
         return 7
 
     call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=result, cancel=lambda: None))
-    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
     for _ in range(4):
         assert asked({0: ("count", ("{}",))}) == {}
     assert [timeout_s > 1 for is_search, timeout_s in waits if is_search] == [True, False, False, False]
@@ -307,7 +307,7 @@ def test_a_failure_that_began_before_others_were_answered_makes_no_shard_lost(cl
 
     results = iter([slow, quick, quick])
     call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=next(results), cancel=lambda: None))
-    asked = Asked([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
+    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
     assert asked({0: ("count", ("{}",))}) == {}
     assert asked({0: ("count", ("{}",))}) == {0: 7}
     assert waits == [5.0, 5.0]

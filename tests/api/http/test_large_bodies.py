@@ -67,7 +67,7 @@ def test_mend_15_others_are_answered_while_a_body_is_parsed(
         assert may_go_on.wait(20)
         return read_part(*args)
 
-    monkeypatch.setattr(api.reading, "_part", slowly)
+    monkeypatch.setattr(api.http.parse, "_part", slowly)
     with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
         answer = pool.submit(httpx.post, url + path, content=padded(document), headers=JSON, timeout=30)
         try:
@@ -156,7 +156,7 @@ def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_par
         assert may_go_on.wait(20)
         return read_part(*args)
 
-    monkeypatch.setattr(api.reading, "_part", slowly)
+    monkeypatch.setattr(api.http.parse, "_part", slowly)
     body = padded({"text": "a star", "k": 1})
 
     def in_two() -> Iterator[bytes]:

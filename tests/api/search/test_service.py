@@ -192,7 +192,7 @@ def test_it_is_ready_once_it_has_answered(service: SearchService) -> None:
 
 @pytest.mark.parametrize(("replicas", "at_once"), [(1, 3), (4, 1)])
 def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, map_in_threads: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, at_once: int
 ) -> None:
     monkeypatch.setattr("api.settings.os.cpu_count", lambda: 3)
     make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
@@ -200,7 +200,7 @@ def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
     service = build_service(settings, load_model=lambda _: FakeEmbedder())
     with closing(service.decoders):
         service.decoders.start()
-        assert len(service.decoders.processes) == map_in_threads
+        assert len(service.decoders.processes) == at_once
 
 
 def test_rows_know_nothing_of_vectors(service: SearchService) -> None:
