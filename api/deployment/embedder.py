@@ -22,7 +22,6 @@ from api.observe.logs import configure_logs
 from api.search.batcher import QueryBatcher
 from api.search.embedding_cache import ContentKey, EmbeddingCache
 from api.search.engine import require_same_model
-from api.search.giving_way import giving_way
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError
 from embedder.images import CropSpec
@@ -65,22 +64,18 @@ class EmbedderReplica:
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
         """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
-        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded_beside, record))
+        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded, record))
         return embedder.identity, embedder.crop
 
     async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
-        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded_beside, record))
+        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded, record))
         contents = [item if isinstance(item, str) else item.tobytes() for item in items]
         begun = [
             batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
             for content, item in zip(contents, items, strict=True)
         ]
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
-
-    def _loaded_beside(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
-        with giving_way():
-            return self._loaded(record)
 
     def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
         embedder = self._load_model(record)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -55,11 +54,10 @@ def change_model(collection: Collection) -> None:
 
 
 class Loader:
-    """Loads fakes, unless `broken`. `loaded` has their sides, `traces` the trace functions meanwhile."""
+    """Loads fakes, unless `broken`. `loaded` has their sides."""
 
     def __init__(self, make: Callable[[int], FakeEmbedder] | None = None) -> None:
         self.loaded: list[int] = []
-        self.traces: list[object] = []
         self.broken = False
         self._make = make or (lambda side: FakeEmbedder(side=side))
 
@@ -68,7 +66,6 @@ class Loader:
             raise ModelError("its files are gone")
         side = SIDE_OF[record.fingerprint]
         self.loaded.append(side)
-        self.traces.append(sys.gettrace())
         return self._make(side)
 
 
@@ -84,15 +81,6 @@ def test_a_replica_begins_with_the_model_that_is_live_when_it_starts(collection:
     load = Loader()
     asyncio.run(replica(collection, load).describe(RECORDS[64]))
     assert load.loaded == [64]
-
-
-def test_a_second_model_is_loaded_giving_way_to_embedding(collection: Collection) -> None:
-    load = Loader()
-    asyncio.run(replica(collection, load).describe(RECORDS[64]))
-    first, second = load.traces
-    assert first is sys.gettrace()
-    assert second is not None
-    assert second is not first
 
 
 def test_a_replica_without_the_live_model_embeds_with_the_one_that_is_still_served(collection: Collection) -> None:

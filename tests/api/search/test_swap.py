@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import sys
 import threading
 import time
 import weakref
@@ -45,7 +44,6 @@ class Models:
     def __init__(self) -> None:
         self.known: dict[str, Embedder] = {}
         self.loaded: list[str] = []
-        self.traces: list[object] = []
         self.add(FakeEmbedder())
 
     def add(self, embedder: Embedder) -> None:
@@ -53,7 +51,6 @@ class Models:
 
     def load(self, record: ModelRecord) -> Embedder:
         self.loaded.append(record.fingerprint)
-        self.traces.append(sys.gettrace())
         if record.fingerprint not in self.known:
             raise ModelNotFoundError(f"there is no model {record.id!r}")
         return self.known[record.fingerprint]
@@ -124,20 +121,6 @@ def test_a_new_model_takes_over_with_its_index(service: SearchService, collectio
     assert answer.matches[0].image_id == "red.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)
     assert models.loaded == [other.identity.fingerprint]
-
-
-def test_a_model_is_loaded_giving_way_to_searches(
-    service: SearchService, collection: Collection, models: Models
-) -> None:
-    other = OtherEmbedder()
-    models.add(other)
-    grow(collection, "new.png", other)
-    usual = sys.gettrace()
-    service.live.refresh()
-    assert sys.gettrace() is usual
-    [trace] = models.traces
-    assert trace is not None
-    assert trace is not usual
 
 
 def test_a_request_finishes_on_the_engine_it_took(service: SearchService, collection: Collection) -> None:
