@@ -20,7 +20,7 @@ from api.deployment.shard_calls import answer, cancel
 from api.errors import ApiError, Problem
 from api.observe.logs import configure_logs
 from api.search.batcher import QueryBatcher
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
 from api.search.engine import require_same_model
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.errors import Problem
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
 from embedder.protocol import Embedder
 
 Vector = NDArray[np.float32]

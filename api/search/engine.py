@@ -9,7 +9,7 @@ import numpy as np
 
 from api.errors import OtherModelError
 from api.search.batcher import OnBatch, QueryBatcher
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity

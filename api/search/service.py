@@ -9,14 +9,13 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import Problem, invalid, naming_field
-from api.etag import Tagged
+from api.errors import Problem, invalid
 from api.observe.request_record import is_awaited, notes, record_outcome
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
 from api.search.engine import Engine
 from api.search.live_engine import IndexSource, LiveEngine
 from api.search.nearest import Vector, check_fields, nearest_allowing_partial, vector_of_image
-from api.search.pictures import Pictures
+from api.search.pictures import Picture, Pictures, naming_field
 from api.search.query import Part, Query, Stopwatch
 from api.search.result import SearchResult
 from embedder.fetch import Fetcher
@@ -127,7 +126,7 @@ class SearchService:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
         return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
+    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
         return self._pictures.read(row, size)
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from api.errors import Problem, abbreviate
+from api.http.etag import tagged
 from api.http.problems import problem_docs
 from api.http.responses import ImageOut
 from api.search.nearest import row_of_image
@@ -52,7 +53,7 @@ def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         row = await _row(service.engine.searcher, image_id)
         found = await to_thread.run_sync(service.picture, row, size)
-        return found.response(request, _PICTURE_HEADERS)
+        return tagged(request, *found, _PICTURE_HEADERS)
 
     @router.get("/image", **_ROW_DOCS)
     async def image(image_id: Id) -> Response:
