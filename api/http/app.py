@@ -9,12 +9,10 @@ from anyio import to_thread
 from fastapi import FastAPI
 
 from api.http.middleware.admission import Slots
-from api.http.middleware.api_version import install_api_version
 from api.http.middleware.auth import install_access
-from api.http.middleware.browser_headers import install_browser_headers
-from api.http.middleware.head import install_head
+from api.http.middleware.headers import HeadersMiddleware
 from api.http.middleware.telemetry import follow, install_telemetry
-from api.http.openapi import add_schemas
+from api.http.openapi import install_description
 from api.http.problems import install_catch_all, install_problems, problem_table
 from api.http.routes.images import image_routes
 from api.http.routes.pages import install_web
@@ -41,8 +39,12 @@ def create_app(
     limits: RequestLimits | None = None,
     access: Access | None = None,
     metrics: Metrics | None = None,
+    send_request_ids: bool = True,
 ) -> FastAPI:
-    """The app that answers from `service`. At its start it warms that up, then follows the live index version."""
+    """The app that answers from `service`. At its start it warms that up, then follows the live index version.
+
+    `send_request_ids`: whether each answer has the header X-Request-ID, which a proxy may add instead.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -76,13 +78,12 @@ def create_app(
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service, limits))
     install_web(app)
-    add_schemas(app, limits)
-    install_head(app)
-    install_access(app, access or Access(), searching)
-    install_api_version(app)
-    install_browser_headers(app)
+    access = access or Access()
+    install_access(app, access, searching)
+    app.add_middleware(HeadersMiddleware)
     metrics = metrics or Metrics()
     follow(service, metrics, limits)
     install_catch_all(app)
-    install_telemetry(app, metrics)
+    install_telemetry(app, metrics, send_request_ids=send_request_ids)
+    install_description(app, limits, access)
     return app

@@ -29,12 +29,12 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _LEFT: Final = 499
 
 
-def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
+def install_telemetry(app: FastAPI, metrics: Metrics, *, send_request_ids: bool = True) -> None:
     """Count, time and log every request, give it an id, and answer GET /metrics.
 
     Added last, so that it sees a request first: requests that others refuse are counted too.
     """
-    app.add_middleware(_Telemetry, metrics=metrics)
+    app.add_middleware(_Telemetry, metrics=metrics, send_request_ids=send_request_ids)
 
     @app.get(
         "/metrics",
@@ -71,9 +71,10 @@ def _serving(service: SearchService, locations: bool) -> Serving:
 
 
 class _Telemetry:
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, send_request_ids: bool) -> None:
         self._app = app
         self._metrics = metrics
+        self._send_request_ids = send_request_ids
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,7 +86,8 @@ class _Telemetry:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = noted.request_id
+                if self._send_request_ids:
+                    MutableHeaders(scope=message)[REQUEST_ID] = noted.request_id
             await send(message)
 
         with taking_notes(_request_id(scope)) as noted, self._metrics.in_flight():
