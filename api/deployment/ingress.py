@@ -16,8 +16,7 @@ from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
 from api.http.app import create_app
 from api.observe.logs import configure_logs
-from api.observe.metrics import Metrics
-from api.observe.replica_metrics import merged
+from api.observe.metrics import Metrics, merged
 from api.settings import ServeSettings
 from index.search import Searcher
 
@@ -58,7 +57,6 @@ class IngressReplica:
         return self._app
 
     async def metrics(self) -> tuple[str, list[Metric]]:
-        """This replica's name and its metrics."""
         return serve.get_replica_context().replica_id.unique_id, self._metrics.collect()
 
     async def _gather(self) -> list[Metric]:

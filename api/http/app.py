@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from api.http.middleware.admission import Slots
 from api.http.middleware.auth import install_access
 from api.http.middleware.headers import HeadersMiddleware
-from api.http.middleware.telemetry import follow, install_telemetry
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.openapi import install_description
-from api.http.problems import install_catch_all, install_problems, problem_table
+from api.http.problems import install_problems, problem_table
 from api.http.routes.images import image_routes
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
@@ -41,7 +41,7 @@ def create_app(
     metrics: Metrics | None = None,
     send_request_ids: bool = True,
 ) -> FastAPI:
-    """The app that answers from `service`. At its start it warms that up, then follows the live index version.
+    """The app that answers from `service`: warms it up, follows the live index version, and closes it at the end.
 
     `send_request_ids`: whether each answer has the header X-Request-ID, which a proxy may add instead.
     """
@@ -50,14 +50,13 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.decoders.start()
         try:
-            await to_thread.run_sync(service.warm_up)
+            await to_thread.run_sync(service.live.warm_up)
         except Exception:
             # The process stays up to report this: /readyz keeps callers away, and the log has the cause.
             logger.exception("the warm-up query failed: not ready")
         service.live.start()
         yield
-        await to_thread.run_sync(service.live.stop)
-        await to_thread.run_sync(service.decoders.close)
+        await to_thread.run_sync(service.close)
 
     # The documentation pages are in `api.http.routes.pages`.
     app = FastAPI(
@@ -70,6 +69,7 @@ def create_app(
         redirect_slashes=False,  # a redirect has an empty body: a path that is not there gets a problem document
     )
     install_problems(app)
+    app.add_middleware(CatchAll)
     limits = limits or RequestLimits()
     searching = Slots(limits.max_searches, "searches are being worked on")
     app.include_router(search_routes(service, limits, searching))
@@ -83,7 +83,7 @@ def create_app(
     app.add_middleware(HeadersMiddleware)
     metrics = metrics or Metrics()
     follow(service, metrics, limits)
-    install_catch_all(app)
+    app.add_middleware(CatchAll)
     install_telemetry(app, metrics, send_request_ids=send_request_ids)
     install_description(app, limits, access)
     return app

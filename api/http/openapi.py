@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond what FastAPI knows: examples, bodies that routes read themselves, limits, keys."""
+"""What the OpenAPI document says beyond what FastAPI knows: bodies that routes read themselves, examples, limits."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,9 +8,8 @@ from pydantic import BaseModel
 
 from api.http.middleware.auth import OPEN
 from api.http.middleware.headers import API_VERSION, VERSION
-from api.http.problems import problem_docs
+from api.http.problems import ProblemOut, example_of, problem_docs
 from api.http.requests import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
-from api.http.responses import ProblemOut
 from api.settings import Access, RequestLimits
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
@@ -55,18 +54,7 @@ _FOUND: Final[dict[str, Any]] = {
     "model": _MODEL,
     "timing_ms": {"fetch": 84.2, "decode": 3.1, "embed": 41.5, "search": 0.6, "total": 129.7},
 }
-_FAILED: Final[dict[str, Any]] = {
-    "problem": {
-        "type": "urn:likeness:problem:unusable-image",
-        "title": "Not an image that can be used",
-        "status": 422,
-        "detail": "expected a picture, but this looks like plain text",
-        "field": "image",
-        "reason": "not_an_image",
-        "stage": "decode",
-        "retryable": False,
-    }
-}
+_FAILED: Final = {"problem": example_of("unusable-image")}
 SEARCH_ANSWER: Final = _FOUND
 BATCH_ANSWER: Final[dict[str, Any]] = {"results": [{"ok": _FOUND}, _FAILED]}
 EMBED_ANSWER: Final[dict[str, Any]] = {
@@ -103,7 +91,6 @@ def answers_like(example: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
 
 
 def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The request body with this model as JSON."""
     shown = {name: {"value": value} for name, value in examples.items()}
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"required": True, "content": {"application/json": {"schema": schema, "examples": shown}}}

@@ -5,6 +5,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
 import numpy as np
 from cachetools import LRUCache
@@ -28,6 +29,11 @@ class ContentKey:
         if isinstance(content, str):
             return cls("text", hashlib.sha256(content.encode()).digest(), fingerprint)
         return cls("image", hashlib.sha256(content).digest(), fingerprint)
+
+    @classmethod
+    def unique(cls) -> "ContentKey":
+        """A key that is never in the cache: a cached vector would not show that the model works."""
+        return cls("probe", uuid4().bytes, "")
 
 
 class EmbeddingCache:

@@ -65,14 +65,12 @@ class LiveEngine:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop following CURRENT."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
             self._thread = None
 
     def warm_up(self) -> None:
-        """Send the engine one query. Raises what that raises."""
         self.engine.warm_up()
         self.has_answered = True
 

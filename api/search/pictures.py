@@ -1,7 +1,6 @@
 """The pictures of the collection's own rows, and the problem of a picture that cannot be used."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Final, NamedTuple
@@ -99,13 +98,14 @@ class Pictures:
         )
 
 
-@contextmanager
-def naming_field(field: str) -> Iterator[None]:
-    """Turns the rejection of a query's picture into the Problem of the field that gave the picture."""
-    try:
-        yield
-    except Rejected as error:
-        raise _problem_of(error, _slug_of(error), str(error), field=field) from error
+def problem_of_query(rejected: Rejected, field: str) -> Problem:
+    """The problem of a query's picture that `field` of the request gave."""
+    slug = _BY_REASON.get(rejected.reason)
+    if slug is None and rejected.stage == "decode":
+        slug = "unusable-image"
+    elif slug is None:
+        slug = "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
+    return _problem_of(rejected, slug, str(rejected), field=field)
 
 
 def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:
@@ -117,11 +117,3 @@ def _problem_of(rejected: Rejected, slug: str, detail: str, **more: Any) -> Prob
     wait = {"retry_after_s": _BUSY_S} if slug == "overloaded" else {}
     facts = {"reason": rejected.reason, "stage": rejected.stage, "retryable": rejected.retryable}
     return Problem(slug, detail, **more, **facts, **wait)
-
-
-def _slug_of(rejected: Rejected) -> str:
-    if rejected.reason in _BY_REASON:
-        return _BY_REASON[rejected.reason]
-    if rejected.stage == "decode":
-        return "unusable-image"
-    return "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"

@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,15 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.observe.metrics import Metrics, Serving
-from api.observe.request_record import Notes
+from api.http.middleware.telemetry import follow
+from api.observe.metrics import Metrics
+from api.observe.request_record import RequestRecord
+from api.settings import RequestLimits
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import JobRun
 from jobs.schedule.metrics_file import write_metrics
 from tests.support.paths import ROOT
+from tests.support.servers.stub_service import stub_service
 
 FOLDER = ROOT / "deploy" / "monitoring"
 DASHBOARDS = ["service-dashboard.json", "jobs-dashboard.json"]
@@ -85,23 +87,10 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 def of_the_service() -> dict[str, set[str]]:
     metrics = Metrics()
-    metrics.follow(
-        lambda: Serving(
-            version="000001",
-            model="demo",
-            rows=1,
-            built=datetime.now(UTC) - timedelta(hours=1),
-            swaps=0,
-            failed_swaps=0,
-            behind=False,
-            waiting=0,
-            cache_hits=0,
-            cache_misses=0,
-        )
-    )
+    follow(stub_service(), metrics, RequestLimits())
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
-    metrics.noted(Notes(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
+    metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 

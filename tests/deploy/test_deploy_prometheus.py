@@ -25,7 +25,6 @@ from tests.deploy.test_deploy_monitoring import (
     COMPOSE,
     DASHBOARDS,
     FOLDER,
-    ROOT,
     asked,
     expressions,
     of_jobs,
@@ -34,6 +33,7 @@ from tests.deploy.test_deploy_monitoring import (
     sent,
 )
 from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.paths import ROOT
 from tests.support.servers.served import free_port
 
 

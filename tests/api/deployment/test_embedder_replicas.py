@@ -153,9 +153,9 @@ class Replicas:
         self.asked: list[Asked] = []
         self._calls = iter(calls)
         self.embed = SimpleNamespace(remote=self._remote)
-        for module in ("api.deployment.embedder", "api.deployment.shard_calls"):
+        for module in ("api.deployment.embedder", "api.deployment.replica_calls"):
             monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
-        monkeypatch.setattr("api.deployment.shard_calls.sleep", lambda seconds: None)
+        monkeypatch.setattr("api.deployment.replica_calls.sleep", lambda seconds: None)
 
     def _remote(self, record: ModelRecord, items: Sequence[str]) -> "Asked":
         self.asked.append(Asked(self, items, *next(self._calls)))

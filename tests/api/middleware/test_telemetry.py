@@ -8,8 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,17 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.errors import PROBLEMS, Problem
-from api.http.middleware.telemetry import install_telemetry
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.problems import install_problems
 from api.observe.logs import JsonLines, TextLines
-from api.observe.metrics import Metrics, Serving
+from api.observe.metrics import Metrics
 from api.observe.request_record import notes, record_outcome, taking_notes
+from api.settings import RequestLimits
 from embedder.errors import FetchError, ImageError
 from tests.support.paths import ROOT
+from tests.support.servers.stub_service import stub_service
 
 DASHBOARD = ROOT / "deploy" / "monitoring" / "service-dashboard.json"
-SERVING = Serving(
-    version="000007",
-    model="demo",
-    rows=2_000,
-    built=datetime.now(UTC) - timedelta(hours=2),
-    swaps=4,
-    failed_swaps=1,
-    behind=True,
-    waiting=3,
-    cache_hits=5,
-    cache_misses=8,
-)
-
 Labels = dict[str, str]
 
 
@@ -72,6 +60,7 @@ def metrics() -> Metrics:
 def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
     app = FastAPI()
     install_problems(app)
+    app.add_middleware(CatchAll)
 
     @app.get("/items/{item_id:path}")
     async def item(item_id: str) -> dict[str, str]:
@@ -263,8 +252,7 @@ def test_batches_are_counted_by_size(metrics: Metrics) -> None:
 
 
 def test_the_index_that_answers_is_asked_for_when_the_metrics_are_read(metrics: Metrics) -> None:
-    built = datetime.now(UTC) - timedelta(hours=2)
-    metrics.follow(lambda: replace(SERVING, built=built))
+    follow(stub_service(), metrics, RequestLimits())
     assert samples(metrics)["likeness_index_info"] == [({"version": "000007", "model": "demo"}, 1)]
     assert value(metrics, "likeness_index_rows") == 2_000
     assert value(metrics, "likeness_index_age_seconds") == pytest.approx(7_200, abs=60)
@@ -373,7 +361,7 @@ from fastapi import FastAPI
 from api.local import running
 from api.observe.logs import configure_logs
 from api.observe.metrics import Metrics
-from api.http.middleware.telemetry import install_telemetry
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 
 configure_logs("json")
 app = FastAPI()
@@ -408,7 +396,7 @@ def test_the_dashboard_names_the_replica_of_what_it_does_not_add_up() -> None:
 
 
 def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
-    metrics.follow(lambda: SERVING)
+    follow(stub_service(), metrics, RequestLimits())
     families = text_string_to_metric_families(asyncio.run(metrics.exposition())[0].decode())
     ours = {family.name for family in families if re.fullmatch(r"likeness_\w+(?<!_created)", family.name)}
     drawn = DASHBOARD.read_text()

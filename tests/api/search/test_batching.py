@@ -216,10 +216,11 @@ def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_what_waits(slow: Slo
     threading.Timer(0.1, slow.go.set).start()
     batcher.close()
     np.testing.assert_array_equal(first.result(0), FakeEmbedder().embed_images(picture(0)[None])[0])
-    for refused in (*waiting, ask(batcher, "late")):
+    for refused in waiting:
         with pytest.raises(Problem, match="the model is closed"):
             refused.result(0)
     assert slow.passes == [("images", 1)]
+    np.testing.assert_array_equal(ask(batcher, "late").result(10), FakeEmbedder().embed_texts(["late"])[0])
     batcher.close()
 
 

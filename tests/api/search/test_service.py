@@ -11,9 +11,8 @@ from PIL import Image
 
 from api.compose import build_service
 from api.errors import OtherModelError, Problem
-from api.search.nearest import row_of_image
 from api.search.query import Part, Query
-from api.search.service import SearchService
+from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
@@ -52,7 +51,7 @@ def service(searcher: Searcher, trusted: RecordingFetcher, untrusted: RecordingF
 def test_a_url_is_fetched_by_the_untrusted_fetcher_alone(
     service: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
 ) -> None:
-    result = service.search_by_url("http://example.com/query.png", 2)
+    result = service.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
     assert result.matches[0].image_id == "red.png"
     assert len(result.matches) == 2
     assert untrusted.asked == ["http://example.com/query.png"]
@@ -83,14 +82,14 @@ def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(
 
 
 def test_a_picture_finds_itself_with_score_one(service: SearchService) -> None:
-    best = service.search_by_bytes(png(COLOURS["green.png"]), 1).matches
+    best = service.search(Query(parts=(Part(data=png(COLOURS["green.png"])),), k=1)).matches
     assert [match.image_id for match in best] == ["green.png"]
     assert best[0].score == pytest.approx(1.0, abs=1e-6)
     assert best[0].metadata["label"] == "green"
 
 
 def test_more_matches_than_images_gives_all_images(service: SearchService) -> None:
-    matches = service.search_by_bytes(png((0, 0, 0)), 1_000).matches
+    matches = service.search(Query(parts=(Part(data=png((0, 0, 0))),), k=1_000)).matches
     assert {match.image_id for match in matches} == set(COLOURS)
     assert [match.score for match in matches] == sorted((match.score for match in matches), reverse=True)
 
@@ -102,22 +101,24 @@ def test_scores_of_a_text_are_the_cosines_of_its_vector(service: SearchService, 
         name: float(text @ embedder.embed_images(np.full((1, 32, 32, 3), colour, np.uint8))[0])
         for name, colour in COLOURS.items()
     }
-    found = {match.image_id: match.score for match in service.search_by_text("a red star", 3).matches}
+    found = {
+        match.image_id: match.score for match in service.search(Query(parts=(Part(text="a red star"),), k=3)).matches
+    }
     assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_timings_name_the_stages_and_add_up(service: SearchService) -> None:
-    timing = service.search_by_url("http://example.com/query.png", 1).timing_ms
+    timing = service.search(Query(parts=(Part(url="http://example.com/query.png"),), k=1)).timing_ms
     assert list(timing) == ["fetch", "decode", "embed", "search", "total"]
     stages = sum(ms for name, ms in timing.items() if name != "total")
     assert 0 < stages <= timing["total"]
-    assert list(service.search_by_text("star", 1).timing_ms) == ["embed", "search", "total"]
+    assert list(service.search(Query(parts=(Part(text="star"),), k=1)).timing_ms) == ["embed", "search", "total"]
     by_id = Query(parts=(Part(image_id="red.png"),), k=1)
     assert list(service.search(by_id).timing_ms) == ["search", "total"]
 
 
 def test_the_answer_says_what_it_was_found_with(service: SearchService) -> None:
-    result = service.search_by_text("star", 1)
+    result = service.search(Query(parts=(Part(text="star"),), k=1))
     assert (result.version, result.ntotal) == ("000001", 3)
     assert result.model == FakeEmbedder().identity
 
@@ -133,7 +134,7 @@ def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher, tr
 @pytest.mark.parametrize("text", ["", "   ", "\n\t"])
 def test_an_empty_text_is_refused(service: SearchService, text: str) -> None:
     with pytest.raises(Problem, match="text: expected words that say what to look for") as caught:
-        service.search_by_text(text, 1)
+        service.search(Query(parts=(Part(text=text),), k=1))
     assert caught.value.kind.status == 422
 
 
@@ -142,9 +143,9 @@ def test_text_against_an_image_only_model_says_so(searcher: Searcher, trusted: F
         embedder=ImageOnlyEmbedder(), searcher=searcher, query_fetcher=trusted, picture_fetcher=trusted
     )
     with pytest.raises(Problem, match="no text side") as caught:
-        service.search_by_text("a red star", 1)
+        service.search(Query(parts=(Part(text="a red star"),), k=1))
     assert caught.value.kind.slug == "text-not-supported"
-    service.warm_up()
+    service.live.warm_up()
     assert service.ready
 
 
@@ -174,7 +175,7 @@ def test_a_thumbnail_of_a_file_that_broke_is_unavailable(service: SearchService,
 
 def test_a_broken_query_is_the_problem_of_its_field(service: SearchService) -> None:
     with pytest.raises(Problem) as caught:
-        service.search_by_bytes(b"no picture", 1)
+        service.search(Query(parts=(Part(data=b"no picture"),), k=1))
     assert caught.value.kind.slug == "unusable-image"
     assert caught.value.extensions == {
         "field": "image",
@@ -186,7 +187,7 @@ def test_a_broken_query_is_the_problem_of_its_field(service: SearchService) -> N
 
 def test_it_is_ready_once_it_has_answered(service: SearchService) -> None:
     assert not service.ready
-    service.warm_up()
+    service.live.warm_up()
     assert service.ready
 
 

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from api.http.middleware.admission import Slots
 from api.http.middleware.auth import charge, install_access
 from api.http.middleware.headers import HeadersMiddleware
+from api.http.middleware.telemetry import CatchAll
 from api.http.openapi import install_description
 from api.http.problems import install_problems
 from api.settings import Access, RequestLimits
@@ -20,6 +21,7 @@ def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAP
     """An app with routes of each kind; `POST /search` does `work` in a thread."""
     app = FastAPI()
     install_problems(app)
+    app.add_middleware(CatchAll)
 
     async def answer() -> PlainTextResponse:
         return PlainTextResponse("answer")
