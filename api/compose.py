@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from api.search.embedding_cache import EmbeddingCache
+from api.search.cache import EmbeddingCache
 from api.search.live_engine import IndexSource
 from api.search.service import SearchService
 from api.settings import ServeSettings

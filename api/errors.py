@@ -15,12 +15,9 @@ ApiError
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from embedder.errors import Rejected
 
 
 class ApiError(Exception):
@@ -189,55 +186,7 @@ PROBLEMS: Final = _table(
     ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),
 )
 
-# Problems of a query picture by the reason of its rejection; other reasons are mapped by their stage.
-_BY_REASON: Final = {
-    "bad_uri": "bad-url",
-    "forbidden_userinfo": "bad-url",
-    "forbidden_scheme": "forbidden-scheme",
-    "forbidden_address": "forbidden-address",
-    "forbidden_port": "forbidden-address",
-    "timeout": "url-timeout",
-    "unknown_host": "url-unreachable",
-    "connection_failed": "url-unreachable",
-    "tls_failed": "url-unreachable",
-    "not_an_image": "unusable-image",
-    "out_of_memory": "out-of-memory",
-    "decoders_busy": "overloaded",
-}
-# Seconds until a heavy picture is worth another try.
-BUSY_S: Final = 2
 _WRITER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
-
-
-@contextmanager
-def naming_field(field: str) -> Iterator[None]:
-    """Turns the rejection of a picture into the Problem of the field that gave the picture."""
-    try:
-        yield
-    except Rejected as error:
-        raise _problem_of(error, field) from error
-
-
-def _problem_of(rejected: Rejected, field: str) -> Problem:
-    slug = _slug_of(rejected)
-    wait = {"retry_after_s": BUSY_S} if slug == "overloaded" else {}
-    return Problem(
-        slug,
-        str(rejected),
-        field=field,
-        reason=rejected.reason,
-        stage=rejected.stage,
-        retryable=rejected.retryable,
-        **wait,
-    )
-
-
-def _slug_of(rejected: Rejected) -> str:
-    if rejected.reason in _BY_REASON:
-        return _BY_REASON[rejected.reason]
-    if rejected.stage == "decode":
-        return "unusable-image"
-    return "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
 
 
 def invalid(field: str, expected: str, got: object) -> Problem:

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
@@ -39,11 +39,10 @@ def run_local(
         configure_logs(settings.log_format)
         with collecting_later():
             service = compose(settings)
-        with closing(service):
-            app = create_app(service, limits=settings.limits(), access=access)
-            if on_listening is not None:
-                on_listening(_url(listener))
-            _server(app).run(sockets=[listener])
+        app = create_app(service, limits=settings.limits(), access=access)
+        if on_listening is not None:
+            on_listening(_url(listener))
+        _server(app).run(sockets=[listener])
 
 
 @contextmanager

@@ -278,5 +278,4 @@ class ServeSettings(BaseSettings):
 
 
 def url_of(host: str, port: int) -> str:
-    """The URL of a server that listens there."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

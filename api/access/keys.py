@@ -40,8 +40,6 @@ class KeyScope(StrEnum):
 
 
 class StoredKey(BaseModel):
-    """The stored record of a key."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: KeyName
@@ -192,5 +190,4 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, contents: _Contents) -> None:
-    """Write the file atomically, readable only by its owner."""
     write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2)}\n".encode(), mode=0o600)

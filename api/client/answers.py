@@ -3,73 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
+from api.documents import MatchOut, SearchResponse
 from api.errors import ClientError, RequestRefused, TooBusy
-from api.search.result import SearchResult
+from api.search.query import SearchResult
 from embedder.identity import ModelIdentity
 from index.match import Match
 
 T = TypeVar("T")
 
 
-class ModelDocument(TypedDict):
-    """See ModelIdentity."""
-
-    id: str
-    revision: str | None
-    fingerprint: str
-    dim: int
-
-
-class IndexDocument(TypedDict):
-    """The index version in use, with the measurements of its build.
-
-    `recall` is by k, `latency_ms` of one query by percentile; `columns` are those that a filter can name, with their
-    Arrow types. Times are ISO 8601.
-    """
-
-    version: str
-    ntotal: int
-    model: ModelDocument
-    kind: str
-    created_at: str
-    recall: dict[str, float]
-    latency_ms: dict[str, float]
-    queries_per_second: float
-    columns: dict[str, str]
-
-
-class VersionDocument(TypedDict):
-    """An index version: `live` if CURRENT names it, `serving` if this server answers from it.
-
-    If its manifest cannot be read, `damage` says why, and the fields from the manifest are None.
-    """
-
-    version: str
-    live: bool
-    serving: bool
-    ntotal: int | None
-    model: ModelDocument | None
-    recall: dict[str, float] | None
-    created_at: str | None
-    damage: str | None
-
-
-class SwitchDocument(TypedDict):
-    """The version that CURRENT names now, and the one that this server answers from: the same unless `failure` is set.
-
-    `before` is the version that it answered from before; `skipped` are versions that a rollback passed over, and why.
-    """
-
-    live: str
-    before: str
-    serving: str
-    failure: str | None
-    skipped: dict[str, str]
-
-
-def parse_answer(read: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
+def parse_answer(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
     """`read(answer)`. ClientError when the answer is not of the expected form."""
     try:
         return read(answer)
@@ -90,8 +35,7 @@ def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> Req
     return (TooBusy if problem.get("status") == 429 else RequestRefused)(problem, retry_after)
 
 
-def search_result(document: Mapping[str, Any]) -> SearchResult:
-    """The answer to one search."""
+def search_result(document: SearchResponse) -> SearchResult:
     model, index = document["model"], document["index"]
     return SearchResult(
         matches=[_match(match) for match in document["matches"]],
@@ -101,11 +45,11 @@ def search_result(document: Mapping[str, Any]) -> SearchResult:
         model=ModelIdentity(
             model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
         ),
-        timing_ms=document["timing_ms"],
+        timing_ms=document["timing_ms"],  # type: ignore[arg-type]  # a TypedDict of floats alone
     )
 
 
-def _match(document: Mapping[str, Any]) -> Match:
+def _match(document: MatchOut) -> Match:
     return Match(
         image_id=document["image_id"],
         score=document["score"],

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
-from api.client.answers import (
-    IndexDocument,
-    SwitchDocument,
-    VersionDocument,
-    outcome,
-    parse_answer,
-    refusal,
-    search_result,
-)
+from api.client.answers import outcome, parse_answer, refusal, search_result
 from api.client.query import Body, Example, ImageLike, Search, image_text, json_text, search_body, search_text
 from api.client.transport import Timeout, Transport
+from api.documents import IndexDetailsOut, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
-from api.search.result import SearchResult
+from api.search.query import SearchResult
 from index.match import Match
 
 __all__ = [
@@ -72,9 +64,7 @@ class LikenessClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -119,23 +109,23 @@ class LikenessClient:
         thumbnail = "" if size is None else f"&size={size}"
         return self._http.send("GET", f"/picture?id={quote(image_id)}{thumbnail}")
 
-    def index(self) -> IndexDocument:
+    def index(self) -> IndexDetailsOut:
         """The index version that answers: its model, size, recall, speed, and the columns that a filter can name."""
-        return cast(IndexDocument, self._http.json("GET", "/index"))
+        return cast(IndexDetailsOut, self._http.json("GET", "/index"))
 
-    def versions(self) -> list[VersionDocument]:
+    def versions(self) -> list[VersionOut]:
         """The versions of the index, oldest first."""
         answer = self._http.json("GET", "/index/versions")
-        return parse_answer(lambda answer: cast(list[VersionDocument], answer["versions"]), answer)
+        return parse_answer(lambda answer: cast(list[VersionOut], answer["versions"]), answer)
 
-    def promote(self, version: str) -> SwitchDocument:
+    def promote(self, version: str) -> SwitchedOut:
         """Make `version` the live one. Needs a key of scope admin if the server requires keys."""
         body = Body.json(json_text({"version": version}))
-        return cast(SwitchDocument, self._http.json("POST", "/index/promote", body=body, repeatable=False))
+        return cast(SwitchedOut, self._http.json("POST", "/index/promote", body=body, repeatable=False))
 
-    def rollback(self) -> SwitchDocument:
+    def rollback(self) -> SwitchedOut:
         """Go back to the version before the live one. Needs a key of scope admin if the server requires keys."""
-        return cast(SwitchDocument, self._http.json("POST", "/index/rollback", repeatable=False))
+        return cast(SwitchedOut, self._http.json("POST", "/index/rollback", repeatable=False))
 
     def _embedded(self, name: str, texts: Iterator[str]) -> npt.NDArray[np.float32]:
         vectors: list[npt.NDArray[np.float32]] = []
@@ -153,7 +143,6 @@ class LikenessClient:
         return np.stack(vectors) if vectors else np.empty((0, self.index()["model"]["dim"]), np.float32)
 
     def _answers(self, path: str, name: str, texts: Iterator[str]) -> Iterator[dict[str, Any]]:
-        """The answer to each batch of JSON texts."""
         for batch in _batches(texts):
             body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
             answer = self._http.json("POST", path, body=body)

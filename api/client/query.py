@@ -63,8 +63,6 @@ class Search(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """The body of a request."""
-
     data: bytes
     media_type: str
 
@@ -87,7 +85,6 @@ def search_body(search: Search) -> Body:
 
 
 def search_text(search: Search) -> str:
-    """The JSON text of a search."""
     document = _plain_example(search)
     if "queries" in document:
         document["queries"] = [_plain_example(example) for example in document["queries"]]
@@ -100,7 +97,6 @@ def json_text(value: object) -> str:
 
 
 def image_text(image: ImageLike) -> str:
-    """Base64, as JSON needs it."""
     return base64.b64encode(image_bytes(image)).decode("ascii")
 
 

@@ -120,7 +120,6 @@ def run(
 
 
 def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | None, record: ModelRecord) -> Embedder:
-    """Load a model into this replica."""
     # Ray gives OpenMP as many threads as it reserves CPUs, by default one, so a single replica would leave cores idle.
     threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
     return models(settings.model_copy(update={"threads": threads}), first)(record)

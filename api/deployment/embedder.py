@@ -2,31 +2,28 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from api.compose import LoadModel
+from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.deployment.resident import ResidentValues
-from api.deployment.shard_calls import answer, cancel
-from api.errors import ApiError, Problem
+from api.errors import ApiError
 from api.observe.logs import configure_logs
 from api.search.batcher import QueryBatcher
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
 from api.search.engine import require_same_model
-from api.search.giving_way import giving_way
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError
 from embedder.images import CropSpec
-from embedder.protocol import Embedder, ModelIdentity
+from embedder.protocol import ModelIdentity
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.errors import CollectionError
@@ -55,7 +52,7 @@ class EmbedderReplica:
         configure_logs(settings.log_format)
         self._load_model = load_model
         self._cache = EmbeddingCache(settings.embedding_cache_bytes)
-        self._models = ResidentValues[tuple[Embedder, QueryBatcher]]()  # by fingerprint
+        self._models = ResidentValues[QueryBatcher]()  # by fingerprint
         try:
             live = live_manifest(Collection.open(settings.collection))
             if live is not None:
@@ -65,12 +62,12 @@ class EmbedderReplica:
 
     async def describe(self, record: ModelRecord) -> tuple[ModelIdentity, CropSpec]:
         """Hold the model; returns its identity and how its pictures are cropped. Raises ModelError, OtherModelError."""
-        embedder, _ = await self._models.make(record.fingerprint, partial(self._loaded_beside, record))
-        return embedder.identity, embedder.crop
+        batcher = await self._models.make(record.fingerprint, partial(self._loaded, record))
+        return batcher.embedder.identity, batcher.embedder.crop
 
     async def embed(self, record: ModelRecord, items: Items) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; n is at least 1. Raises ModelError, OtherModelError."""
-        _, batcher = await self._models.call(record.fingerprint, partial(self._loaded_beside, record))
+        batcher = await self._models.call(record.fingerprint, partial(self._loaded, record))
         contents = [item if isinstance(item, str) else item.tobytes() for item in items]
         begun = [
             batcher.embed(ContentKey.of(content, record.fingerprint), lambda item=item: item)  # type: ignore[misc]
@@ -78,14 +75,10 @@ class EmbedderReplica:
         ]
         return np.stack(await asyncio.gather(*map(asyncio.wrap_future, begun)))
 
-    def _loaded_beside(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
-        with giving_way():
-            return self._loaded(record)
-
-    def _loaded(self, record: ModelRecord) -> tuple[Embedder, QueryBatcher]:
+    def _loaded(self, record: ModelRecord) -> QueryBatcher:
         embedder = self._load_model(record)
         require_same_model(embedder.identity, record)
-        return embedder, QueryBatcher(embedder, self._cache)
+        return QueryBatcher(embedder, self._cache)
 
 
 class RemoteEmbedder:
@@ -112,24 +105,22 @@ class RemoteEmbedder:
     @classmethod
     def connect(cls, handle: DeploymentHandle[Any], record: ModelRecord, *, timeout_s: float) -> Self:
         """Returns once every replica holds the model. Raises ModelError, OtherModelError, Problem."""
-        with _failures_told():
+        with replica_errors("embedder-unavailable", "the model does"):
             # The first answer waits for a replica, where none is up yet.
             identity, crop = handle.describe.remote(record).result(timeout_s=_LOAD_TIMEOUT_S)
             handle.broadcast("describe", record).results(timeout_s=_LOAD_TIMEOUT_S)
         return cls(handle, record, identity, crop, timeout_s)
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError, Problem."""
         return self._embed(pixels)
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. Raises ModelError, Problem."""
         return self._embed(list(texts))
 
     def _embed(self, items: Items) -> NDArray[np.float32]:
         deadline = monotonic() + self._timeout_s
         parts = [items[start : start + _ITEMS_A_CALL] for start in range(0, len(items), _ITEMS_A_CALL)]
-        with _failures_told(), ExitStack() as unanswered:
+        with replica_errors("embedder-unavailable", "the model does"), ExitStack() as unanswered:
             calls = [partial(self._ask, part, unanswered) for part in parts]
             begun = [(call, call()) for call in calls]
             vectors = [answer(call, response, deadline) for call, response in begun]
@@ -140,14 +131,3 @@ class RemoteEmbedder:
         response = self._handle.embed.remote(self._record, part)
         unanswered.callback(cancel, response)
         return response
-
-
-@contextmanager
-def _failures_told() -> Iterator[None]:
-    """Raises a replica's own exceptions, and a Problem if no replica answers."""
-    try:
-        yield
-    except RayTaskError as error:
-        raise error.cause from None
-    except (RayError, RayServeException, TimeoutError) as error:
-        raise Problem("embedder-unavailable", "the model does not answer: try again soon", retry_after_s=2) from error

@@ -10,17 +10,13 @@ from fastapi import FastAPI
 from prometheus_client import Metric
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.compose import LoadModel, build_service, collecting_later
 from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
 from api.http.app import create_app
-from api.http.middleware.telemetry import REQUEST_ID
 from api.observe.logs import configure_logs
-from api.observe.metrics import Metrics
-from api.observe.replica_metrics import merged
+from api.observe.metrics import Metrics, merged
 from api.settings import ServeSettings
 from index.search import Searcher
 
@@ -49,14 +45,18 @@ class IngressReplica:
         # In a thread: handles wait for answers, which the event loop's own thread must not do.
         with collecting_later():
             service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
-        self._app = create_app(service, limits=settings.limits(), access=settings.access(), metrics=self._metrics)
-        self._app.add_middleware(_ProxyTellsRequestIds)
+        self._app = create_app(
+            service,
+            limits=settings.limits(),
+            access=settings.access(),
+            metrics=self._metrics,
+            send_request_ids=False,  # Serve's proxy does
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app
 
     async def metrics(self) -> tuple[str, list[Metric]]:
-        """This replica's name and its metrics."""
         return serve.get_replica_context().replica_id.unique_id, self._metrics.collect()
 
     async def _gather(self) -> list[Metric]:
@@ -67,18 +67,3 @@ class IngressReplica:
             logger.warning("the metrics of the other replicas cannot be had", exc_info=True)
             answers = [await self.metrics()]
         return merged(dict(answer for answer in answers if not isinstance(answer, BaseException)))
-
-
-class _ProxyTellsRequestIds:
-    """Leaves the header to Serve's proxy, which gives each request an id if it has none, and adds it to the answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                del MutableHeaders(scope=message)[REQUEST_ID]
-            await send(message)
-
-        await self._app(scope, receive, sending)

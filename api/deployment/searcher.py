@@ -10,13 +10,12 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.resident import ResidentValues
-from api.deployment.shard_calls import answer
-from api.errors import Problem
 from api.observe.logs import configure_logs
 from api.observe.request_record import notes
 from api.settings import ServeSettings
@@ -95,7 +94,7 @@ class Searchers:
         held = dict(enumerate(slices(manifest.segments, len(self._handles))))
         handles = [self._handles[number] for number, part in held.items() if part.segments]
         deadline = monotonic() + _OPEN_TIMEOUT_S
-        try:
+        with replica_errors("shard-unavailable", "searchers do"):
             # The first answer waits for a replica, where none is up yet.
             calls = [partial(handle.open.remote, manifest.edition) for handle in handles]
             for call, begun in [(call, call()) for call in calls]:
@@ -103,10 +102,6 @@ class Searchers:
             for responses in [handle.broadcast("open", manifest.edition) for handle in handles]:
                 left = max(0.0, deadline - monotonic())
                 _require_opened(responses.results(timeout_s=left, return_exceptions=True))
-        except RayTaskError as error:
-            raise error.cause from None
-        except (RayError, RayServeException, TimeoutError) as error:
-            raise Problem("shard-unavailable", "searchers do not answer: try again soon", retry_after_s=2) from error
         ask = ShardCaller(self._handles, manifest.edition, self._timeout_s)
         return Searcher(manifest, ShardedIndex(held, schema, manifest.dim, ask))
 

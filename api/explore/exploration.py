@@ -39,12 +39,10 @@ class Exploration:
 
     @property
     def page(self) -> int:
-        """Number of the current page, from 0."""
         return self._steps[-1].page
 
     @property
     def share(self) -> float:
-        """Share of the second query in the mix."""
         return self._steps[-1].share
 
     @property
@@ -58,7 +56,6 @@ class Exploration:
         return len(self._steps) > 1
 
     def like(self, image_id: str) -> None:
-        """Make an image the query."""
         self._go(_Step(query={"id": image_id}))
 
     def toward(self, image_id: str) -> None:
@@ -70,7 +67,6 @@ class Exploration:
         self._go(replace(self._steps[-1], share=min(1.0, max(0.0, share)), page=0))
 
     def turn_to(self, page: int) -> None:
-        """Show a page, from 0."""
         self._go(replace(self._steps[-1], page=max(0, page)))
 
     def back(self) -> None:
@@ -99,7 +95,6 @@ class Exploration:
 
 
 def _name(example: Example) -> str:
-    """A query in a word or two."""
     for name in ("text", "id", "url"):
         if name in example:
             return str(example[name])

@@ -36,7 +36,6 @@ def grid_html(query: Sequence[Card], matches: Sequence[Card], *, caption: str, n
 
 
 def card_html(card: Card) -> str:
-    """One card."""
     if card.jpeg is not None:
         inside = f'<img src="{data_uri(card.jpeg)}" alt="{escape(card.heading)}">'
     elif card.words:
@@ -51,7 +50,6 @@ def card_html(card: Card) -> str:
 
 
 def data_uri(jpeg: bytes) -> str:
-    """A JPEG as a URL that holds it."""
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
 
 

@@ -12,19 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.client.query import Example, ImageLike, Search, image_bytes
-from api.errors import OtherModelError
 from api.explore.exploration import Exploration
+from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart
-from api.explore.picture_map import PictureMap
-from api.explore.picture_row import PictureRow
+from api.explore.pictures import PictureMap, PictureRow
 from api.explore.query_like import BareQuery, example_of
-from api.search.nearest import Vector, nearest, vector_of_image
-from api.search.pictures import Pictures
-from api.search.query import Part, Query
-from api.search.service import SearchService
-from embedder.errors import ModelError
+from api.search.query import DISTINCT, Part, Query
+from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from embedder.images.decoder_pool import DecodePool
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED
@@ -40,7 +35,6 @@ __all__ = ["Likeness", "Neighbours"]
 
 _WHAT = ("url", "image", "text", "id", "embedding")
 _OPTIONS = tuple(name for name in Search.__annotations__ if name not in (*_WHAT, "queries", "offset"))  # of every page
-_DISTINCT = 0.98  # of `distinct=True`, as the server has it
 # A grid should not wait for a host that is gone.
 _FOR_EYES = FetchPolicy(timeout_s=10.0, retries=1)
 
@@ -67,8 +61,6 @@ class Likeness:
         self.location = location
         self._load_model = load_model
         self._fetcher = fetcher or Fetcher(_FOR_EYES)
-        self._decoders = DecodePool()
-        self._pictures = Pictures(self._fetcher, self._decoders)
 
     @classmethod
     def open(
@@ -103,47 +95,48 @@ class Likeness:
 
     def close(self) -> None:
         """Free the model, and end its thread and the processes that decode. A later query starts them again."""
-        service = self.__dict__.pop("_service", None)
-        if service is not None:
-            service.close()
-        self._decoders.close()
+        if "_service" in self.__dict__:
+            self._service.close()
+            del self._service, self._model
 
     def __len__(self) -> int:
-        """Number of images."""
         return self.searcher.ntotal
 
     def search(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Neighbours:
         """The `k` (10) nearest to `query`, or to one of `url`, `image`, `text`, `id`, `embedding` and `queries`, a mix.
 
         A bare `query` is a URL, an id, a path, words, a picture, a vector or a match: see `example_of`. The keywords
-        are those of `LikenessClient.search`. FetchError says what is wrong with a URL, ModelError why the model cannot
-        be loaded, Problem and QueryError everything else.
+        are those of `LikenessClient.search`. ModelError says why the model cannot be loaded, Problem what is wrong with
+        the query.
         """
         _check_known(search, Search.__annotations__)
-        asked = [self._asked(example) for example in self._examples(query, search)]
-        parts = tuple(each.part for each in asked)
-        options = _options(search)
+        asked = [self._query_part(example) for example in self._examples(query, search)]
         fields = search.get("fields")
-        wanted = Query(
-            parts=parts, k=search.get("k", 10), options=options, fields=None if fields is None else tuple(fields)
+        found = self._service.search(
+            Query(
+                parts=tuple(each.part for each in asked),
+                k=search.get("k", 10),
+                options=_options(search),
+                fields=None if fields is None else tuple(fields),
+            )
         )
-        matches = nearest(self.searcher, wanted, [self._vector(part) for part in parts])
         schema = self.searcher.segments.schema
         return Neighbours(
-            matches=tuple(matches),
+            matches=tuple(found.matches),
             asked=tuple(asked),
             metadata=pa.schema([field for field in schema if field.name not in FIXED]),
-            version=self.searcher.version,
-            ntotal=len(self),
+            version=found.version,
+            ntotal=found.ntotal,
             thumbnail=self.thumbnail,
-            first=options.get("offset", 0) + 1,
+            first=(search.get("offset") or 0) + 1,
         )
 
     def vector(self, query: BareQuery | None = None, /, **search: Unpack[Search]) -> Vector:
         """The vector that `search` would use, `(dim,)` float32, unit norm. Raises like `search`."""
         _check_known(search, (*_WHAT, "queries"))
-        parts = [self._asked(example).part for example in self._examples(query, search)]
-        return mix(np.stack([self._vector(part) for part in parts]), [part.weight for part in parts])
+        parts = [self._query_part(example).part for example in self._examples(query, search)]
+        service = self._service
+        return mix(np.stack([service.embed(part, service.engine) for part in parts]), [part.weight for part in parts])
 
     def explore(
         self, query: BareQuery, toward: BareQuery | None = None, **options: Unpack[Search]
@@ -177,26 +170,20 @@ class Likeness:
         row = self.searcher.row(image_id)
         if row is None:
             raise QueryError(f"index version {self.searcher.version} holds no image {image_id!r}: expected an id of it")
-        return self._pictures.read(row, side).data
+        return self._service.picture(row, side).data
+
+    @cached_property
+    def _model(self) -> LazyModel:
+        return LazyModel(self.searcher.model, self._load_model)
 
     @cached_property
     def _service(self) -> SearchService:
-        """The service with the model, for queries that need one."""
-        try:
-            return SearchService(
-                embedder=self._load_model(),
-                searcher=self.searcher,
-                query_fetcher=self._fetcher,
-                picture_fetcher=self._fetcher,
-                decoders=self._decoders,
-            )
-        except ModelError as error:
-            raise type(error)(
-                f"{error}. Searches by id and by vector work without; if the model has moved, say where it is: "
-                "Likeness.open(…, model=…)"
-            ) from error
-        except OtherModelError as error:
-            raise OtherModelError(f"{error}. Searches by id and by vector work without a model") from error
+        return SearchService(
+            embedder=self._model,
+            searcher=self.searcher,
+            query_fetcher=self._fetcher,
+            picture_fetcher=self._fetcher,
+        )
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:
         """The parts of a query: exactly one, or those of a mix."""
@@ -215,8 +202,8 @@ class Likeness:
             raise TypeError("got no queries: expected a list of one part or more")
         return mixed
 
-    def _asked(self, example: Example) -> QueryPart:
-        """A part of a query, its picture fetched, with a name for it."""
+    def _query_part(self, example: Example) -> QueryPart:
+        """A part of a query, its picture fetched and the model for it loaded, with a name for it."""
         given: dict[str, Any] = {name: value for name, value in example.items() if value is not None}
         weight = float(given.pop("weight", 1.0))
         if len(given) != 1 or not given.keys() <= set(_WHAT):
@@ -224,37 +211,27 @@ class Likeness:
         [(what, value)] = given.items()
         match what:
             case "url":
-                return QueryPart(part=Part(url=value, data=self._fetcher.fetch(value), weight=weight), caption=value)
+                part, caption = self._service.fetch(Part(url=value, weight=weight)), value
             case "image":
-                return QueryPart(part=Part(data=image_bytes(value), weight=weight), caption=_name(value))
+                part, caption = Part(data=image_bytes(value), weight=weight), _name(value)
             case "text":
-                return QueryPart(part=Part(text=value, weight=weight), caption=f"“{value}”")
+                part, caption = Part(text=value, weight=weight), f"“{value}”"
             case "id":
-                return QueryPart(part=Part(image_id=value, weight=weight), caption=value)
+                part, caption = Part(image_id=value, weight=weight), value
             case _:
-                return QueryPart(part=Part(vector=np.asarray(value, np.float32), weight=weight), caption="a vector")
-
-    def _vector(self, part: Part) -> Vector:
-        """The vector of a part; for an image of the index, or a vector, without the model."""
+                part, caption = Part(vector=np.asarray(value, np.float32), weight=weight), "a vector"
         if part.data is not None or part.text is not None:
-            return self._service.embed(part, self._service.engine)
-        if part.image_id is not None:
-            return vector_of_image(self.searcher, part.image_id, part.at)
-        vector = part.vector
-        if vector is None or vector.shape != (self.searcher.dim,):
-            shape = None if vector is None else vector.shape
-            raise QueryError(f"got a vector of shape {shape}: the index takes ({self.searcher.dim},)")
-        return vector
+            _ = self._model.loaded  # here, so that the error is the model's and not one of the query
+        return QueryPart(part=part, caption=caption)
 
 
 def _options(search: Search) -> SearchOptions:
-    """The keywords of a search as those of `Searcher.search`."""
     distinct = search.get("distinct")
     return SearchOptions(
         offset=search.get("offset") or 0,
         min_score=search.get("min_score"),
         filter=search.get("filter"),
-        distinct=_DISTINCT if distinct is True else None if distinct is False else distinct,
+        distinct=DISTINCT if distinct is True else None if distinct is False else distinct,
     )
 
 
@@ -266,5 +243,4 @@ def _check_known(given: Search, known: Iterable[str]) -> None:
 
 
 def _name(picture: ImageLike) -> str:
-    """A file's name, for people."""
     return Path(picture).name if isinstance(picture, str | Path) else "a picture"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
 
@@ -18,9 +18,10 @@ from index.match import Match
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
+
 _SHOWN = 60  # pictures of one grid: more would weigh megabytes in a notebook's file
-_SIDE = 160  # pixels of a thumbnail
-_AT_ONCE = 8  # pictures that are read in parallel: their hosts may be slow
+SIDE = 160  # pixels of a thumbnail
 
 # There are always nearest neighbours, no matter how far away, unless one of these options excludes them.
 _WHY_NONE = "passes filter, min_score and offset"
@@ -40,14 +41,11 @@ Thumbnail = Callable[[str, int], bytes]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueryPart:
-    """One part of a query, and its caption."""
-
     part: Part
     caption: str
 
     @property
     def title(self) -> str:
-        """The caption, with the weight if that is not 1."""
         return self.caption if self.part.weight == 1 else f"{self.part.weight:+g} × {self.caption}"
 
 
@@ -90,18 +88,15 @@ class Neighbours(Sequence[Match]):
 
     @property
     def caption(self) -> str:
-        """The query and the number of matches, in a line."""
         like = f"like {', '.join(asked.title for asked in self.asked)}"
         return f"{len(self):,} of {self.ntotal:,} images {like}" if self else f"no image {like} {_WHY_NONE}"
 
     def query_cards(self) -> list[Card]:
-        """A card for each part of the query."""
         return [self._query_card(asked) for asked in self.asked]
 
     def match_cards(self) -> list[Card]:
         """A card for each match, of the first 60."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(self._match_card, self.matches[:_SHOWN]))
+        return map_in_threads(self._match_card, self.matches[:_SHOWN])
 
     def to_arrow(self) -> pa.Table:
         """A row for each match: rank, score, percentile, image_id, uri, duplicates, then the metadata.
@@ -125,7 +120,6 @@ class Neighbours(Sequence[Match]):
         return pa.Table.from_pylist(rows, schema=schema)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The same as a data frame."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
@@ -137,7 +131,7 @@ class Neighbours(Sequence[Match]):
             detail=(match.image_id.rpartition("/")[2] if label is None else str(label)) + alike,
             tooltip="\n".join([match.image_id, *_facts(match)]),
         )
-        return with_picture(card, lambda: self.thumbnail(match.image_id, _SIDE))
+        return with_picture(card, lambda: self.thumbnail(match.image_id, SIDE))
 
     def _query_card(self, asked: QueryPart) -> Card:
         part = asked.part
@@ -145,11 +139,17 @@ class Neighbours(Sequence[Match]):
         card = Card(heading=heading, detail=asked.caption, tooltip=asked.title)
         if part.data is not None:
             data = part.data
-            return with_picture(card, lambda: thumbnail(data, _SIDE))
+            return with_picture(card, lambda: thumbnail(data, SIDE))
         if part.image_id is not None:
             image_id = part.image_id
-            return with_picture(card, lambda: self.thumbnail(image_id, _SIDE))
+            return with_picture(card, lambda: self.thumbnail(image_id, SIDE))
         return replace(card, words=part.text, detail="words") if part.text else replace(card, words="a vector")
+
+
+def map_in_threads(make: Callable[..., T], *items: Sequence[Any]) -> list[T]:
+    """Like `map`, for what reads pictures: their hosts may be slow."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(make, *items))
 
 
 def with_picture(card: Card, jpeg: Callable[[], bytes]) -> Card:

@@ -51,7 +51,6 @@ class ExploreWidget(anywidget.AnyWidget):
         return {**data, "text/html": self.exploration.found._repr_html_()}, metadata
 
     def _on_message(self, _: object, message: dict[str, Any], buffers: object) -> None:
-        """Handle one message of the page."""
         try:
             match message:
                 case {"like": str(image_id)}:

@@ -9,13 +9,11 @@ from anyio import to_thread
 from fastapi import FastAPI
 
 from api.http.middleware.admission import Slots
-from api.http.middleware.api_version import install_api_version
 from api.http.middleware.auth import install_access
-from api.http.middleware.browser_headers import install_browser_headers
-from api.http.middleware.head import install_head
-from api.http.middleware.telemetry import follow, install_telemetry
-from api.http.openapi import add_schemas
-from api.http.problems import install_catch_all, install_problems, problem_table
+from api.http.middleware.headers import HeadersMiddleware
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
+from api.http.openapi import install_description
+from api.http.problems import install_problems, problem_table
 from api.http.routes.images import image_routes
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
@@ -41,21 +39,24 @@ def create_app(
     limits: RequestLimits | None = None,
     access: Access | None = None,
     metrics: Metrics | None = None,
+    send_request_ids: bool = True,
 ) -> FastAPI:
-    """The app that answers from `service`. At its start it warms that up, then follows the live index version."""
+    """The app that answers from `service`: warms it up, follows the live index version, and closes it at the end.
+
+    `send_request_ids`: whether each answer has the header X-Request-ID, which a proxy may add instead.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.decoders.start()
         try:
-            await to_thread.run_sync(service.warm_up)
+            await to_thread.run_sync(service.live.warm_up)
         except Exception:
             # The process stays up to report this: /readyz keeps callers away, and the log has the cause.
             logger.exception("the warm-up query failed: not ready")
         service.live.start()
         yield
-        await to_thread.run_sync(service.live.stop)
-        await to_thread.run_sync(service.decoders.close)
+        await to_thread.run_sync(service.close)
 
     # The documentation pages are in `api.http.routes.pages`.
     app = FastAPI(
@@ -68,6 +69,7 @@ def create_app(
         redirect_slashes=False,  # a redirect has an empty body: a path that is not there gets a problem document
     )
     install_problems(app)
+    app.add_middleware(CatchAll)
     limits = limits or RequestLimits()
     searching = Slots(limits.max_searches, "searches are being worked on")
     app.include_router(search_routes(service, limits, searching))
@@ -76,13 +78,12 @@ def create_app(
         app.include_router(version_routes(service.live, service.live.source.collection, limits))
     app.include_router(state_routes(service, limits))
     install_web(app)
-    add_schemas(app, limits)
-    install_head(app)
-    install_access(app, access or Access(), searching)
-    install_api_version(app)
-    install_browser_headers(app)
+    access = access or Access()
+    install_access(app, access, searching)
+    app.add_middleware(HeadersMiddleware)
     metrics = metrics or Metrics()
     follow(service, metrics, limits)
-    install_catch_all(app)
-    install_telemetry(app, metrics)
+    app.add_middleware(CatchAll)
+    install_telemetry(app, metrics, send_request_ids=send_request_ids)
+    install_description(app, limits, access)
     return app

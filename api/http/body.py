@@ -7,25 +7,23 @@ from typing import Any, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.types import Message, Receive
 
 from api.errors import Problem, abbreviate, invalid_fields
-from api.http.field_errors import field_error
+from api.http.field_errors import problem_of_invalid
 from api.http.middleware.admission import admit_body
-from api.http.parse import check_lengths, query_of, query_of_upload, too_large
-from api.http.requests import Example, SearchRequest, UploadFields
+from api.http.parse import query_of_upload, search_of, too_large
+from api.http.requests import UploadFields
 from api.search.query import Query
 from api.settings import RequestLimits
 
-M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 # Bytes for boundaries, part headers and fields, besides the file itself.
 _MULTIPART_OVERHEAD = 64 * 2**10
-_MAX_ERRORS = 100
 # A smaller body is parsed in less than a millisecond, and a thread for it would cost about as much.
 _LARGE = 64 * 2**10
 
@@ -47,7 +45,7 @@ class BodyReader:
         if media_type == "multipart/form-data":
             return await _in_time(_read_multipart(request, self._limits), self._limits)
         if media_type == "application/json":
-            return await self.json(request, partial(_search_of, dim=dim, limits=self._limits))
+            return await self.json(request, partial(search_of, dim=dim, limits=self._limits))
         raise _unsupported("application/json, or multipart/form-data with an image", media_type)
 
     async def json(self, request: Request, parse: Callable[[Any], T]) -> T:
@@ -67,17 +65,6 @@ class BodyReader:
         return await to_thread.run_sync(parsed, limiter=self._parsing)
 
 
-def valid(document: object, model: type[M]) -> M:
-    """The document as this model. Raises Problem."""
-    # Each mistake would be listed, and take a thousand times its own size.
-    if isinstance(document, dict) and len(document) > _MAX_ERRORS:
-        raise _not_as_described(f"{len(document):,} fields")
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise problem_of_invalid(error, model) from error
-
-
 def _document(body: bytes, limits: RequestLimits) -> Any:
     # Each value but the first follows a comma or the name of a member.
     if body.count(b",") > limits.max_json_values:
@@ -91,29 +78,6 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         return from_json(body)
     except ValueError as error:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
-
-
-def _search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
-    check_lengths(document, dim, limits)
-    return query_of(valid(document, SearchRequest), limits)
-
-
-def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
-    """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
-    if (count := error.error_count()) > _MAX_ERRORS:
-        return _not_as_described(f"{count:,} mistakes")
-    details = error.errors(include_url=False)
-    return invalid_fields([_explained(detail, {*model.model_fields, *more}) for detail in details])
-
-
-def _explained(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
-    place = detail["loc"]
-    names = set(Example.model_fields) if place and place[0] == "queries" else known
-    return field_error(detail, ".".join(map(str, place)) or "body", names)
-
-
-def _not_as_described(got: str) -> Problem:
-    return invalid_fields([{"field": "body", "expected": "a document as the API describes it", "got": got}])
 
 
 async def _in_time(reading: Awaitable[T], limits: RequestLimits) -> T:
@@ -165,10 +129,10 @@ def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -
     # Python refuses to read numbers of thousands of digits.
     if declared.isdecimal() and int(declared[:20]) > max_bytes + overhead:
         raise too_large(what, max_bytes)
-    return Request(request.scope, _counted(request.receive, max_bytes + overhead, too_large(what, max_bytes)))
+    return Request(request.scope, _counted(request.receive, max_bytes + overhead, partial(too_large, what, max_bytes)))
 
 
-def _counted(receive: Receive, max_bytes: int, over: Problem) -> Receive:
+def _counted(receive: Receive, max_bytes: int, problem: Callable[[], Problem]) -> Receive:
     received = 0
 
     async def counted() -> Message:
@@ -176,7 +140,7 @@ def _counted(receive: Receive, max_bytes: int, over: Problem) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > max_bytes:
-            raise over
+            raise problem()
         return message
 
     return counted

@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from api.errors import abbreviate
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from api.errors import Problem, abbreviate, invalid_fields
+from api.http.requests import Example
+
+MAX_ERRORS: Final = 100
 
 # By pydantic's types of errors; for the others, its own message.
 _EXPECTED: Final = {
@@ -50,3 +56,21 @@ def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()
     else:
         expected = detail["msg"].removeprefix("Input should be ")
     return {"field": field, "expected": expected, "got": got}
+
+
+def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
+    """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
+    if (count := error.error_count()) > MAX_ERRORS:
+        return not_as_described(f"{count:,} mistakes")
+    details = error.errors(include_url=False)
+    return invalid_fields([_explained(detail, {*model.model_fields, *more}) for detail in details])
+
+
+def _explained(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
+    place = detail["loc"]
+    names = set(Example.model_fields) if place and place[0] == "queries" else known
+    return field_error(detail, ".".join(map(str, place)) or "body", names)
+
+
+def not_as_described(got: str) -> Problem:
+    return invalid_fields([{"field": "body", "expected": "a document as the API describes it", "got": got}])

@@ -1,14 +1,16 @@
-"""Parts of the OpenAPI document that FastAPI cannot know: bodies that routes read themselves, with examples."""
+"""What the OpenAPI document says beyond what FastAPI knows: bodies that routes read themselves, examples, limits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from api.http.middleware.auth import OPEN
+from api.http.middleware.headers import API_VERSION, VERSION
+from api.http.problems import ProblemOut, example_of, problem_docs
 from api.http.requests import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
-from api.http.responses import ProblemOut
-from api.settings import RequestLimits
+from api.settings import Access, RequestLimits
 
 _PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 # Except for the URL and the id, the examples work as they are on every server.
@@ -52,18 +54,7 @@ _FOUND: Final[dict[str, Any]] = {
     "model": _MODEL,
     "timing_ms": {"fetch": 84.2, "decode": 3.1, "embed": 41.5, "search": 0.6, "total": 129.7},
 }
-_FAILED: Final[dict[str, Any]] = {
-    "problem": {
-        "type": "urn:likeness:problem:unusable-image",
-        "title": "Not an image that can be used",
-        "status": 422,
-        "detail": "expected a picture, but this looks like plain text",
-        "field": "image",
-        "reason": "not_an_image",
-        "stage": "decode",
-        "retryable": False,
-    }
-}
+_FAILED: Final = {"problem": example_of("unusable-image")}
 SEARCH_ANSWER: Final = _FOUND
 BATCH_ANSWER: Final[dict[str, Any]] = {"results": [{"ok": _FOUND}, _FAILED]}
 EMBED_ANSWER: Final[dict[str, Any]] = {
@@ -100,7 +91,6 @@ def answers_like(example: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
 
 
 def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The request body with this model as JSON."""
     shown = {name: {"value": value} for name, value in examples.items()}
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"required": True, "content": {"application/json": {"schema": schema, "examples": shown}}}
@@ -142,25 +132,65 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
     return body
 
 
-def add_schemas(app: FastAPI, limits: RequestLimits) -> None:
-    """Add to the OpenAPI document the models that no route has in its signature, and this server's limits."""
-    generate: Callable[[], dict[str, Any]] = app.openapi
+def install_description(app: FastAPI, limits: RequestLimits, access: Access) -> None:
+    """Let the OpenAPI document of `app` say all that `describe` adds."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        document = generate()
-        schemas = document["components"]["schemas"]
-        for model in (SearchRequest, BatchRequest, EmbedRequest, PromoteRequest, ProblemOut):
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-        schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
-        for owner, names in ONE_OF.items():
-            schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
-        for owner, name, bound in _bounds(limits):
-            _without_null(schemas[owner]["properties"][name]).update(bound)
-        return document
+        if app.openapi_schema is None:
+            describe(generate(), limits, access)
+        return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def describe(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
+    """Add to the OpenAPI document what FastAPI cannot know: the models that no route has in its signature, this
+    server's limits, how a key is given, and the header that names the version.
+    """
+    components = document.setdefault("components", {})
+    _add_models(components.setdefault("schemas", {}), limits)
+    keyed = access.keys is not None
+    if keyed:
+        components["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+        }
+    refusals = problem_docs("rate-limited", "overloaded", "timeout", *(("unauthorized", "forbidden") if keyed else ()))
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path not in OPEN:
+                _add_responses(operation, refusals)
+                if keyed:
+                    operation["security"] = [{"bearer": []}, {"header": []}]
+            _add_version(operation)
+
+
+def _add_models(schemas: dict[str, Any], limits: RequestLimits) -> None:
+    for model in (SearchRequest, BatchRequest, EmbedRequest, PromoteRequest, ProblemOut):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
+    schemas["BatchRequest"]["properties"]["searches"]["items"] = {"$ref": "#/components/schemas/SearchRequest"}
+    for owner, names in ONE_OF.items():
+        schemas[owner]["oneOf"] = [_only(schemas[owner], name) for name in names]
+    for owner, name, bound in _bounds(limits):
+        _without_null(schemas[owner]["properties"][name]).update(bound)
+
+
+def _add_version(operation: dict[str, Any]) -> None:
+    schema = {"type": "string", "enum": [VERSION]}
+    operation.setdefault("parameters", []).append(
+        {"name": API_VERSION, "in": "header", "schema": schema, "description": "the version that you were written for"}
+    )
+    _add_responses(operation, problem_docs("unknown-api-version"))
+    header = {"schema": schema, "description": "the version that answers", "required": True}
+    operation["responses"]["200"].setdefault("headers", {})[API_VERSION] = header
+
+
+def _add_responses(operation: dict[str, Any], responses: Mapping[int | str, dict[str, Any]]) -> None:
+    for status, response in responses.items():
+        operation["responses"].setdefault(str(status), response)
 
 
 def _only(schema: dict[str, Any], name: str) -> dict[str, Any]:

@@ -2,21 +2,77 @@
 
 import base64
 import binascii
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from api.errors import Problem, invalid
-from api.http.requests import EmbedRequest, Example, Options, QuerySource, SearchRequest, UploadFields
+from api.http.field_errors import MAX_ERRORS, not_as_described, problem_of_invalid
+from api.http.requests import BatchRequest, EmbedRequest, Example, Options, QuerySource, SearchRequest, UploadFields
 from api.search.query import Part, Query
 from api.settings import RequestLimits
 from index.queries import MAX_K, SearchOptions
 
+M = TypeVar("M", bound=BaseModel)
+P = ParamSpec("P")
+T = TypeVar("T")
 
-def check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
+
+def valid(document: object, model: type[M]) -> M:
+    """The document as this model. Raises Problem."""
+    # Each mistake would be listed, and take a thousand times its own size.
+    if isinstance(document, dict) and len(document) > MAX_ERRORS:
+        raise not_as_described(f"{len(document):,} fields")
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise problem_of_invalid(error, model) from error
+
+
+def search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
+    """The query of a search; `dim` is the length of the index's vectors. Raises Problem."""
+    _check_lengths(document, dim, limits)
+    asked = valid(document, SearchRequest)
+    if asked.queries is None:
+        return _query((_part(asked, "{}", limits),), asked, limits)
+    parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(asked.queries))
+    return _query(tuple(parts), asked, limits)
+
+
+def searches_of(document: object, *, dim: int, limits: RequestLimits) -> "list[Query | Problem]":
+    """For each search of a batch its query, or the problem with it."""
+    _check_counts(document, limits, "searches")
+    searches = valid(document, BatchRequest).searches
+    return [_or_problem(search_of, each, dim=dim, limits=limits) for each in searches]
+
+
+def parts_of(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
+    """For each item to embed its part, or the problem with it."""
+    _check_counts(document, limits, "images", "texts", "urls")
+    name, values = next((name, values) for name, values in valid(document, EmbedRequest) if values is not None)
+    return [_or_problem(_part_of_item, name, value, f"{name}.{number}", limits) for number, value in enumerate(values)]
+
+
+def query_of_upload(data: bytes, fields: UploadFields, limits: RequestLimits) -> Query:
+    """The query of an uploaded picture. Raises Problem when it exceeds a limit."""
+    return _query((Part(data=data),), fields, limits)
+
+
+def too_large(what: str, max_bytes: int) -> Problem:
+    return Problem("too-large", f"expected {what} of at most {max_bytes:,} bytes, got more")
+
+
+def _or_problem(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Problem:
+    try:
+        return read(*args, **kwargs)
+    except Problem as problem:
+        return problem
+
+
+def _check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
     """Raises Problem for lists of a search that are too long, before their elements are read one by one."""
     if not isinstance(document, dict):
         return
@@ -35,26 +91,7 @@ def _check_vector(holder: object, field: str, dim: int) -> None:
         raise invalid(field, f"{dim} numbers, as the model of the index makes", len(vector))
 
 
-def query_of(asked: SearchRequest, limits: RequestLimits) -> Query:
-    """The query of a search. Raises Problem when it exceeds a limit, or is not base64."""
-    if asked.queries is None:
-        return _query((_part(asked, "{}", limits),), asked, limits)
-    parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(asked.queries))
-    return _query(tuple(parts), asked, limits)
-
-
-def query_of_upload(data: bytes, fields: UploadFields, limits: RequestLimits) -> Query:
-    """The query of an uploaded picture. Raises Problem when it exceeds a limit."""
-    return _query((Part(data=data),), fields, limits)
-
-
-def parts_of(asked: EmbedRequest, limits: RequestLimits) -> "list[Part | Problem]":
-    """For each item to embed, its part, or the problem with it."""
-    name, values = next((name, values) for name, values in asked if values is not None)
-    return [_part_or_problem(name, number, value, limits) for number, value in enumerate(values)]
-
-
-def check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
+def _check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
     """Raises Problem when a batch, whose items are in one of `fields`, holds more than it may."""
     for field in fields:
         items = document.get(field) if isinstance(document, dict) else None
@@ -62,37 +99,11 @@ def check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
             raise invalid(field, f"at most {limits.max_batch}", len(items))
 
 
-def check_filter(expression: object, columns: Collection[str]) -> None:
-    """Raises Problem for a filter that names another than these columns."""
-    for name in _columns_in(expression):
-        if name not in columns:
-            raise invalid("filter", "columns that `GET /index` names", name)
-
-
-def too_large(what: str, max_bytes: int) -> Problem:
-    """The problem of something over its limit."""
-    return Problem("too-large", f"expected {what} of at most {max_bytes:,} bytes, got more")
-
-
-def _columns_in(expression: object) -> Iterator[str]:
-    """The columns that a filter names. Whatever else is wrong with it, `index.filters` says."""
-    if not isinstance(expression, Mapping):
-        return
-    for name, operand in expression.items():
-        if not str(name).startswith("$"):
-            yield name
-        for part in operand if name in ("$and", "$or") and isinstance(operand, list | tuple) else [operand]:
-            if name in ("$and", "$or", "$not"):
-                yield from _columns_in(part)
-
-
-def _part_or_problem(name: str, number: int, value: str, limits: RequestLimits) -> "Part | Problem":
+def _part_of_item(name: str, value: str, at: str, limits: RequestLimits) -> Part:
     try:
-        return _part(QuerySource(**{name.removesuffix("s"): value}), f"{name}.{number}", limits)
-    except Problem as problem:
-        return problem
-    except ValidationError:
-        return invalid(f"{name}.{number}", "text that is not empty", value)
+        return _part(QuerySource(**{name.removesuffix("s"): value}), at, limits)
+    except ValidationError as error:
+        raise invalid(at, "text that is not empty", value) from error
 
 
 def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Query:

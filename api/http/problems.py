@@ -1,4 +1,4 @@
-"""Turns every error into an RFC 9457 problem document, and describes them in the OpenAPI document."""
+"""Turns errors into RFC 9457 problem documents, and describes them in the OpenAPI document."""
 
 import logging
 import math
@@ -8,18 +8,39 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.documents import Failed
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
 from api.http.field_errors import field_error
-from api.http.responses import Failed, ProblemOut
 from api.observe.request_record import notes
 
 logger = logging.getLogger(__name__)
+
+
+class FieldError(BaseModel):
+    field: str
+    expected: str
+    got: str
+
+
+class ProblemOut(BaseModel):
+    """An error, as RFC 9457 has it."""
+
+    type: str = Field(description="stable; tell errors apart by it")
+    title: str
+    status: int
+    detail: str
+    field: str | None = Field(default=None, description='where the rejected picture stood: "image", "queries.2.url"')
+    reason: str | None = Field(default=None, description="why a picture was rejected")
+    stage: str | None = Field(default=None, description='"fetch" or "decode"')
+    retryable: bool | None = Field(default=None, description="whether the same request may work later")
+    errors: list[FieldError] | None = None
+    retry_after_s: float | None = Field(default=None, description="as the header Retry-After")
+
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -54,7 +75,7 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
     if "retry_after_s" in problem.extensions:
         more["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
     return JSONResponse(
-        _document(problem.kind.slug, {"detail": problem.detail, **problem.extensions}),
+        _document_of(problem),
         status_code=problem.kind.status,
         headers=more,
         media_type=MEDIA_TYPE,
@@ -62,7 +83,6 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
 
 
 def install_problems(app: FastAPI) -> None:
-    """Let `app` answer every error with a problem document."""
 
     def on_problem(_: Request, error: Problem) -> Response:
         return problem_response(error)
@@ -75,23 +95,17 @@ def install_problems(app: FastAPI) -> None:
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
-    install_catch_all(app)
 
 
-def install_catch_all(app: FastAPI) -> None:
-    """Let `app` answer any other exception, of the routes and the middleware that it has by now, with a problem."""
-    app.add_middleware(_CatchAll)
-
-
-def failed(error: Exception) -> Failed:
+def failed(error: BaseException) -> Failed:
     """The problem document of one failed item of a batch; unexpected errors are logged."""
     if isinstance(error, Problem):
         problem = error
     else:
         logger.error("one of many failed", exc_info=error)
-        problem = _unforeseen()
+        problem = unforeseen()
     notes().problems.append(problem.kind.slug)
-    return Failed(problem=_document(problem.kind.slug, {"detail": problem.detail, **problem.extensions}))
+    return Failed(problem=_document_of(problem))
 
 
 def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -102,17 +116,24 @@ def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
             kind.status, {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
         )
         entry["content"][MEDIA_TYPE]["schema"] = {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}
-        example = _document(kind.slug, _EXAMPLES.get(kind.slug, {"detail": kind.when}))
-        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": example}
+        entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": example_of(kind.slug)}
         if kind.title not in entry["description"]:
             entry["description"] += f"; {kind.title[0].lower()}{kind.title[1:]}"
     return by_status
+
+
+def example_of(slug: str) -> dict[str, Any]:
+    return _document(slug, _EXAMPLES.get(slug, {"detail": PROBLEMS[slug].when}))
 
 
 def problem_table() -> str:
     """All problem types as a Markdown table."""
     rows = (f"| `{kind.type}` | {kind.status} | {kind.when} |" for kind in PROBLEMS.values())
     return "\n".join(["| type | status | when |", "|---|---|---|", *rows])
+
+
+def _document_of(problem: Problem) -> dict[str, Any]:
+    return _document(problem.kind.slug, {"detail": problem.detail, **problem.extensions})
 
 
 def _document(slug: str, members: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +160,7 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
 
 def _on_defect(_: Request, __: Exception) -> Response:
     """Answers where even the outermost middleware has failed. Starlette raises the exception again: that logs it."""
-    return problem_response(_unforeseen())
+    return problem_response(unforeseen())
 
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:
@@ -148,33 +169,6 @@ def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Respons
     return problem_response(invalid_fields(errors))
 
 
-class _CatchAll:
-    """Answers uncaught exceptions with 500 and logs them, without details for the caller."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except ClientDisconnect:
-            logger.info("%s %s: the caller left", scope["method"], scope["path"])
-        except Exception:
-            if started:
-                raise
-            logger.exception("%s %s failed", scope["method"], scope["path"])
-            await problem_response(_unforeseen())(scope, receive, send)
-
-
-def _unforeseen() -> Problem:
+def unforeseen() -> Problem:
+    """The problem of any other exception: callers get no details."""
     return Problem("internal", "the server failed to answer; its log says why")

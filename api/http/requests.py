@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from api.search.query import DISTINCT
 from index.queries import MAX_K
 
 ONE_OF: Final = {
@@ -23,7 +24,6 @@ ONE_OF: Final = {
 }
 """By model, the fields of which a document has exactly one."""
 
-_DISTINCT: Final = 0.98
 _MAX_FIELDS: Final = 1_000
 _AS_TEXT: Final = {"filter": '{"label": "cat"}', "fields": '["label"]', "distinct": "true or 0.98"}
 STRICT: Final = ConfigDict(strict=True, extra="forbid")
@@ -33,10 +33,10 @@ def _distinct(value: object) -> float | None:
     if value is None or value is False:
         return None
     if value is True:
-        return _DISTINCT
+        return DISTINCT
     if isinstance(value, int | float) and -1 <= value <= 1:
         return float(value)
-    raise ValueError(f"a cosine from -1 to 1, or true for {_DISTINCT}")
+    raise ValueError(f"a cosine from -1 to 1, or true for {DISTINCT}")
 
 
 class Options(BaseModel):
@@ -60,7 +60,7 @@ class Options(BaseModel):
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": -1, "maximum": 1}, {"type": "boolean"}]}),
     ] = Field(
         default=None,
-        description=f"of images whose cosine with each other is this or more, keep the best; true is {_DISTINCT}",
+        description=f"of images whose cosine with each other is this or more, keep the best; true is {DISTINCT}",
     )
     fields: list[str] | None = Field(
         default=None,
@@ -73,6 +73,17 @@ class Options(BaseModel):
         description="where a part of the index does not answer, search the others, and say how many images those hold; "
         "else such a search is refused",
     )
+
+
+class _OneOf(BaseModel):
+    """A document with exactly one of the fields that ONE_OF names."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        names = ONE_OF[type(self).__name__]
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"exactly one of {', '.join(names[:-1])} and {names[-1]}")
+        return self
 
 
 class QuerySource(BaseModel):
@@ -91,18 +102,13 @@ class QuerySource(BaseModel):
     )
 
 
-class Example(QuerySource):
+class Example(QuerySource, _OneOf):
     """One part of a mix: exactly one of url, image, text, id and embedding."""
 
     weight: float = Field(default=1.0, ge=-100, le=100, allow_inf_nan=False, description="below zero: to be unlike it")
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        _require_one(self)
-        return self
 
-
-class SearchRequest(QuerySource, Options):
+class SearchRequest(QuerySource, Options, _OneOf):
     """A search: exactly one of url, image, text, id, embedding and queries, and which neighbours are wanted."""
 
     queries: list[Example] | None = Field(
@@ -110,11 +116,6 @@ class SearchRequest(QuerySource, Options):
         min_length=1,
         description="a mix: the weighted sum of the examples' vectors, each at unit length",
     )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        _require_one(self)
-        return self
 
 
 class UploadFields(Options):
@@ -150,7 +151,7 @@ class BatchRequest(BaseModel):
     searches: list[Any] = Field(min_length=1, description="SearchRequests")
 
 
-class EmbedRequest(BaseModel):
+class EmbedRequest(_OneOf):
     """Things to embed: exactly one of images, texts and urls."""
 
     model_config = STRICT
@@ -159,11 +160,6 @@ class EmbedRequest(BaseModel):
     texts: list[str] | None = Field(default=None, min_length=1)
     urls: list[str] | None = Field(default=None, min_length=1, description="http or https URLs of pictures")
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        _require_one(self)
-        return self
-
 
 class PromoteRequest(BaseModel):
     """The version that is to answer."""
@@ -171,9 +167,3 @@ class PromoteRequest(BaseModel):
     model_config = STRICT
 
     version: str = Field(pattern=r"^[0-9]{6}$", examples=["000012"])
-
-
-def _require_one(model: BaseModel) -> None:
-    names = ONE_OF[type(model).__name__]
-    if sum(getattr(model, name) is not None for name in names) != 1:
-        raise ValueError(f"exactly one of {', '.join(names[:-1])} and {names[-1]}")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.errors import Problem
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
+from embedder.errors import ModelError
 from embedder.protocol import Embedder
 
 Vector = NDArray[np.float32]
@@ -45,17 +47,25 @@ class QueryBatcher:
         linger: float = 0.1,
         on_batch: OnBatch = (),
     ) -> None:
+        self.embedder = embedder
         self.cache = cache
         self.on_batch = on_batch
-        self._queue: SimpleQueue[_Job] = SimpleQueue()
-        self._running = _Running(cache)
-        self._work = _Work(embedder, self._queue, self._running, on_batch, max_batch, linger)
+        self._work = _Work(embedder, cache, on_batch, max_batch, linger)
         self._thread = ThreadPoolExecutor(1, "likeness-embed")
 
     @property
     def waiting(self) -> int:
         """How many items have not been taken yet."""
-        return self._queue.qsize()
+        return self._work.queue.qsize()
+
+    @cached_property
+    def text_refusal(self) -> str | None:
+        """Why the model takes no text, or None when it does. Later on, a ModelError is a defect, not for callers."""
+        try:
+            self.embed(ContentKey.unique(), lambda: "a picture").result()
+        except ModelError as error:
+            return str(error)
+        return None
 
     def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
         """The vector of what `item` returns, `(dim,)` float32, unit norm; or what the embedder raises.
@@ -63,22 +73,25 @@ class QueryBatcher:
         `item` is not called, and nothing embedded, when the vector of `key` is in the cache or is being made for
         another caller.
         """
-        known = self._running.find(key)
+        known = self._work.find(key)
         if known is not None:
             return known
         made = item()
-        future, is_new = self._running.start(key)
+        future, is_new = self._work.start(key)
         if is_new:
-            self._queue.put(_Job(key, made, future))
+            self._work.queue.put(_Job(key, made, future))
             try:
                 self._thread.submit(self._work.embed_next)
-            except RuntimeError:  # closed, or the program ends
+            except RuntimeError:  # it is being closed, or the program ends
                 self._work.refuse_waiting()
         return future
 
     def close(self) -> None:
-        """End the thread when its pass is over; what waits then, or comes later, gets `embedder-unavailable`."""
-        self._thread.shutdown(cancel_futures=True)
+        """End the thread when its pass is over. What waits then gets `embedder-unavailable`; a later query starts it
+        again.
+        """
+        ending, self._thread = self._thread, ThreadPoolExecutor(1, "likeness-embed")
+        ending.shutdown(cancel_futures=True)
         self._work.refuse_waiting()
 
 
@@ -89,11 +102,23 @@ class _Job:
     future: "Future[Vector]"
 
 
-class _Running:
-    """The vectors that are being made: all callers that want the same one wait for the same future."""
+class _Work:
+    """What the thread does. It does not hold the batcher, which would then never be dropped.
 
-    def __init__(self, cache: EmbeddingCache) -> None:
+    All callers that want the same vector wait for the same future.
+    """
+
+    def __init__(
+        self, embedder: Embedder, cache: EmbeddingCache, on_batch: OnBatch, max_batch: int, linger: float
+    ) -> None:
+        self.queue: SimpleQueue[_Job] = SimpleQueue()
+        self._embedder = embedder
         self._cache = cache
+        self._on_batch = on_batch
+        self._max_batch = max_batch
+        self._linger = linger
+        self._last_batch = 1
+        self._max_wait_s = self._idle_since = 0.0
         self._futures: dict[ContentKey, Future[Vector]] = {}
         self._lock = threading.Lock()
 
@@ -120,47 +145,19 @@ class _Running:
             future.set_running_or_notify_cancel()
             return future, True
 
-    def finish(self, job: _Job, vector: Vector) -> None:
-        self._cache.keep(job.key, vector)  # first, so that the vector is always found in one of the two
-        self._forget(job)
-        job.future.set_result(vector)
-
-    def fail(self, job: _Job, error: Exception) -> None:
-        self._forget(job)
-        job.future.set_exception(error)
-
-    def _forget(self, job: _Job) -> None:
-        with self._lock:
-            del self._futures[job.key]
-
-
-@dataclass
-class _Work:
-    """What the thread does. It does not hold the batcher, which would then never be dropped."""
-
-    embedder: Embedder
-    queue: "SimpleQueue[_Job]"
-    running: _Running
-    on_batch: OnBatch
-    max_batch: int
-    linger: float
-    last_batch: int = 1
-    max_wait_s: float = 0.0
-    idle_since: float = 0.0
-
     def embed_next(self) -> None:
         """Embed a batch of what waits. It is called once for each job: nothing waits if an earlier batch had it."""
         try:
             first = self.queue.get_nowait()
         except Empty:
             return
-        if time.perf_counter() - self.idle_since > self.max_wait_s:
-            self.last_batch = 1  # the callers of the last pass have not come back
+        if time.perf_counter() - self._idle_since > self._max_wait_s:
+            self._last_batch = 1  # the callers of the last pass have not come back
         batch = self._gather(first)
         started = time.perf_counter()
         self._embed_all(batch)
-        self.idle_since = time.perf_counter()
-        self.last_batch, self.max_wait_s = len(batch), self.linger * (self.idle_since - started)
+        self._idle_since = time.perf_counter()
+        self._last_batch, self._max_wait_s = len(batch), self._linger * (self._idle_since - started)
 
     def refuse_waiting(self) -> None:
         while True:
@@ -168,15 +165,15 @@ class _Work:
                 job = self.queue.get_nowait()
             except Empty:
                 return
-            self.running.fail(job, Problem("embedder-unavailable", "the model is closed: open it again, or try later"))
+            self._fail(job, Problem("embedder-unavailable", "the model is closed: try again"))
 
     def _gather(self, first: _Job) -> list[_Job]:
         """All queries that wait and, up to the size of the last batch, those that come within `max_wait_s` seconds."""
         batch = [first]
-        close_behind = self.max_wait_s / 10 if self.last_batch > 1 else 0
-        while len(batch) < self.max_batch:
+        close_behind = self._max_wait_s / 10 if self._last_batch > 1 else 0
+        while len(batch) < self._max_batch:
             try:
-                max_wait_s = self.max_wait_s if len(batch) < self.last_batch else close_behind
+                max_wait_s = self._max_wait_s if len(batch) < self._last_batch else close_behind
                 batch.append(self.queue.get(timeout=max_wait_s))
             except Empty:
                 break
@@ -185,8 +182,8 @@ class _Work:
     def _embed_all(self, jobs: Sequence[_Job]) -> None:
         pictures = [job for job in jobs if not isinstance(job.item, str)]
         texts = [job for job in jobs if isinstance(job.item, str)]
-        self._embed(pictures, lambda items: self.embedder.embed_images(np.stack(items)))
-        self._embed(texts, self.embedder.embed_texts)
+        self._embed(pictures, lambda items: self._embedder.embed_images(np.stack(items)))
+        self._embed(texts, self._embedder.embed_texts)
 
     def _embed(self, jobs: Sequence[_Job], embed: Callable[[list[Any]], NDArray[np.float32]]) -> None:
         if not jobs:
@@ -196,13 +193,23 @@ class _Work:
         except Exception as error:
             if len(jobs) == 1 or isinstance(error, Problem):  # a Problem is the embedder's fault, not the items'
                 for job in jobs:
-                    self.running.fail(job, error)
+                    self._fail(job, error)
                 return
             # One of them is at fault: embedded one by one, only that one fails.
             for job in jobs:
                 self._embed([job], embed)
             return
-        for hear in self.on_batch:
+        for hear in self._on_batch:
             hear(len(jobs))
         for job, vector in done:
-            self.running.finish(job, vector)
+            self._cache.keep(job.key, vector)  # first, so that the vector is always found in one of the two
+            self._forget(job)
+            job.future.set_result(vector)
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        self._forget(job)
+        job.future.set_exception(error)
+
+    def _forget(self, job: _Job) -> None:
+        with self._lock:
+            del self._futures[job.key]

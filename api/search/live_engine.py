@@ -9,7 +9,6 @@ from typing import Final
 
 from api.errors import ApiError
 from api.search.engine import Engine
-from api.search.giving_way import giving_way
 from embedder.errors import EmbedderError
 from embedder.protocol import Embedder
 from index.collection import Collection
@@ -66,14 +65,12 @@ class LiveEngine:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop following CURRENT."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
             self._thread = None
 
     def warm_up(self) -> None:
-        """Send the engine one query. Raises what that raises."""
         self.engine.warm_up()
         self.has_answered = True
 
@@ -108,8 +105,7 @@ class LiveEngine:
 
     def _swap(self, source: IndexSource, version: str) -> None:
         before, started = self.engine, time.monotonic()
-        with giving_way():
-            engine = before.successor(source.open_version(source.collection, version), source.load_model)
+        engine = before.successor(source.open_version(source.collection, version), source.load_model)
         engine.warm_up()
         self.engine, self.has_answered = engine, True
         self.swaps += 1

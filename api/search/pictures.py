@@ -1,19 +1,44 @@
-"""The pictures of the collection's own rows: files as they are, and thumbnails."""
+"""The pictures of the collection's own rows, and the problem of a picture that cannot be used."""
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, NamedTuple
 
-from api.errors import BUSY_S, Problem
-from api.etag import Tagged
+from cachetools import LRUCache, cached
+
+from api.errors import Problem
 from api.observe.request_record import is_awaited
-from api.search.lru import LruCache
-from embedder.errors import FetchError, ImageError
+from api.search.cache import ENTRY_BYTES
+from embedder.errors import FetchError, ImageError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import SUPPORTED, picture_format
 
 _MAX_CACHED: Final = 64 * 2**20  # bytes of thumbnails
+# Seconds until a heavy picture is worth another try.
+_BUSY_S: Final = 2
+
+# Problems of a query's picture by the reason of its rejection; other reasons are mapped by their stage.
+_BY_REASON: Final = {
+    "bad_uri": "bad-url",
+    "forbidden_userinfo": "bad-url",
+    "forbidden_scheme": "forbidden-scheme",
+    "forbidden_address": "forbidden-address",
+    "forbidden_port": "forbidden-address",
+    "timeout": "url-timeout",
+    "unknown_host": "url-unreachable",
+    "connection_failed": "url-unreachable",
+    "tls_failed": "url-unreachable",
+    "not_an_image": "unusable-image",
+    "out_of_memory": "out-of-memory",
+    "decoders_busy": "overloaded",
+}
+
+
+class Picture(NamedTuple):
+    data: bytes
+    media_type: str
 
 
 class Pictures:
@@ -25,9 +50,10 @@ class Pictures:
     def __init__(self, fetcher: Fetcher, decoders: DecodePool) -> None:
         self._fetcher = fetcher
         self._decoders = decoders
-        self._thumbnails: LruCache[tuple[Any, ...], Tagged] = LruCache(_MAX_CACHED)
+        thumbnails: LRUCache[Any, Picture] = LRUCache(_MAX_CACHED, lambda small: len(small.data) + ENTRY_BYTES)
+        self._thumbnail = cached(thumbnails, key=_thumbnail_key, lock=Lock())(self._made_thumbnail)
 
-    def read(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
+    def read(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels.
 
         It is the picture that was embedded: one of another content is not shown. Raises Problem: picture-not-found when
@@ -37,36 +63,24 @@ class Pictures:
             return self._original(row) if size is None else self._thumbnail(row, size)
         except (FetchError, ImageError) as error:
             if error.reason == "decoders_busy":
-                raise Problem("overloaded", str(error), retry_after_s=BUSY_S) from error
+                raise _problem_of(error, "overloaded", str(error)) from error
             # The error's message may name the operator's paths and buckets, so callers get only the reason.
             gone = error.reason in {"not_found", "http_404", "http_410"}
             said = "is no longer there" if gone else f"cannot be read: {error.reason}"
-            raise Problem(
-                "picture-not-found" if gone else "picture-unavailable",
-                f"the file of {row['image_id']!r} {said}",
-                reason=error.reason,
-                stage=error.stage,
-                retryable=error.retryable,
-            ) from error
+            slug = "picture-not-found" if gone else "picture-unavailable"
+            raise _problem_of(error, slug, f"the file of {row['image_id']!r} {said}") from error
 
-    def _original(self, row: Mapping[str, Any]) -> Tagged:
+    def _original(self, row: Mapping[str, Any]) -> Picture:
         data = self._embedded(row)
         # A few bytes may look like a picture's: whether it is one, its decoder says.
         if row["content_hash"] is None:
             self._decoders.thumbnail(data, 1, is_awaited=is_awaited)
         # A browser is told only these types: whatever else a file may be, it is never shown as a page.
         name = picture_format(data)
-        return Tagged.of(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
+        return Picture(data, f"image/{name.lower()}" if name in SUPPORTED else "application/octet-stream")
 
-    def _thumbnail(self, row: Mapping[str, Any], size: int) -> Tagged:
-        # If a file has changed, its row differs in one of these once it has been embedded again.
-        key = (*(row[name] for name in ("uri", "content_hash", "modified", "etag", "size")), size)
-        cached = self._thumbnails.get(key)
-        if cached is not None:
-            return cached
-        small = Tagged.of(self._decoders.thumbnail(self._embedded(row), size, is_awaited=is_awaited), "image/jpeg")
-        self._thumbnails.put(key, small, len(small.data))
-        return small
+    def _made_thumbnail(self, row: Mapping[str, Any], size: int) -> Picture:
+        return Picture(self._decoders.thumbnail(self._embedded(row), size, is_awaited=is_awaited), "image/jpeg")
 
     def _embedded(self, row: Mapping[str, Any]) -> bytes:
         """The file of a row. Raises Problem when it is not the one that was embedded: the address may lead elsewhere by
@@ -82,3 +96,24 @@ class Pictures:
             stage="fetch",
             retryable=False,
         )
+
+
+def problem_of_query(rejected: Rejected, field: str) -> Problem:
+    """The problem of a query's picture that `field` of the request gave."""
+    slug = _BY_REASON.get(rejected.reason)
+    if slug is None and rejected.stage == "decode":
+        slug = "unusable-image"
+    elif slug is None:
+        slug = "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
+    return _problem_of(rejected, slug, str(rejected), field=field)
+
+
+def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:
+    """If a file has changed, its row differs in one of these once it has been embedded again."""
+    return (*(row[name] for name in ("uri", "content_hash", "modified", "etag", "size")), size)
+
+
+def _problem_of(rejected: Rejected, slug: str, detail: str, **more: Any) -> Problem:
+    wait = {"retry_after_s": _BUSY_S} if slug == "overloaded" else {}
+    facts = {"reason": rejected.reason, "stage": rejected.stage, "retryable": rejected.retryable}
+    return Problem(slug, detail, **more, **facts, **wait)

@@ -1,15 +1,25 @@
-"""A query, once its request has been read."""
+"""A query, once its request has been read, and its result."""
 
+import base64
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from datetime import time as time_of_day
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from api.observe.request_record import notes
+from embedder.identity import ModelIdentity
+from index.match import Match
 from index.queries import SearchOptions
+
+DISTINCT: Final = 0.98
+"""The cosine from which on images count as duplicates if a caller names none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,9 +58,23 @@ class Query:
     allow_partial: bool = False
 
 
-class Stopwatch:
-    """Times the stages of one query."""
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """Matches, best first, with the index version and model.
 
+    `searched` of the `ntotal` images were searched: fewer than all if a part of the index did not answer and the caller
+    allowed that. `timing_ms`: fetch, decode and embed, if the query needed them, search and total.
+    """
+
+    matches: list[Match]
+    version: str
+    ntotal: int
+    searched: int
+    model: ModelIdentity
+    timing_ms: Mapping[str, float]
+
+
+class Stopwatch:
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._seconds: dict[str, float] = {}
@@ -70,3 +94,22 @@ class Stopwatch:
         """By stage, and `total` since the watch was made."""
         total = time.perf_counter() - self._started
         return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}
+
+
+def plain(value: Any) -> Any:
+    """A value of a metadata column as JSON can hold it: no NaN, bytes as base64, times in ISO 8601."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case datetime() | date() | time_of_day():
+            return value.isoformat()
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case _:
+            return str(value)

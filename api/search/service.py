@@ -1,34 +1,38 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from api.errors import Problem, invalid, naming_field
-from api.etag import Tagged
+from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.observe.request_record import is_awaited, notes, record_outcome
-from api.search.embedding_cache import ContentKey, EmbeddingCache
+from api.search.cache import ContentKey, EmbeddingCache
 from api.search.engine import Engine
 from api.search.live_engine import IndexSource, LiveEngine
-from api.search.nearest import Vector, check_fields, nearest_allowing_partial, vector_of_image
-from api.search.pictures import Pictures
-from api.search.query import Part, Query, Stopwatch
-from api.search.result import SearchResult
+from api.search.pictures import Picture, Pictures, problem_of_query
+from api.search.query import Part, Query, SearchResult, Stopwatch
+from embedder.errors import Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
 from embedder.protocol import Embedder
-from index.queries import SearchOptions
+from index.collection.rows import FIXED
+from index.errors import FilterError, QueryError
+from index.match import Match
+from index.queries import SearchOptions, mix
 from index.search import Searcher
+from index.search.sharded_index import ShardsLostError
+
+Vector = NDArray[np.float32]
 
 
 class SearchService:
-    """Everything that a query needs, loaded once. Thread-safe; every method blocks.
+    """Everything that a query needs. Thread-safe; every method blocks.
 
     `query_fetcher` reads the URLs that callers send and must be one for untrusted URLs. `picture_fetcher`
     reads the pictures of the collection's own rows, whose URIs the operator chose and which may be local files.
@@ -68,50 +72,40 @@ class SearchService:
         """Whether the current engine has answered a query, and its model still answers."""
         return self.live.has_answered
 
-    @property
-    def version(self) -> str:
-        return self.engine.version
-
-    def warm_up(self) -> None:
-        """Answer one query, so that the first caller does not wait for lazy loading; then `ready` is true."""
-        self.live.warm_up()
-
     def close(self) -> None:
-        """End the threads that follow CURRENT and embed, the latter when its pass is over, and the decoders."""
+        """End the threads that follow CURRENT and embed, the latter when its pass is over, and the decoders.
+
+        A later query starts them again, but for the one that follows CURRENT.
+        """
         self.live.stop()
         self.engine.batcher.close()
         self.decoders.close()
 
-    def search_by_url(self, url: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to the picture at `url`. Raises Problem.
-
-        `options` of this and the other searches are those of `Searcher.search`.
-        """
-        return self.search(Query(parts=(Part(url=url),), k=k, options=options))
-
-    def search_by_bytes(self, data: bytes, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to the picture in `data`. Raises Problem."""
-        return self.search(Query(parts=(Part(data=data),), k=k, options=options))
-
-    def search_by_text(self, text: str, k: int, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The `k` nearest to `text`. Raises Problem for an empty text and for a model without a text side."""
-        return self.search(Query(parts=(Part(text=text),), k=k, options=options))
-
     def search(self, query: Query, *, engine: Engine | None = None, watch: Stopwatch | None = None) -> SearchResult:
         """The nearest to the query's mix. Images of the index that are parts of it are left out.
 
-        Raises Problem, which names the field.
+        Matches have a percentile if the query is a single picture. Raises Problem, which names the field;
+        `shard-unavailable` when shards do not answer and the query does not allow that, or none of them does.
         """
         engine, watch = engine or self.engine, watch or Stopwatch()
-        check_fields(engine.searcher, query.fields)
+        searcher = engine.searcher
+        _check_fields(searcher, query.fields)
         vectors = self._vectors(engine, query.parts, watch)
         with watch.stage("search"):
-            matches, searched = nearest_allowing_partial(engine.searcher, query, vectors)
+            while True:
+                try:
+                    matches = _nearest(searcher, query, vectors)
+                    break
+                except ShardsLostError as error:
+                    # The answer is as if there were only the other shards: results of the first round are discarded.
+                    if not (query.allow_partial and len(error.rest)):
+                        raise _unavailable(error) from error
+                    searcher = Searcher(searcher.manifest, error.rest)
         return SearchResult(
             matches=matches,
             version=engine.version,
             ntotal=engine.searcher.ntotal,
-            searched=searched,
+            searched=searcher.searched,
             model=engine.model,
             timing_ms=watch.milliseconds(),
         )
@@ -120,14 +114,14 @@ class SearchService:
         """The part with the bytes from its URL, if it has one. Raises Problem."""
         if part.url is None or part.data is not None:
             return part
-        with naming_field(part.at.format("url")), record_outcome("fetch"):
+        with _naming_field(part.at.format("url")), record_outcome("fetch"):
             return replace(part, data=self._query_fetcher.fetch(part.url))
 
     def embed(self, part: Part, engine: Engine, watch: Stopwatch | None = None) -> Vector:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
         return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Tagged:
+    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
         """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
         return self._pictures.read(row, size)
 
@@ -148,21 +142,21 @@ class SearchService:
             raise
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
-        """The part's vector, or a future of it."""
         if part.data is not None:
             data, key = part.data, ContentKey.of(part.data, engine.model.fingerprint)
-            with naming_field(part.at.format("image" if part.url is None else "url")):
+            with _naming_field(part.at.format("image" if part.url is None else "url")):
                 return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
         if part.text is not None:
             text = _checked_text(engine, part.text, part.at)
             return engine.batcher.embed(ContentKey.of(text, engine.model.fingerprint), lambda: text)
         if part.image_id is not None:
-            return vector_of_image(engine.searcher, part.image_id, part.at)
+            return _vector_of_image(engine.searcher, part.image_id, part.at)
         if part.vector is None:
             raise ValueError("a part without anything to look for")
-        if len(part.vector) != engine.model.dim:
+        if part.vector.shape != (engine.model.dim,):
             expected = f"{engine.model.dim} numbers, as the model of the index makes"
-            raise invalid(part.at.format("embedding"), expected, len(part.vector))
+            shape = part.vector.shape
+            raise invalid(part.at.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
         return part.vector
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
@@ -170,9 +164,74 @@ class SearchService:
             return self.decoders.decode(data, engine.crop, limits=self._query_limits, is_awaited=is_awaited).pixels
 
 
+def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
+    """Like `Searcher.row`. Problem `shard-unavailable` when the row may be in a shard that does not answer."""
+    try:
+        return searcher.row(image_id)
+    except ShardsLostError as error:
+        raise _unavailable(error) from error
+
+
+@contextmanager
+def _naming_field(field: str) -> Iterator[None]:
+    """Turns the rejection of a picture into the Problem of the field that gave the picture."""
+    try:
+        yield
+    except Rejected as error:
+        raise problem_of_query(error, field) from error
+
+
+def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> list[Match]:
+    ids = {part.image_id for part in query.parts if part.image_id is not None}
+    options: SearchOptions = {**query.options, "exclude": {*query.options.get("exclude", ()), *ids}}
+    weights = [part.weight for part in query.parts]
+    try:
+        direction = mix(np.stack(vectors), weights)
+    except QueryError as error:
+        expected = "examples that do not cancel each other out: leave one out, or change a weight"
+        raise invalid("queries", expected, weights) from error
+    try:
+        matches = searcher.search(direction[np.newaxis], query.k, **options)[0]
+    except FilterError as error:
+        raise invalid_fields([{"field": "filter", "expected": error.expected, "got": error.got}]) from error
+    except QueryError as error:  # its message says what was expected
+        got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
+        raise Problem("invalid-request", f"body: {error}", errors=got) from error
+    if len(query.parts) == 1 and query.parts[0].is_picture:
+        matches = [replace(each, percentile=searcher.percentile(each.score)) for each in matches]
+    if (fields := query.fields) is not None:
+        matches = [
+            replace(each, metadata={name: value for name, value in each.metadata.items() if name in fields})
+            for each in matches
+        ]
+    return matches
+
+
+def _vector_of_image(searcher: Searcher, image_id: str, at: str) -> Vector:
+    try:
+        return searcher.vector(image_id)
+    except ShardsLostError as error:
+        raise _unavailable(error) from error
+    except QueryError as error:
+        raise invalid(at.format("id"), f"an image of index version {searcher.version}", image_id) from error
+
+
+def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
+    """Problem names the `wanted` fields that are no metadata columns. None: all are wanted."""
+    known = sorted(searcher.filterable.keys() - FIXED)
+    wrong = [name for name in wanted or () if name not in known]
+    if wrong:
+        expected = f"only {', '.join(known)}" if known else "none, for the images have no metadata"
+        raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
+
+
 def _checked_text(engine: Engine, text: str, at: str) -> str:
     if not text.strip():
         raise invalid(at.format("text"), "words that say what to look for", text)
-    if engine.text_refusal is not None:
-        raise Problem("text-not-supported", engine.text_refusal, field=at.format("text"))
+    if (refusal := engine.batcher.text_refusal) is not None:
+        raise Problem("text-not-supported", refusal, field=at.format("text"))
     return text
+
+
+def _unavailable(error: ShardsLostError) -> Problem:
+    return Problem("shard-unavailable", f"{error}: try again soon", retry_after_s=2)

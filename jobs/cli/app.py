@@ -129,7 +129,7 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
-    from api.search.plain import plain
+    from api.search.query import Part, Query, plain
     from api.settings import ServeSettings
     from jobs.cli.tables import match_table
 
@@ -152,10 +152,7 @@ def search(
             settings = ServeSettings(**without_none(collection=collection, model=model and model_named(model)))
             service = build_service(settings)
         with closing(service):
-            if picture is None:
-                matches = service.search_by_text(text or "", k, **options).matches
-            else:
-                matches = service.search_by_bytes(picture, k, **options).matches
+            matches = service.search(Query(parts=(Part(data=picture, text=text),), k=k, options=options)).matches
     if output is OutputFormat.json:
         print_json([plain(asdict(match)) for match in matches])
     else:
@@ -213,10 +210,7 @@ def demo(
     port = _free_port(port)
     # The tour's URL query names this server itself.
     settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
-    with (
-        closing(build_service(settings)) as service,
-        running(create_app(service, limits=settings.limits()), port=port) as url,
-    ):
+    with running(create_app(build_service(settings), limits=settings.limits()), port=port) as url:
         example = gallery.exhibits[0]
         show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
         if not once:

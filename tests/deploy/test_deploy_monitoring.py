@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,15 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
-from api.observe.metrics import Metrics, Serving
+from api.http.middleware.telemetry import follow
+from api.observe.metrics import Metrics
 from api.observe.request_record import RequestRecord
+from api.settings import RequestLimits
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import JobRun
 from jobs.schedule.metrics_file import write_metrics
 from tests.support.paths import ROOT
+from tests.support.servers.stub_service import stub_service
 
 FOLDER = ROOT / "deploy" / "monitoring"
 DASHBOARDS = ["service-dashboard.json", "jobs-dashboard.json"]
@@ -85,20 +87,7 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 def of_the_service() -> dict[str, set[str]]:
     metrics = Metrics()
-    metrics.follow(
-        lambda: Serving(
-            version="000001",
-            model="demo",
-            rows=1,
-            built=datetime.now(UTC) - timedelta(hours=1),
-            swaps=0,
-            failed_swaps=0,
-            behind=False,
-            waiting=0,
-            cache_hits=0,
-            cache_misses=0,
-        )
-    )
+    follow(stub_service(), metrics, RequestLimits())
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
     metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
@@ -141,6 +130,10 @@ def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
             else:
                 missing = {word for word in {metric, *labels - OF_TARGETS} if not re.search(rf"\b{word}\b", rays)}
                 assert not missing, expression
+
+
+def test_the_check_finds_metrics_and_labels() -> None:
+    assert dict(asked('sum by (x) (rate(a{y="1"}[5m])) / b')) == {"a": {"x", "y"}, "b": {"x"}}
 
 
 def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> None:

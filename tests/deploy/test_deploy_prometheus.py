@@ -19,6 +19,7 @@ import yaml
 
 from api.http.app import create_app
 from api.local import running
+from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from tests.deploy.test_deploy_monitoring import (
     COMPOSE,
@@ -31,7 +32,7 @@ from tests.deploy.test_deploy_monitoring import (
     panels,
     sent,
 )
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
+from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
 from tests.support.paths import ROOT
 from tests.support.servers.served import free_port
 
@@ -129,9 +130,12 @@ def started(program: str, *options: str) -> Iterator[str]:
 @contextlib.contextmanager
 def targets(folder: Path) -> Iterator[dict[str, str]]:
     """Address in prometheus.yml → a server, and node_exporter with what a job left, started as compose does."""
-    service = fake_service(
-        make_collection(folder / "collection", PLAIN, FakeEmbedder()),
-        queries={"http://a.example/1": PLAIN["red.png"], "http://a.example/2": b"text"},
+    pictures = {name: png(colour) for name, colour in COLOURS.items()}
+    service = SearchService(
+        embedder=FakeEmbedder(),
+        searcher=make_collection(folder / "collection", pictures, FakeEmbedder()),
+        query_fetcher=RecordingFetcher({"http://a.example/1": pictures["red.png"], "http://a.example/2": b"text"}),
+        picture_fetcher=RecordingFetcher({}),
     )
     of_jobs(folder)
     options = yaml.safe_load(COMPOSE.read_text())["services"]["job-metrics"]["command"]

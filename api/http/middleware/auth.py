@@ -5,9 +5,8 @@ CORS, key and rate, then the limit on concurrent work, with the time limit.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
@@ -19,11 +18,12 @@ from api.access.keys import KeyRing, KeyScope
 from api.errors import Problem, abbreviate
 from api.http.middleware.admission import PROBES, ConcurrencyLimit, Slots, route_path
 from api.http.middleware.rate_limit import RateLimit
-from api.http.problems import problem_docs, problem_response
+from api.http.problems import problem_response
 from api.observe.request_record import notes
 from api.settings import Access
 
-_OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
+OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
+"""Paths that need no key."""
 _OPEN_FOLDER: Final = "/web/"
 
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -50,7 +50,6 @@ def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
             allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
             expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
         )
-    _describe(app, keyed=access.keys is not None)
 
 
 def charge(request: Request, searches: int) -> None:
@@ -123,7 +122,7 @@ def _holder(scope: Scope, keys: KeyRing) -> str:
 
 def _is_open(scope: Scope) -> bool:
     path = route_path(scope)
-    return path in _OPEN or path.startswith(_OPEN_FOLDER)
+    return path in OPEN or path.startswith(_OPEN_FOLDER)
 
 
 def _is_admin(scope: Scope) -> bool:
@@ -153,26 +152,3 @@ def _named_host(scope: Scope) -> str:
 
 def _host(scope: Scope) -> str:
     return str((scope.get("client") or ("unknown",))[0])
-
-
-def _describe(app: FastAPI, *, keyed: bool) -> None:
-    """Describe in the OpenAPI document how to give a key, and how a request may be refused."""
-    generate: Callable[[], dict[str, Any]] = app.openapi
-    slugs = ["rate-limited", "overloaded", "timeout", *(["unauthorized", "forbidden"] if keyed else [])]
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        guarded = (operations for path, operations in document["paths"].items() if path not in _OPEN)
-        for operation in (operation for operations in guarded for operation in operations.values()):
-            for status, response in problem_docs(*slugs).items():
-                operation["responses"].setdefault(str(status), response)
-            if keyed:
-                operation["security"] = [{"bearer": []}, {"header": []}]
-        if keyed:
-            document.setdefault("components", {})["securitySchemes"] = {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-            }
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]

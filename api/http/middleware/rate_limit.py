@@ -1,8 +1,9 @@
 """Limits the rate of each caller's requests."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+
+from cachetools import LRUCache
 
 
 class RateLimit:
@@ -16,8 +17,7 @@ class RateLimit:
     ) -> None:
         self._per_minute = per_minute
         self._clock = clock
-        self._max_callers = max_callers
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and the time of that count
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(max_callers)  # tokens, and the time of that count
 
     def wait_s(self, caller: str, cost: float = 1.0) -> float:
         """0.0 if the request is admitted, and `cost` is taken; else the seconds until it can be.
@@ -42,6 +42,3 @@ class RateLimit:
 
     def _keep(self, caller: str, tokens: float) -> None:
         self._buckets[caller] = tokens, self._clock()
-        self._buckets.move_to_end(caller)
-        if len(self._buckets) > self._max_callers:
-            self._buckets.popitem(last=False)

@@ -4,22 +4,28 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import iter_route_contexts
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access.locations import shown_model_id
 from api.http.middleware.admission import PROBES
-from api.observe.metrics import Metrics, Serving
+from api.http.problems import problem_response, unforeseen
+from api.observe.metrics import Metrics
 from api.observe.request_record import RequestRecord, taking_notes
 from api.search.service import SearchService
 from api.settings import RequestLimits
 
 logger = logging.getLogger("api.requests")
+failures = logging.getLogger(__name__)
 
 REQUEST_ID: Final = "X-Request-ID"
 _SANE_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -29,12 +35,12 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _LEFT: Final = 499
 
 
-def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
+def install_telemetry(app: FastAPI, metrics: Metrics, *, send_request_ids: bool = True) -> None:
     """Count, time and log every request, give it an id, and answer GET /metrics.
 
     Added last, so that it sees a request first: requests that others refuse are counted too.
     """
-    app.add_middleware(_Telemetry, metrics=metrics)
+    app.add_middleware(_Telemetry, metrics=metrics, send_request_ids=send_request_ids)
 
     @app.get(
         "/metrics",
@@ -51,29 +57,52 @@ def install_telemetry(app: FastAPI, metrics: Metrics) -> None:
 def follow(service: SearchService, metrics: Metrics, limits: RequestLimits) -> None:
     """Let `metrics` report the engine of `service`, and how its queries are embedded."""
     service.on_batch.append(metrics.batch)
-    metrics.follow(lambda: _serving(service, limits.show_locations))
+    metrics.follow(_EngineMetrics(service, limits.show_locations))
 
 
-def _serving(service: SearchService, locations: bool) -> Serving:
-    engine, live = service.engine, service.live
-    return Serving(
-        version=engine.version,
-        model=shown_model_id(engine.model.model_id, locations),
-        rows=engine.searcher.ntotal,
-        built=engine.searcher.manifest.created_at,
-        swaps=live.swaps,
-        failed_swaps=live.failed_swaps,
-        behind=live.failure is not None,
-        waiting=engine.batcher.waiting,
-        cache_hits=service.cache.hits,
-        cache_misses=service.cache.misses,
-    )
+class _EngineMetrics(Collector):
+    """The engine in use, the queue of its model and the cache, as they are when the metrics are read."""
+
+    def __init__(self, service: SearchService, locations: bool) -> None:
+        self._service = service
+        self._locations = locations
+
+    def collect(self) -> Iterator[Metric]:
+        live, engine, cache = self._service.live, self._service.engine, self._service.cache
+        info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.")
+        info.add_metric(
+            (), {"version": engine.version, "model": shown_model_id(engine.model.model_id, self._locations)}
+        )
+        yield info
+        age_s = time.time() - engine.searcher.manifest.created_at.timestamp()
+        for name, help_text, value in (
+            ("index_rows", "Images in the index version that answers.", engine.searcher.ntotal),
+            ("index_age_seconds", "Since the index version that answers was built.", age_s),
+            (
+                "index_behind",
+                "1 while the live version cannot be served, and another answers.",
+                live.failure is not None,
+            ),
+            ("embedding_queue_queries", "Queries waiting to be embedded.", engine.batcher.waiting),
+        ):
+            yield GaugeMetricFamily(f"likeness_{name}", help_text, value)
+        swaps = {"ok": live.swaps, "failed": live.failed_swaps}
+        lookups = {"hit": cache.hits, "miss": cache.misses}
+        for name, help_text, counts in (
+            ("index_swaps", "Changes to another index version: ok or failed.", swaps),
+            ("embedding_cache_lookups", "Lookups of queries' embeddings.", lookups),
+        ):
+            family = CounterMetricFamily(f"likeness_{name}", help_text, labels=("result",))
+            for result, count in counts.items():
+                family.add_metric((result,), count)
+            yield family
 
 
 class _Telemetry:
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, send_request_ids: bool) -> None:
         self._app = app
         self._metrics = metrics
+        self._send_request_ids = send_request_ids
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,7 +114,8 @@ class _Telemetry:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = noted.request_id
+                if self._send_request_ids:
+                    MutableHeaders(scope=message)[REQUEST_ID] = noted.request_id
             await send(message)
 
         with taking_notes(_request_id(scope)) as noted, self._metrics.in_flight():
@@ -119,6 +149,34 @@ class _Telemetry:
                 }
             },
         )
+
+
+class CatchAll:
+    """Answers exceptions of what it wraps with 500 and logs them, without details for the caller."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            failures.info("%s %s: the caller left", scope["method"], scope["path"])
+        except Exception:
+            if started:
+                raise
+            failures.exception("%s %s failed", scope["method"], scope["path"])
+            await problem_response(unforeseen())(scope, receive, send)
 
 
 def _request_id(scope: Scope) -> str:

@@ -6,11 +6,12 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from api.documents import ImageOut
 from api.errors import Problem, abbreviate
+from api.http.etag import tagged
 from api.http.problems import problem_docs
-from api.http.responses import ImageOut
-from api.search.nearest import row_of_image
-from api.search.service import SearchService
+from api.http.responses import image_out, json_response
+from api.search.service import SearchService, row_of_image
 from api.settings import RequestLimits
 from index.search import Searcher
 
@@ -52,12 +53,12 @@ def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         row = await _row(service.engine.searcher, image_id)
         found = await to_thread.run_sync(service.picture, row, size)
-        return found.response(request, _PICTURE_HEADERS)
+        return tagged(request, *found, _PICTURE_HEADERS)
 
     @router.get("/image", **_ROW_DOCS)
     async def image(image_id: Id) -> Response:
         row = await _row(service.engine.searcher, image_id)
-        return Response(ImageOut.of(row, limits.show_locations).model_dump_json(), media_type="application/json")
+        return json_response(image_out(row, limits.show_locations))
 
     # Before the row's route, whose path would match too.
     @router.get("/images/{image_id:path}/picture", **_PICTURE_DOCS)

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from api.errors import Problem, abbreviate
-from api.etag import Tagged
+from api.http.etag import tagged
 
 FOLDER: Final = Path(__file__).parents[2] / "web"
 _SWAGGER_UI: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
@@ -38,23 +38,23 @@ def install_web(app: FastAPI) -> None:
     served = _read_files()
 
     async def page(request: Request) -> Response:
-        return served["index.html"].response(request, _HEADERS)
+        return tagged(request, *served["index.html"], _HEADERS)
 
     async def docs(request: Request) -> Response:
-        return served["docs.html"].response(request, _HEADERS)
+        return tagged(request, *served["docs.html"], _HEADERS)
 
     async def file(request: Request, name: str) -> Response:
         if name not in served:
             raise Problem("not-found", f"no file {abbreviate(name)} below /web")
-        return served[name].response(request, _HEADERS)
+        return tagged(request, *served[name], _HEADERS)
 
     for path, endpoint in (("/", page), ("/docs", docs), ("/web/{name}", file)):
         app.add_api_route(path, endpoint, include_in_schema=False)
 
 
-def _read_files() -> dict[str, Tagged]:
+def _read_files() -> dict[str, tuple[bytes, str]]:
     data = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
     # FastAPI's own page would load these from a CDN, which needs a network and trust in it.
     swagger_ui = files("fastapi_offline") / "static"
     data |= {name: (swagger_ui / name).read_bytes() for name in _SWAGGER_UI}
-    return {name: Tagged.of(content, _MEDIA_TYPES[Path(name).suffix]) for name, content in data.items()}
+    return {name: (content, _MEDIA_TYPES[Path(name).suffix]) for name, content in data.items()}

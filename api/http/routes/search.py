@@ -1,17 +1,21 @@
 """Routes that search and embed."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 
+from api.access.locations import LOCATION_COLUMNS, check_filter, redact
+from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse
 from api.errors import Problem
-from api.http.body import BodyReader, valid
-from api.http.middleware.admission import Slots
+from api.http.body import BodyReader
+from api.http.middleware.admission import Slots, admit
 from api.http.middleware.auth import charge
 from api.http.openapi import (
     BATCH_ANSWER,
@@ -22,14 +26,16 @@ from api.http.openapi import (
     answers_like,
     search_body,
 )
-from api.http.parse import check_counts, check_lengths, parts_of, query_of
+from api.http.parse import parts_of, searches_of
 from api.http.problems import failed, problem_docs
-from api.http.requests import BatchRequest, EmbedRequest, SearchRequest
-from api.http.responses import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, ModelOut, SearchResponse
-from api.http.stages import Answering, gather_results
-from api.search.query import Part, Query
+from api.http.responses import json_bytes, json_response, model_out, search_response, timing
+from api.search.engine import Engine
+from api.search.query import Part, Query, Stopwatch
 from api.search.service import SearchService
 from api.settings import RequestLimits
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _BODY_PROBLEMS: Final = (
     *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
@@ -57,7 +63,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
     async def search(request: Request) -> Response:
         query, engine = await bodies.search(request, service.engine.model.dim), service.engine
         answering.admit(request, [query.parts])
-        return _json(await answering.search(query, engine))
+        return json_response(await answering.search(query, engine))
 
     @router.post(
         "/search/batch",
@@ -67,19 +73,15 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
         openapi_extra={"requestBody": BATCH_BODY},
     )
     async def batch(request: Request) -> Response:
-        reading = partial(_queries_of, dim=service.engine.model.dim, limits=limits)
+        reading = partial(searches_of, dim=service.engine.model.dim, limits=limits)
         queries, engine = await bodies.json(request, reading), service.engine
         answering.admit(request, [query.parts for query in queries if isinstance(query, Query)])
         charge(request, len(queries) - 1)
 
-        async def answer(query: Query | Problem) -> Found:
-            if isinstance(query, Problem):
-                raise query
-            return Found(ok=await answering.search(query, engine))
+        async def answer(query: Query) -> Found:
+            return {"ok": await answering.search(query, engine)}
 
-        found = await gather_results([partial(answer, query) for query in queries])
-        results = [failed(each) if isinstance(each, Exception) else each for each in found]
-        return await to_thread.run_sync(_batch_json, results)
+        return await to_thread.run_sync(_batch_json, await _each(queries, answer))
 
     @router.post(
         "/embed",
@@ -89,51 +91,92 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
         openapi_extra={"requestBody": EMBED_BODY},
     )
     async def embed(request: Request) -> Response:
-        parts, engine = await bodies.json(request, partial(_parts_of, limits=limits)), service.engine
-
-        async def answer(part: Part | Problem) -> Embedded:
-            if isinstance(part, Problem):
-                raise part
-            return await answering.embed(part, engine)
-
+        parts, engine = await bodies.json(request, partial(parts_of, limits=limits)), service.engine
         answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
-        found = await gather_results([partial(answer, part) for part in parts])
-        results = [failed(each) if isinstance(each, Exception) else each for each in found]
+        results = await _each(parts, lambda part: answering.embed(part, engine))
         index = IndexOut(version=engine.version, ntotal=engine.searcher.ntotal)
-        return _json(
-            EmbedResponse(index=index, model=ModelOut.of(engine.model, limits.show_locations), results=results)
-        )
+        model = model_out(engine.model, limits.show_locations)
+        return json_response(EmbedResponse(index=index, model=model, results=results))
 
     return router
 
 
-def _queries_of(document: object, *, dim: int, limits: RequestLimits) -> list[Query | Problem]:
-    """For each search of a batch its query, or the problem with it."""
-    check_counts(document, limits, "searches")
-    return [_query_or_problem(each, dim, limits) for each in valid(document, BatchRequest).searches]
+class Answering:
+    """A service for an event loop: URLs are fetched in threads of their own, everything else in `max_searches` others.
+
+    `searching` has a place for each of these. A query that waits for a host takes none of them.
+    """
+
+    def __init__(self, service: SearchService, limits: RequestLimits, searching: Slots) -> None:
+        self._service = service
+        self._locations = limits.show_locations
+        self._searching = searching
+        self._fetching = Slots(limits.max_url_fetches, "pictures are being fetched from other hosts")
+        self._fetchers = CapacityLimiter(limits.max_url_fetches)
+        self._searchers = CapacityLimiter(limits.max_searches)
+
+    def admit(self, request: Request, searches: Sequence[Sequence[Part]]) -> None:
+        """Raises Problem when there are too few places for a request with searches for these parts."""
+        admit(request, self._searching, len(searches))
+        if urls := sum(part.url is not None for parts in searches for part in parts):
+            self._fetching.require(urls)
+
+    async def search(self, query: Query, engine: Engine) -> SearchResponse:
+        if not self._locations:
+            check_filter(query.options.get("filter"), engine.searcher.filterable.keys() - LOCATION_COLUMNS)
+        watch = Stopwatch()
+        fetched = replace(query, parts=await self._fetched(query.parts, watch))
+        with self._searching.taking(), self._redacted(engine):
+            # The document of a thousand matches takes milliseconds; other requests need not wait for that.
+            return await to_thread.run_sync(
+                lambda: search_response(self._service.search(fetched, engine=engine, watch=watch), self._locations),
+                limiter=self._searchers,
+            )
+
+    async def embed(self, part: Part, engine: Engine) -> Embedded:
+        watch = Stopwatch()
+        (fetched,) = await self._fetched((part,), watch)
+        with self._searching.taking(), self._redacted(engine):
+            vector = await to_thread.run_sync(self._service.embed, fetched, engine, watch, limiter=self._searchers)
+        return Embedded(ok=vector.tolist(), timing_ms=timing(watch.milliseconds()))
+
+    @contextmanager
+    def _redacted(self, engine: Engine) -> Iterator[None]:
+        """The model's own words, why it takes no text, may name its folder."""
+        try:
+            yield
+        except Problem as problem:
+            if problem.kind.slug != "text-not-supported":
+                raise
+            detail = redact(problem.detail, show=self._locations, places=(engine.model.model_id,))
+            raise Problem(problem.kind.slug, detail, **problem.extensions) from problem
+
+    async def _fetched(self, parts: tuple[Part, ...], watch: Stopwatch) -> tuple[Part, ...]:
+        urls = sum(part.url is not None for part in parts)
+        if not urls:
+            return parts
+        fetches = (to_thread.run_sync(self._service.fetch, part, limiter=self._fetchers) for part in parts)
+        with watch.stage("fetch"), self._fetching.taking(urls):
+            found = await asyncio.gather(*fetches, return_exceptions=True)  # they take places until the last has ended
+        if failures := [each for each in found if isinstance(each, BaseException)]:
+            raise failures[0]
+        return tuple(each for each in found if isinstance(each, Part))
 
 
-def _query_or_problem(document: object, dim: int, limits: RequestLimits) -> Query | Problem:
-    try:
-        check_lengths(document, dim, limits)
-        return query_of(valid(document, SearchRequest), limits)
-    except Problem as problem:
-        return problem
+async def _each(items: Sequence[T | Problem], answer: Callable[[T], Awaitable[R]]) -> list[R | Failed]:
+    """The answer to each item, or the problem with it. They are answered concurrently."""
 
+    async def run(item: T | Problem) -> R:
+        if isinstance(item, Problem):
+            raise item
+        return await answer(item)
 
-def _parts_of(document: object, *, limits: RequestLimits) -> list[Part | Problem]:
-    """For each item to embed its part, or the problem with it."""
-    check_counts(document, limits, "images", "texts", "urls")
-    return parts_of(valid(document, EmbedRequest), limits)
+    found = await asyncio.gather(*map(run, items), return_exceptions=True)
+    return [failed(each) if isinstance(each, BaseException) else each for each in found]
 
 
 def _batch_json(results: Sequence[Found | Failed]) -> Response:
     """A BatchResponse, written one by one: 64,000 matches at once hold the interpreter for a third of a second."""
-    written = ",".join(each.model_dump_json() for each in results)
-    return Response(f'{{"results":[{written}]}}', media_type="application/json")
-
-
-def _json(document: BaseModel) -> Response:
-    """The document without FastAPI's second validation against its own model."""
-    return Response(document.model_dump_json(), media_type="application/json")
+    written = b",".join(map(json_bytes, results))
+    return Response(b'{"results":[%b]}' % written, media_type="application/json")

@@ -2,9 +2,10 @@
 
 from fastapi import APIRouter
 
+from api.documents import IndexDetailsOut
 from api.errors import Problem
 from api.http.problems import problem_docs
-from api.http.responses import IndexDetailsOut
+from api.http.responses import index_details
 from api.search.service import SearchService
 from api.settings import RequestLimits
 
@@ -16,7 +17,7 @@ def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
     async def index() -> IndexDetailsOut:
         searcher = service.engine.searcher
-        return IndexDetailsOut.of(searcher.manifest, searcher.filterable, limits.show_locations)
+        return index_details(searcher.manifest, searcher.filterable, limits.show_locations)
 
     @router.get("/healthz", summary="The process is up")
     async def healthz() -> dict[str, str]:
@@ -26,6 +27,6 @@ def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     async def readyz() -> dict[str, str]:
         if not service.ready:
             raise Problem("not-ready", "no query can be answered now; the server's log says why")
-        return {"status": "ready", "index": service.version}
+        return {"status": "ready", "index": service.engine.version}
 
     return router

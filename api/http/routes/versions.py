@@ -8,12 +8,14 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from api.access.locations import redact
+from api.documents import SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
-from api.http.body import BodyReader, valid
+from api.http.body import BodyReader
 from api.http.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
+from api.http.parse import valid
 from api.http.problems import problem_docs
 from api.http.requests import PromoteRequest
-from api.http.responses import SwitchedOut, VersionOut, VersionsOut
+from api.http.responses import version_out
 from api.search.live_engine import LiveEngine
 from api.settings import RequestLimits
 from index.collection import Collection
@@ -38,7 +40,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     async def versions() -> VersionsOut:
         found = await to_thread.run_sync(list_versions, collection)
         return VersionsOut(
-            versions=[VersionOut.of(version, live.engine.version, limits.show_locations) for version in found]
+            versions=[version_out(version, live.engine.version, limits.show_locations) for version in found]
         )
 
     @router.post(

@@ -13,6 +13,7 @@ from api.client.client import LikenessClient, RequestRefused, SearchResult, TooB
 from api.http.app import create_app
 from api.local import running
 from api.search.live_engine import IndexSource
+from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.fake import FakeEmbedder
@@ -52,7 +53,7 @@ def ids(found: SearchResult) -> list[str]:
 def test_it_finds_what_the_library_finds(client: LikenessClient, service: SearchService, tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(PLAIN["red.png"])
     vector = FakeEmbedder().embed_texts(["a star"])[0]
-    expected = service.search_by_bytes(PLAIN["red.png"], 3)
+    expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=3))
     for found in (
         client.search(image=tmp_path / "red.png", k=3),
         client.search(image=PLAIN["red.png"], k=3),

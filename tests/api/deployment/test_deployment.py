@@ -28,6 +28,7 @@ from api.deployment.ingress import APP_NAME
 from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.http.app import create_app
 from api.local import run_local, running
+from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
@@ -208,12 +209,12 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
     assert service.engine.model == embedder.identity
-    best = service.search_by_bytes(png(COLOURS["blue.png"]), 1).matches[0]
+    best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), k=1)).matches[0]
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
-    assert len(service.search_by_text("a red star", 3).matches) == 3
+    assert len(service.search(Query(parts=(Part(text="a red star"),), k=3)).matches) == 3
     with pytest.raises(Problem, match="not on the public internet"):
-        service.search_by_url("http://127.0.0.1/x.png", 1)
+        service.search(Query(parts=(Part(url="http://127.0.0.1/x.png"),), k=1))
 
     with pytest.raises(OtherModelError) as caught:
         build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=other))
@@ -235,7 +236,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     add_pictures(collection, PLAIN, embedder)
     build_index(collection)
     service.live.refresh()
-    answer = service.search_by_bytes(PLAIN["blue.png"], 1)
+    answer = service.search(Query(parts=(Part(data=PLAIN["blue.png"]),), k=1))
     assert (answer.version, answer.model) == ("000002", embedder.identity)
     assert answer.matches[0].image_id == "blue.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-5)
@@ -243,7 +244,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     # The settings say where the first one is now.
     promote(collection, "000001")
     service.live.refresh()
-    assert (service.version, service.engine.model) == ("000001", before)
+    assert (service.engine.version, service.engine.model) == ("000001", before)
 
 
 # On Ray Serve

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -54,11 +53,10 @@ def change_model(collection: Collection) -> None:
 
 
 class Loader:
-    """Loads fakes, unless `broken`. `loaded` has their sides, `traces` the trace functions meanwhile."""
+    """Loads fakes, unless `broken`. `loaded` has their sides."""
 
     def __init__(self, make: Callable[[int], FakeEmbedder] | None = None) -> None:
         self.loaded: list[int] = []
-        self.traces: list[object] = []
         self.broken = False
         self._make = make or (lambda side: FakeEmbedder(side=side))
 
@@ -67,7 +65,6 @@ class Loader:
             raise ModelError("its files are gone")
         side = SIDE_OF[record.fingerprint]
         self.loaded.append(side)
-        self.traces.append(sys.gettrace())
         return self._make(side)
 
 
@@ -83,15 +80,6 @@ def test_a_replica_begins_with_the_model_that_is_live_when_it_starts(collection:
     load = Loader()
     asyncio.run(replica(collection, load).describe(RECORDS[64]))
     assert load.loaded == [64]
-
-
-def test_a_second_model_is_loaded_giving_way_to_embedding(collection: Collection) -> None:
-    load = Loader()
-    asyncio.run(replica(collection, load).describe(RECORDS[64]))
-    first, second = load.traces
-    assert first is sys.gettrace()
-    assert second is not None
-    assert second is not first
 
 
 def test_a_replica_without_the_live_model_embeds_with_the_one_that_is_still_served(collection: Collection) -> None:
@@ -164,9 +152,9 @@ class Replicas:
         self.asked: list[Asked] = []
         self._calls = iter(calls)
         self.embed = SimpleNamespace(remote=self._remote)
-        for module in ("api.deployment.embedder", "api.deployment.shard_calls"):
+        for module in ("api.deployment.embedder", "api.deployment.replica_calls"):
             monkeypatch.setattr(f"{module}.monotonic", lambda: self.now)
-        monkeypatch.setattr("api.deployment.shard_calls.sleep", lambda seconds: None)
+        monkeypatch.setattr("api.deployment.replica_calls.sleep", lambda seconds: None)
 
     def _remote(self, record: ModelRecord, items: Sequence[str]) -> "Asked":
         self.asked.append(Asked(self, items, *next(self._calls)))

@@ -6,8 +6,7 @@ import pickle
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.observe.metrics import Metrics
-from api.observe.replica_metrics import merged
+from api.observe.metrics import Metrics, merged
 
 
 def test_what_replicas_counted_is_told_apart_and_adds_up() -> None:

@@ -15,8 +15,7 @@ import pytest
 
 from api.compose import build_service
 from api.deployment.application import run
-from api.http.parse import query_of
-from api.http.requests import SearchRequest
+from api.http.parse import search_of
 from api.settings import RequestLimits, ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
@@ -107,8 +106,8 @@ def answers_of_one_process(collection: Collection) -> list[list[Match]]:
     """All matches of each of the very queries."""
     service = build_service(ServeSettings(collection=collection.location), load_model=lambda _: FakeEmbedder())
     whole = Searcher.open(collection).ntotal
-    asked = [SearchRequest(embedding=query.tolist(), k=whole) for query in _QUERIES]
-    answers = [service.search(query_of(each, RequestLimits())).matches for each in asked]
+    asked = [{"embedding": query.tolist(), "k": whole} for query in _QUERIES]
+    answers = [service.search(search_of(each, dim=_QUERIES.shape[1], limits=RequestLimits())).matches for each in asked]
     return [[(match.image_id, match.score, match.uri) for match in answer] for answer in answers]
 
 

@@ -132,9 +132,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("api.deployment.searcher", "api.deployment.shard_calls"):
+    for module in ("api.deployment.searcher", "api.deployment.replica_calls"):
         monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
-    monkeypatch.setattr("api.deployment.shard_calls.sleep", clock.sleep)
+    monkeypatch.setattr("api.deployment.replica_calls.sleep", clock.sleep)
     return clock
 
 
@@ -150,7 +150,7 @@ def url(collection: Collection, handles: list[Handle]) -> Iterator[str]:
     settings = ServeSettings(collection=collection.location)
     searchers: Any = Searchers(handles, 5.0)  # type: ignore[arg-type]
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=searchers.open)
-    service.warm_up()
+    service.live.warm_up()
     with running(create_app(service)) as url:
         yield url
 
@@ -366,8 +366,8 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
     handles: Any = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
     opened = Searchers(handles, 5.0).open
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
-    service.warm_up()
-    assert service.version == "000001"
+    service.live.warm_up()
+    assert service.engine.version == "000001"
     assert [handle.opened for handle in handles] == [["000001"], ["000001"]]
 
 

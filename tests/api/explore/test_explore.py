@@ -15,10 +15,10 @@ from PIL import Image
 
 from api.errors import OtherModelError, Problem
 from api.explore import Likeness
-from embedder.errors import FetchError, ModelError
+from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
-from index.errors import NotACollectionError, QueryError
+from index.errors import NotACollectionError
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, make_collection, png
 
@@ -169,8 +169,10 @@ def test_objects_that_are_no_queries_are_refused(likeness: Likeness) -> None:
         likeness.search(np.zeros((8, 8, 3)))
     with pytest.raises(TypeError, match=r"pixels as uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"):
         likeness.search(np.zeros((8, 8, 2), np.uint8))
-    with pytest.raises(QueryError, match=r"a vector of shape \(3,\): the index takes \(16,\)"):
+    with pytest.raises(Problem, match="embedding: expected 16 numbers, as the model of the index makes, got 3"):
         likeness.search([1.0, 0.0, 0.0])
+    with pytest.raises(Problem, match=r"embedding: expected 16 numbers, .* got \[1, 16\]"):
+        likeness.search(np.ones((1, 16)))
     with pytest.raises(Problem, match='id: expected an image of index version 000001, got "gone"'):
         likeness.search(id="gone")
 
@@ -207,7 +209,7 @@ def test_another_model_than_the_index_has_is_refused(searcher: Searcher, fetcher
 
 
 def test_a_dead_url_and_a_file_that_is_no_picture_say_so(likeness: Likeness) -> None:
-    with pytest.raises(FetchError, match=r"https://pictures\.example/gone\.png"):
+    with pytest.raises(Problem, match=r"https://pictures\.example/gone\.png"):
         likeness.search("https://pictures.example/gone.png")
     with pytest.raises(Problem, match="expected a picture"):
         likeness.search(b"hello")

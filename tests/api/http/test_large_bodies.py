@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 import api.http.parse
 from api.client.client import LikenessClient, Search, SearchResult
 from api.http.app import create_app
-from api.http.responses import Found
+from api.http.responses import json_bytes
 from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
@@ -76,14 +76,14 @@ def test_mend_15_others_are_answered_while_the_answer_to_a_batch_is_written(
     service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing, may_go_on = threading.Event(), threading.Event()
-    write = Found.model_dump_json
+    write = json_bytes
 
-    def slowly(found: Found) -> str:
+    def slowly(found: object) -> bytes:
         writing.set()
         assert may_go_on.wait(20)
         return write(found)
 
-    monkeypatch.setattr(Found, "model_dump_json", slowly)
+    monkeypatch.setattr("api.http.routes.search.json_bytes", slowly)
     with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
         body = {"searches": [{"text": "a star", "k": 1}, {}]}
         answer = pool.submit(httpx.post, f"{url}/search/batch", json=body, timeout=30)

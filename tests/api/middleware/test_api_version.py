@@ -4,7 +4,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.middleware.api_version import install_api_version
+from api.http.middleware.headers import HeadersMiddleware
 from api.http.problems import install_problems
 
 
@@ -12,7 +12,7 @@ from api.http.problems import install_problems
 def client() -> TestClient:
     app = FastAPI()
     install_problems(app)
-    install_api_version(app)
+    app.add_middleware(HeadersMiddleware)
     return TestClient(app)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from benchmarks.models import save_clip
+from benchmarks.common.models import save_clip
 
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index

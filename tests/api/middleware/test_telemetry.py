@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,17 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.errors import PROBLEMS, Problem
-from api.http.middleware.telemetry import install_telemetry
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.problems import install_problems
 from api.observe.logs import JsonLines, TextLines
-from api.observe.metrics import Metrics, Serving
-from api.observe.request_record import notes
+from api.observe.metrics import Metrics
+from api.observe.request_record import notes, record_outcome, taking_notes
+from api.settings import RequestLimits
+from embedder.errors import FetchError, ImageError
 from tests.support.paths import ROOT
+from tests.support.servers.stub_service import stub_service
 
 DASHBOARD = ROOT / "deploy" / "monitoring" / "service-dashboard.json"
-SERVING = Serving(
-    version="000007",
-    model="demo",
-    rows=2_000,
-    built=datetime.now(UTC) - timedelta(hours=2),
-    swaps=4,
-    failed_swaps=1,
-    behind=True,
-    waiting=3,
-    cache_hits=5,
-    cache_misses=8,
-)
-
 Labels = dict[str, str]
 
 
@@ -70,6 +60,7 @@ def metrics() -> Metrics:
 def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
     app = FastAPI()
     install_problems(app)
+    app.add_middleware(CatchAll)
 
     @app.get("/items/{item_id:path}")
     async def item(item_id: str) -> dict[str, str]:
@@ -161,6 +152,16 @@ def test_problems_carry_the_request_id_too(client: TestClient, path: str) -> Non
     assert client.get(path, headers={"X-Request-ID": "mine"}).headers["x-request-id"] == "mine"
 
 
+def test_notes_outside_of_requests_and_after_them_are_nobodys() -> None:
+    with taking_notes("one") as first:
+        notes().problems.append("internal")
+        assert notes() is first
+    assert first.problems == ["internal"]
+    notes().problems.append("too-large")
+    first.closed = False
+    assert notes().problems == []
+
+
 # Requests
 
 
@@ -226,6 +227,48 @@ def test_times_fall_into_buckets_from_a_millisecond_to_half_a_minute(metrics: Me
 # Queries and the index
 
 
+def test_what_was_noted_of_a_request_is_counted(metrics: Metrics) -> None:
+    with taking_notes("r") as noted:
+        noted.stages += [("fetch", 0.5), ("fetch", 0.25), ("decode", 0.125)]
+        for reason in ("http_404", "http_410", "http_503", "timeout"):
+            with pytest.raises(FetchError), record_outcome("fetch"):
+                raise FetchError(reason, "no")
+        with record_outcome("fetch"), record_outcome("decode"):
+            pass
+        with pytest.raises(ImageError), record_outcome("decode"):
+            raise ImageError("too_many_pixels", "no")
+    metrics.noted(noted)
+    assert value(metrics, "likeness_stage_duration_seconds_count", stage="fetch") == 2
+    assert value(metrics, "likeness_stage_duration_seconds_sum", stage="fetch") == 0.75
+    counted = {labels["outcome"]: number for labels, number in samples(metrics)["likeness_fetches_total"]}
+    assert counted == {"ok": 1, "http_4xx": 2, "http_5xx": 1, "timeout": 1}
+    assert samples(metrics)["likeness_rejected_pictures_total"] == [({"reason": "too_many_pixels"}, 1)]
+
+
+def test_batches_are_counted_by_size(metrics: Metrics) -> None:
+    metrics.batch(5)
+    assert value(metrics, "likeness_embedding_batch_queries_bucket", le="4.0") == 0
+    assert value(metrics, "likeness_embedding_batch_queries_bucket", le="8.0") == 1
+
+
+def test_the_index_that_answers_is_asked_for_when_the_metrics_are_read(metrics: Metrics) -> None:
+    follow(stub_service(), metrics, RequestLimits())
+    assert samples(metrics)["likeness_index_info"] == [({"version": "000007", "model": "demo"}, 1)]
+    assert value(metrics, "likeness_index_rows") == 2_000
+    assert value(metrics, "likeness_index_age_seconds") == pytest.approx(7_200, abs=60)
+    assert value(metrics, "likeness_index_swaps_total", result="ok") == 4
+    assert value(metrics, "likeness_index_swaps_total", result="failed") == 1
+    assert value(metrics, "likeness_index_behind") == 1
+    assert value(metrics, "likeness_embedding_queue_queries") == 3
+    assert value(metrics, "likeness_embedding_cache_lookups_total", result="hit") == 5
+    assert value(metrics, "likeness_embedding_cache_lookups_total", result="miss") == 8
+
+
+def test_apps_count_apart(metrics: Metrics) -> None:
+    metrics.batch(1)
+    assert value(Metrics(), "likeness_embedding_batch_queries_count") == 0
+
+
 def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
     plain = client.get("/metrics")
     assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -242,7 +285,7 @@ def test_a_request_is_one_json_line(client: TestClient, log: io.StringIO) -> Non
     client.get("/items/secret-path?text=secret-words", headers={"X-Request-ID": "r1"})
     [line] = lines(log)
     assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
-    assert line.pop("milliseconds") > 0
+    assert 0 < line.pop("milliseconds") < 10_000
     assert line == {
         "level": "info",
         "logger": "api.requests",
@@ -318,7 +361,7 @@ from fastapi import FastAPI
 from api.local import running
 from api.observe.logs import configure_logs
 from api.observe.metrics import Metrics
-from api.http.middleware.telemetry import install_telemetry
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 
 configure_logs("json")
 app = FastAPI()
@@ -353,7 +396,7 @@ def test_the_dashboard_names_the_replica_of_what_it_does_not_add_up() -> None:
 
 
 def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
-    metrics.follow(lambda: SERVING)
+    follow(stub_service(), metrics, RequestLimits())
     families = text_string_to_metric_families(asyncio.run(metrics.exposition())[0].decode())
     ours = {family.name for family in families if re.fullmatch(r"likeness_\w+(?<!_created)", family.name)}
     drawn = DASHBOARD.read_text()

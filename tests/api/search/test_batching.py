@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from api.errors import Problem
 from api.search.batcher import QueryBatcher, Vector
-from api.search.embedding_cache import ContentKey, EmbeddingCache
-from api.search.lru import LruCache
+from api.search.cache import ContentKey, EmbeddingCache
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 
@@ -210,28 +209,30 @@ def test_mend_00_a_closed_batcher_ends_its_pass_and_refuses_what_waits(slow: Slo
     threading.Timer(0.1, slow.go.set).start()
     batcher.close()
     np.testing.assert_array_equal(first.result(0), FakeEmbedder().embed_images(picture(0)[None])[0])
-    for refused in (*waiting, ask(batcher, "late")):
+    for refused in waiting:
         with pytest.raises(Problem, match="the model is closed"):
             refused.result(0)
     assert slow.passes == [("images", 1)]
+    np.testing.assert_array_equal(ask(batcher, "late").result(10), FakeEmbedder().embed_texts(["late"])[0])
     batcher.close()
 
 
 def test_the_cache_keeps_what_was_used_last() -> None:
-    cache: LruCache[str, str] = LruCache(max_bytes=3 * (512 + 100))
-    for name in ("a", "b", "c"):
-        cache.put(name, name.upper(), 100)
-    assert cache.get("a") == "A"
-    cache.put("d", "D", 100)
-    assert [cache.get(name) for name in "abcd"] == ["A", None, "C", "D"]
+    keys = {name: ContentKey.of(name, "model") for name in "abcd"}
+    vectors = {name: np.full(25, number, np.float32) for number, name in enumerate(keys)}
+    cache, empty = EmbeddingCache(max_bytes=3 * (512 + 100)), EmbeddingCache(max_bytes=0)
+    for name in "abc":
+        cache.keep(keys[name], vectors[name])
+    assert cache.get(keys["a"]) is not None
+    cache.keep(keys["d"], vectors["d"])
+    found = {name: cache.get(key) for name, key in keys.items()}
+    assert [name for name, vector in found.items() if vector is None] == ["b"]
+    np.testing.assert_array_equal(found["d"], vectors["d"])
     assert (cache.hits, cache.misses) == (4, 1)
-    cache.put("a", "again", 100)
-    assert cache.get("a") == "again"
-    cache.put("large", "x", 10_000)
-    assert [cache.get(name) for name in ("a", "large")] == [None, None]
-    empty: LruCache[str, str] = LruCache(max_bytes=0)
-    empty.put("a", "A", 1)
-    assert empty.get("a") is None
+    cache.keep(ContentKey.of("large", "model"), np.zeros(1_000, np.float32))
+    assert cache.get(ContentKey.of("large", "model")) is None
+    empty.keep(keys["a"], vectors["a"])
+    assert empty.get(keys["a"]) is None
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:

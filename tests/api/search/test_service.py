@@ -9,8 +9,8 @@ from PIL import Image
 
 from api.compose import build_service
 from api.errors import OtherModelError
-from api.search.nearest import row_of_image
-from api.search.service import SearchService
+from api.search.query import Part, Query
+from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
@@ -36,7 +36,7 @@ def service(searcher: Searcher, trusted: RecordingFetcher, untrusted: RecordingF
 def test_a_url_is_fetched_by_the_untrusted_fetcher_alone(
     service: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
 ) -> None:
-    result = service.search_by_url("http://example.com/query.png", 2)
+    result = service.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
     assert result.matches[0].image_id == "red.png"
     assert len(result.matches) == 2
     assert untrusted.asked == ["http://example.com/query.png"]

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import sys
 import threading
 import time
 import weakref
@@ -45,7 +44,6 @@ class Models:
     def __init__(self) -> None:
         self.known: dict[str, Embedder] = {}
         self.loaded: list[str] = []
-        self.traces: list[object] = []
         self.add(FakeEmbedder())
 
     def add(self, embedder: Embedder) -> None:
@@ -53,7 +51,6 @@ class Models:
 
     def load(self, record: ModelRecord) -> Embedder:
         self.loaded.append(record.fingerprint)
-        self.traces.append(sys.gettrace())
         if record.fingerprint not in self.known:
             raise ModelNotFoundError(f"there is no model {record.id!r}")
         return self.known[record.fingerprint]
@@ -102,13 +99,13 @@ def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
 def test_a_new_version_takes_over(service: SearchService, collection: Collection, models: Models) -> None:
     before = service.engine
     grow(collection, "new.png")
-    assert service.search_by_bytes(RED, 10).version == "000001"
+    assert service.search(Query(parts=(Part(data=RED),), k=10)).version == "000001"
     service.live.refresh()
-    answer = service.search_by_bytes(RED, 10)
+    answer = service.search(Query(parts=(Part(data=RED),), k=10))
     assert (answer.version, answer.ntotal, len(answer.matches)) == ("000002", 4, 4)
     assert models.loaded == []
     assert service.engine.batcher is before.batcher
-    assert service.search_by_bytes(RED, 10).timing_ms.keys() == {"embed", "search", "total"}
+    assert service.search(Query(parts=(Part(data=RED),), k=10)).timing_ms.keys() == {"embed", "search", "total"}
 
 
 def test_a_new_model_takes_over_with_its_index(service: SearchService, collection: Collection, models: Models) -> None:
@@ -116,25 +113,11 @@ def test_a_new_model_takes_over_with_its_index(service: SearchService, collectio
     models.add(other)
     grow(collection, "new.png", other)
     service.live.refresh()
-    answer = service.search_by_bytes(RED, 1)
+    answer = service.search(Query(parts=(Part(data=RED),), k=1))
     assert (answer.version, answer.model) == ("000002", other.identity)
     assert answer.matches[0].image_id == "red.png"
     assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)
     assert models.loaded == [other.identity.fingerprint]
-
-
-def test_a_model_is_loaded_giving_way_to_searches(
-    service: SearchService, collection: Collection, models: Models
-) -> None:
-    other = OtherEmbedder()
-    models.add(other)
-    grow(collection, "new.png", other)
-    usual = sys.gettrace()
-    service.live.refresh()
-    assert sys.gettrace() is usual
-    [trace] = models.traces
-    assert trace is not None
-    assert trace is not usual
 
 
 def test_a_request_finishes_on_the_engine_it_took(service: SearchService, collection: Collection) -> None:
@@ -188,7 +171,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
         # CURRENT names another: that is opened at once.
         path.unlink()
         grow(collection, "more.png")
-        eventually(lambda: service.version == collection.current() != "000002")
+        eventually(lambda: service.engine.version == collection.current() != "000002")
         assert service.live.failure is None
 
 
@@ -203,11 +186,11 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     assert service.live.failure == "there is no model 'fake'"
     models.add(other)
     service.live.refresh(now=False)
-    assert service.version == "000001"
+    assert service.engine.version == "000001"
     now = time.monotonic()
     monkeypatch.setattr("api.search.live_engine.time.monotonic", lambda: now + 61)
     service.live.refresh(now=False)
-    assert service.version == "000002"
+    assert service.engine.version == "000002"
     assert not service.live.failure
 
 
@@ -218,7 +201,7 @@ def test_a_model_that_is_not_the_recorded_one_is_refused(
     models.known[other.identity.fingerprint] = OtherEmbedder(side=32)
     grow(collection, "new.png", other)
     service.live.refresh()
-    assert service.version == "000001"
+    assert service.engine.version == "000001"
     assert service.live.failure is not None
     assert "serve with the model of the index" in service.live.failure
 
@@ -230,11 +213,11 @@ def test_current_that_cannot_be_read(
     current.write_text("nonsense")
     for _ in range(3):
         service.live.refresh(now=False)
-    assert service.version == "000001"
+    assert service.engine.version == "000001"
     assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == ["ERROR"]
     current.unlink()
     service.live.refresh(now=False)
-    assert service.version == "000001"
+    assert service.engine.version == "000001"
     assert service.live.failure is not None
     assert "CURRENT is missing" in service.live.failure
 
@@ -364,7 +347,7 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
 def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_one(
     service: SearchService, collection: Collection, models: Models
 ) -> None:
-    service.warm_up()
+    service.live.warm_up()
     before = service.engine
     grow(collection, "new.png")
     service.live.refresh()

@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.middleware.browser_headers import install_browser_headers
+from api.http.middleware.headers import HeadersMiddleware
 from api.http.problems import install_problems
 from api.http.routes.pages import FOLDER, install_web
 
@@ -27,7 +27,7 @@ def client() -> TestClient:
     app = FastAPI(docs_url=None)
     install_problems(app)
     install_web(app)
-    install_browser_headers(app)
+    app.add_middleware(HeadersMiddleware)
     return TestClient(app)
 
 

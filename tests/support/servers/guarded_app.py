@@ -1,4 +1,4 @@
-"""A small app with routes of each kind behind `install_access` and `install_browser_headers`."""
+"""A small app with routes of each kind behind `install_access` and `HeadersMiddleware`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,18 @@ from fastapi.testclient import TestClient
 
 from api.http.middleware.admission import Slots
 from api.http.middleware.auth import charge, install_access
-from api.http.middleware.browser_headers import install_browser_headers
+from api.http.middleware.headers import HeadersMiddleware
+from api.http.middleware.telemetry import CatchAll
+from api.http.openapi import install_description
 from api.http.problems import install_problems
-from api.settings import Access
+from api.settings import Access, RequestLimits
 
 
 def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAPI:
     """An app with routes of each kind; `POST /search` does `work` in a thread."""
     app = FastAPI()
     install_problems(app)
+    app.add_middleware(CatchAll)
 
     async def answer() -> PlainTextResponse:
         return PlainTextResponse("answer")
@@ -43,7 +46,8 @@ def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAP
         return PlainTextResponse("", headers={"Content-Security-Policy": "sandbox", "Referrer-Policy": "origin"})
 
     install_access(app, access, Slots(64, "searches are being worked on"))
-    install_browser_headers(app)
+    app.add_middleware(HeadersMiddleware)
+    install_description(app, RequestLimits(), access)
     return app
 
 

@@ -1,24 +1,50 @@
-"""Images on a plane: each is a point at its coordinates, and as many as fit are shown as pictures."""
+"""Selected pictures in a notebook: in a row, or on a plane."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from html import escape
 
 import numpy as np
 import numpy.typing as npt
 
 from api.errors import Problem
-from api.explore.grid import data_uri
-from api.explore.neighbours import Thumbnail
+from api.explore.grid import Card, data_uri, grid_html
+from api.explore.neighbours import SIDE, Thumbnail, map_in_threads, with_picture
 
 _WIDTH, _HEIGHT, _PICTURE = 960, 640, 44  # pixels
-_AT_ONCE = 8
+
+
+class PictureRow:
+    """A grid without a query. A picture that cannot be read is a placeholder with the reason.
+
+    ValueError when `details`, a line for each, are not one for each of `ids`.
+    """
+
+    def __init__(
+        self, ids: Sequence[str], details: Sequence[str] | None, *, caption: str, thumbnail: Thumbnail
+    ) -> None:
+        if details is not None and len(details) != len(ids):
+            raise ValueError(f"got {len(details)} details for {len(ids)} ids: expected one for each")
+        self.ids = list(ids)
+        self.details = [""] * len(ids) if details is None else list(details)
+        self.caption = caption
+        self._thumbnail = thumbnail
+
+    def __repr__(self) -> str:
+        lines = [f"{image_id}  {detail}".rstrip() for image_id, detail in zip(self.ids, self.details, strict=True)]
+        return "\n".join([self.caption, *lines] if self.caption else lines)
+
+    def _repr_html_(self) -> str:
+        return grid_html([], map_in_threads(self._card, self.ids, self.details), caption=self.caption)
+
+    def _card(self, image_id: str, detail: str) -> Card:
+        card = Card(heading=image_id.rpartition("/")[2], detail=detail, tooltip=f"{image_id}\n{detail}".rstrip())
+        return with_picture(card, lambda: self._thumbnail(image_id, SIDE))
 
 
 class PictureMap:
-    """A map that a notebook shows as one drawing, without scripts or outside resources.
+    """A map that a notebook shows as one drawing: each image is a point, and as many as fit are shown as pictures.
 
     `points` is `(n, 2)`, one for each of `ids`; `groups`, if given, colours the points. `thumbnail` is as in
     `Neighbours`: a picture that cannot be read stays a point. ValueError when lengths differ.
@@ -48,8 +74,7 @@ class PictureMap:
     def _repr_html_(self) -> str:
         places = self._places()
         shown = self._with_room(places)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            pictures = dict(zip(shown, pool.map(self._picture, shown), strict=True))
+        pictures = dict(zip(shown, map_in_threads(self._picture, shown), strict=True))
         hues = self._hues()
         drawn = [self._point(number, places[number], hues) for number in range(len(self.ids))]
         drawn += [self._image(number, places[number], data, hues) for number, data in pictures.items() if data]

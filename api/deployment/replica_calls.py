@@ -1,12 +1,14 @@
 """Calls to replicas that may die during the call. Uses Ray."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 from typing import Any, Final
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
+
+from api.errors import Problem
 
 # An answer that has arrived while another was waited for is still taken.
 _AT_HAND_S: Final = 0.05
@@ -33,6 +35,17 @@ def answer(call: Callable[[], Any], begun: Any, deadline: float) -> Any:
         except TimeoutError:
             cancel(begun)
             raise
+
+
+@contextmanager
+def replica_errors(slug: str, who: str) -> Iterator[None]:
+    """Raises a replica's own exceptions, and the Problem `slug` if no replica answers."""
+    try:
+        yield
+    except RayTaskError as error:
+        raise error.cause from None
+    except (RayError, RayServeException, TimeoutError) as error:
+        raise Problem(slug, f"{who} not answer: try again soon", retry_after_s=2) from error
 
 
 def cancel(begun: Any) -> None:

@@ -1,0 +1,49 @@
+"""The model of an index, loaded when a query first needs it."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.errors import OtherModelError
+from api.search.engine import require_same_model
+from embedder.errors import ModelError
+from embedder.images import CropSpec
+from embedder.protocol import Embedder, ModelIdentity
+from index.collection.records import ModelRecord
+
+
+class LazyModel:
+    """An Embedder that `load` loads. Its identity is known before: it is the index's."""
+
+    def __init__(self, record: ModelRecord, load: Callable[[], Embedder]) -> None:
+        self.identity = ModelIdentity(
+            model_id=record.id, revision=record.revision, fingerprint=record.fingerprint, dim=record.dim
+        )
+        self._record = record
+        self._load = load
+
+    @cached_property
+    def loaded(self) -> Embedder:
+        """The model. Raises ModelError, OtherModelError."""
+        still = "Searches by id and by vector work without"
+        try:
+            embedder = self._load()
+            require_same_model(embedder.identity, self._record)
+        except ModelError as error:
+            moved = "if the model has moved, say where it is: Likeness.open(…, model=…)"
+            raise type(error)(f"{error}. {still}; {moved}") from error
+        except OtherModelError as error:
+            raise OtherModelError(f"{error}. {still} a model") from error
+        return embedder
+
+    @property
+    def crop(self) -> CropSpec:
+        return self.loaded.crop
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.loaded.embed_images(pixels)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.loaded.embed_texts(texts)
