@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MIB = 1 << 20
-_SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az"})
+BUCKET_SCHEMES = frozenset({"s3", "gs", "az"})
+_SCHEMES = BUCKET_SCHEMES | {"file", "http", "https"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchPolicy:
     """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
 
-    `timeout_s` is the deadline of one http(s) fetch from the look-up of its name to the last byte, including redirects,
-    retries and the waits between them; an object store gets it for each of its requests. `retries` are for http(s); S3,
-    where the first retries follow at once, gets three times as many.
+    Times, retries, ports and hosts are for http(s). `timeout_s` is the deadline of one fetch from the look-up of its
+    name to the last byte, including redirects, retries and the waits between them.
     `allowed_hosts` holds "host" (any port) or "host:port"; neither their address nor their port is checked.
     `ports` None allows all. `ca_file` names a PEM file of certificates to trust besides the system's.
     """

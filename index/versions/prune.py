@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import pyarrow.fs as pafs
-
 from index.collection import Collection, writing
 from index.collection.layout import SEGMENTS
 from index.collection.records import VersionManifest
@@ -182,16 +180,13 @@ def _named(manifests: Iterable[VersionManifest]) -> set[str]:
 
 def _folders(collection: Collection) -> dict[str, _Folder]:
     """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
-    storage = collection.storage
-    root = storage.absolute("")
-    selector = pafs.FileSelector(storage.absolute("index"), allow_not_found=True, recursive=True)
     since = datetime.now(UTC) - ABANDONED
     folders: dict[str, _Folder] = {}
-    for info in storage.filesystem.get_file_info(selector):
-        if match := _FOLDER.match(info.path.removeprefix(root).lstrip("/")):
+    for file in collection.storage.walk("index"):
+        if match := _FOLDER.match(file.path):
             folder = folders.setdefault(match[0], _Folder(match[1]))
-            folder.size += info.size or 0
-            folder.changed |= info.mtime is None or info.mtime > since
+            folder.size += file.size
+            folder.changed |= file.modified is None or file.modified > since
     return dict(sorted(folders.items()))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-import pyarrow.fs as pafs
-
 from index.collection import Collection
 from index.collection.records import RunManifest, RunStart
 
@@ -27,10 +25,9 @@ def abandoned_runs(collection: Collection, idle: timedelta) -> dict[str, int]:
     found = {}
     for start in snapshot.unfinished:
         since = datetime.now(UTC) - (idle if _is_made_up_for(start, snapshot.committed) else FORGOTTEN)
-        selector = pafs.FileSelector(collection.storage.absolute(f"runs/{start.run_id}"), recursive=True)
-        files = [info for info in collection.storage.filesystem.get_file_info(selector) if info.is_file]
-        if all(info.mtime is not None and info.mtime <= since for info in files):
-            found[start.run_id] = sum(int(info.size) for info in files)
+        files = [file for file in collection.storage.walk(f"runs/{start.run_id}") if not file.is_folder]
+        if all(file.modified is not None and file.modified <= since for file in files):
+            found[start.run_id] = sum(file.size for file in files)
     return found
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from index.storage.picture_reader import PictureReader
 from tests.support.collections.s3_server import Bucket, FaultyProxy
 
 PICTURE = bytes(range(256)) * 4
@@ -24,7 +25,7 @@ PICTURE = bytes(range(256)) * 4
 
 def failure(uri: str, **limits: object) -> FetchError:
     with pytest.raises(FetchError) as caught:
-        Fetcher(FetchPolicy(**limits)).fetch(uri)  # type: ignore[arg-type]
+        Fetcher(FetchPolicy(**limits), buckets=PictureReader()).fetch(uri)  # type: ignore[arg-type]
     assert caught.value.stage == "fetch"
     return caught.value
 
@@ -150,7 +151,7 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def refuse(*_: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr("embedder.fetch.stores.pa.OSFile", refuse)
+        monkeypatch.setattr("embedder.fetch.files.pa.OSFile", refuse)
     error = failure(str(path))
     assert (error.reason, error.retryable) == ("permission_denied", False)
 
@@ -262,19 +263,46 @@ def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return bucket
 
 
-@pytest.mark.parametrize("key", ["a.jpg", "deep/er/b c#d%20?é.png"])
+@pytest.mark.parametrize("key", ["a.jpg", "deep/er/b c#d%20?é.png", "odd//key.jpg"])
 def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
     store.put(key, PICTURE)
-    fetcher = Fetcher()
+    fetcher = Fetcher(buckets=PictureReader())
     assert fetcher.fetch(f"s3://{store.name}/{key}") == PICTURE
     assert fetcher.fetch(f"s3://{store.name}/{key}#bytes=10-12") == b"\x0a\x0b\x0c"
     assert pickle.loads(pickle.dumps(fetcher)).fetch(f"S3://{store.name}/{key}") == PICTURE
 
 
+@pytest.mark.parametrize("part", ["", "#bytes=10-12"])
+def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Counting(FaultyProxy):
+        def draw(self, request: str) -> None:
+            asked.append(request)
+
+    store.put("a.jpg", PICTURE)
+    with Counting(store.server, share=0.0, seed=0).listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
+        Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.jpg{part}")
+    assert asked == [f"GET /{store.name}/a.jpg"]
+
+
+@pytest.mark.parametrize("part", ["1020-1024", "2000-2001", "2000-1999"])
+def test_parts_beyond_the_end_of_an_object(part: str, store: Bucket) -> None:
+    store.put("a.tar", PICTURE)
+    error = failure(f"s3://{store.name}/a.tar#bytes={part}")
+    assert (error.reason, error.retryable) == ("out_of_range", False)
+
+
+def test_buckets_are_read_only_where_a_reader_is_given() -> None:
+    with pytest.raises(FetchError, match=r"expected a URL with file:// or http:// or https://, got s3://"):
+        Fetcher().fetch("s3://bucket/a.jpg")
+
+
 def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
     path = write_cells(tmp_path / "a.parquet", pa.array(pictures(25), pa.binary()))
     store.put("a.parquet", Path(path).read_bytes())
-    assert Fetcher().fetch(f"s3://{store.name}/a.parquet#row=17&column=image") == b"picture 17"
+    assert Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.parquet#row=17&column=image") == b"picture 17"
 
 
 @pytest.mark.parametrize(
@@ -311,7 +339,7 @@ def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(
         store.put(key, PICTURE)
     with Throttled(store.server, share=0.0, seed=0).listening() as host, ThreadPoolExecutor(8) as pool:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
-        fetcher = Fetcher()
+        fetcher = Fetcher(buckets=PictureReader())
         pictures = pool.map(fetcher.fetch, [f"s3://{store.name}/{key}" for key in keys])
         assert list(pictures) == [PICTURE] * len(keys)
 
@@ -319,7 +347,7 @@ def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(
 class _Stubborn(BaseHTTPRequestHandler):
     """A store that refuses, is busy, or does not answer, as the key says."""
 
-    def do_HEAD(self) -> None:
+    def do_GET(self) -> None:
         if "stall" in self.path:
             time.sleep(3)
             return
@@ -354,5 +382,6 @@ def test_stores_that_refuse_or_fail(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", stubborn)
-    error = failure(f"s3://bucket/{key}", retries=0, timeout_s=1)
-    assert (error.reason, error.retryable) == (reason, retryable)
+    with pytest.raises(FetchError) as caught:
+        Fetcher(buckets=PictureReader(request_s=1, attempts=1)).fetch(f"s3://bucket/{key}")
+    assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
