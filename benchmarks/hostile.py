@@ -29,6 +29,7 @@ from benchmarks.serve import make_collection
 from benchmarks.serve_report import LOCAL, SERVE
 from benchmarks.serve_servers import Server, serving
 from index.collection import Collection
+from jobs.cli.tables import list_rejects
 from jobs.demo.gallery import plan_exhibit
 from jobs.values import DEMO_MODEL
 
@@ -119,8 +120,7 @@ def reject_reasons(pictures: Mapping[str, bytes], usual: Sequence[bytes], folder
     command = ["embed", str(source), str(collection), "--model", str(DEMO_MODEL), "--max-reject-rate", "1"]
     subprocess.run([sys.executable, "-m", "jobs", *command], check=True, capture_output=True)
     seconds = time.perf_counter() - started
-    rejects = Collection.open(str(collection)).rejects()
-    found = dict(zip(rejects["image_id"].to_pylist(), rejects["error_reason"].to_pylist(), strict=True))
+    found = {row["image_id"]: row["error_reason"] for row in list_rejects(Collection.open(str(collection)))}
     return Counter(str(found.get(name, "none")) for name in pictures), seconds
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.build.ground_truth import GroundTruth
 from index.build.merge_policy import Size, to_merge
 from index.build.segment import RowSource
@@ -17,7 +18,7 @@ from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.collection.rows import conform, unify
-from index.segments.exact import MIN_TRAINING_ROWS, Positions, max_exact_rows
+from index.segments.exact import MIN_TRAINING_ROWS, max_exact_rows
 from index.segments.segment import Segment
 from index.storage import Storage
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from index.collection.lease import TTL, Lease
@@ -181,12 +180,6 @@ class Collection:
         live = LiveRows.of_runs(self.storage, self.runs())
         names = list(live.schema.names if columns is None else columns)
         return live.read(list(dict.fromkeys([*names, "image_id"]))).sort_by("image_id").select(names)
-
-    def rejects(self) -> pa.Table:
-        """Live rows that could not be embedded, without the embedding, by image_id."""
-        live = LiveRows.of_runs(self.storage, self.runs())
-        rows = live.read([name for name in live.schema.names if name != EMBEDDING])
-        return rows.filter(pc.is_valid(rows.column("error_reason"))).sort_by("image_id")
 
     # Index versions
 

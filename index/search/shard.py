@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from index.arrays import Ids, Positions, Scores, Vectors
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.records import SegmentRecord, VersionManifest
@@ -20,9 +20,6 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
-from index.search.searcher import filter_schema
-from index.segments.exact import Positions, Scores, Vectors
-from index.segments.searchable import Ids
 from index.segments.segment import ROWS, Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
@@ -82,12 +79,14 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
 class Shard:
     """Some segments of a version. Arguments and answers can be sent between processes. Thread-safe.
 
-    Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`.
+    Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`. `vectors`, `ids`
+    and `rows` are those of `SegmentedIndex`.
     """
 
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
-        self._filters = FilterCache(segments, filter_schema(segments.schema))
+        self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
+        self._filters = FilterCache(segments)
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, held: ShardSegments) -> Shard:
@@ -108,18 +107,6 @@ class Shard:
     def positions(self, ids: Sequence[str]) -> Positions:
         """See `SegmentedIndex.positions`."""
         return self._segments.positions(pa.array(ids, pa.string()))
-
-    def vectors(self, positions: Positions) -> Vectors:
-        """See `SegmentedIndex.vectors`."""
-        return self._segments.vectors(positions)
-
-    def ids(self, positions: Positions) -> Ids:
-        """See `SegmentedIndex.ids`."""
-        return self._segments.ids(positions)
-
-    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """See `SegmentedIndex.rows`."""
-        return self._segments.rows(positions, columns)
 
     def _eligible(self, where: str | None) -> Sequence[Eligible] | None:
         return None if where is None else self._filters.eligible(json.loads(where))

@@ -9,8 +9,8 @@ from typing import Any
 import faiss
 import numpy as np
 
+from index.arrays import Vectors
 from index.errors import FactoryError
-from index.segments.exact import Vectors
 
 _ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
 _ROWS_PER_CODE = 128

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index.arrays import Ids, Positions, Scores, Vectors, gathered
 from index.collection.layout import SEGMENTS
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.segments import ann
-from index.segments.exact import Positions, Scores, exact_neighbours
+from index.segments.exact import exact_neighbours
 from index.segments.vector_file import VectorFile
 
 VECTORS = "vectors.faiss"
@@ -171,9 +172,7 @@ class Segment:
         """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
         return Eligible.of(mask & self._live_mask)
 
-    def search(
-        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None = None
-    ) -> tuple[Scores, Positions]:
+    def search(self, queries: Vectors, k: int, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
         """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
 
         `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k rows, or all eligible rows if they
@@ -200,7 +199,7 @@ class Segment:
         return scores, positions
 
     def _approximate(
-        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None, breadth: float
+        self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float
     ) -> tuple[Scores, Positions]:
         """Results of the approximate index for a search `breadth` times as wide as tuned, ranked by exact scores."""
         assert self._ann is not None
@@ -215,7 +214,7 @@ class Segment:
 
     def _widen(
         self,
-        queries: npt.NDArray[np.float32],
+        queries: Vectors,
         eligible: Eligible | None,
         breadth: float,
         scores: Scores,
@@ -235,9 +234,7 @@ class Segment:
             scores[unsettled], positions[unsettled] = better, found
             unsettled = unsettled[gained > k // 100]
 
-    def within(
-        self, query: npt.NDArray[np.float32], min_score: float, eligible: Eligible | None = None
-    ) -> tuple[Scores, Positions]:
+    def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
         """Cosine and position of every live or eligible row that scores `min_score` or more, in no order. Exact.
 
         `query` is `(dim,)` float32, unit norm.
@@ -247,9 +244,9 @@ class Segment:
         _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
         return scores, positions
 
-    def vectors(self, positions: Positions) -> npt.NDArray[np.float32]:
+    def vectors(self, positions: Positions) -> Vectors:
         """The vectors at these positions, `(n, dim)` float32."""
-        found: npt.NDArray[np.float32] = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
+        found: Vectors = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
         return found
 
     def live_positions(self) -> Positions:
@@ -269,7 +266,7 @@ class Segment:
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.dim)
                 yield batch.filter(pa.array(mask)).append_column(EMBEDDING, lists)
 
-    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of the live rows, block by block; read from the file to keep memory small."""
         start = 0
         for block in self._file.blocks(rows):
@@ -279,32 +276,21 @@ class Segment:
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """The rows at these positions, in their order. None: every column but the embedding."""
-        found: list[dict[str, Any]] = [{}] * len(positions)
-        for batch, slots, local in self._split(positions):
-            taken = (batch.select(columns) if columns is not None else batch).take(local)
-            for slot, row in zip(slots, taken.to_pylist(), strict=True):
-                found[slot] = row
-        return found
 
-    def ids(self, positions: Positions) -> npt.NDArray[np.object_]:
+        def read(number: int, local: Positions) -> list[dict[str, Any]]:
+            batch = self.batches[number]
+            return (batch.select(columns) if columns is not None else batch).take(_arrow(local)).to_pylist()
+
+        return gathered(np.empty(len(positions), object), positions, self._starts, read).tolist()
+
+    def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, strings."""
-        found = np.empty(len(positions), object)
-        for batch, slots, local in self._split(positions):
-            found[slots] = batch.column("image_id").take(local).to_pylist()
-        return found
 
-    def _split(self, positions: Positions) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.intp], pa.Array[Any]]]:
-        """The batches that hold these rows, each with its rows' indices in `positions` and in the batch.
+        # Batch by batch: taking from a table of many batches would first join them all.
+        def read(number: int, local: Positions) -> list[Any]:
+            return self.batches[number].column("image_id").take(_arrow(local)).to_pylist()
 
-        Batch by batch: taking from a table of many batches would first join them all.
-        """
-        numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            slots = np.flatnonzero(numbers == number)
-            local = (positions[slots] - self._starts[number]).astype(np.int64, copy=False)
-            # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
-            array = pa.Array.from_buffers(pa.int64(), len(local), [None, pa.py_buffer(local)])
-            yield self.batches[number], slots, array
+        return gathered(np.empty(len(positions), object), positions, self._starts, read)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
@@ -314,7 +300,7 @@ class Segment:
         found[slots[here]] = here
         return found
 
-    def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
+    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MANY and eligible.count > self.ntotal // 32):
             params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
             scores, positions = self._flat.search(queries, k, params=params)
@@ -327,3 +313,9 @@ class Segment:
 
 def _selector(eligible: Eligible | None) -> faiss.IDSelector | None:
     return None if eligible is None else faiss.IDSelectorBitmap(eligible.bits)
+
+
+def _arrow(positions: Positions) -> pa.Array[Any]:
+    # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
+    contiguous = positions.astype(np.int64, copy=False)
+    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.segments.exact import Vectors
+from index.arrays import Vectors
 
 _RUN = 8  # consecutive vectors that a sample reads at once
 _HEADER = 45  # bytes before the vectors

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.collection import Collection
 from index.collection.layout import SEGMENTS
 from index.collection.records import SegmentRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError
-from index.segments.exact import Positions, max_exact_rows
+from index.segments.exact import max_exact_rows
 from index.segments.segment import ANN, Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index.arrays import Positions
 from index.collection.records import VersionManifest
-from index.segments.exact import Positions
 from index.storage import Storage
 
 TOMBSTONES = "tombstones.arrow"

@@ -12,7 +12,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import RowFile
 from index.collection.rows import EMBEDDING
 from index.errors import CollectionError, DamagedRunError
-from jobs.cli.tables import collection_facts
+from jobs.cli.tables import collection_facts, list_rejects
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
 IDS = [f"{number:02d}" for number in range(20)]
@@ -61,7 +61,7 @@ def test_mend_05_no_flipped_bit_is_read_for_a_build_or_raises_anything_raw(colle
             try:
                 collection.live_rows([name for name in collection.live_rows().schema.names if name != EMBEDDING])
                 collection_facts(collection)
-                collection.rejects()
+                list_rejects(collection)
             except CollectionError as error:
                 named = str(error)
             else:
