@@ -15,9 +15,10 @@ from benchmarks.scale_costs import Index, Scan
 from benchmarks.upkeep import Built, build, in_new_process, serving_memory
 from index.build.ground_truth import GroundTruth
 from index.collection import Collection
+from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import IndexSettings
 from index.search import Searcher
-from index.segments.segment import ANN, ROWS, TUNED_K, VECTORS
+from index.segments.segment import TUNED_K
 from index.versions.current import check_version
 from index.versions.opening import open_segments
 from jobs.demo.clustered import DIM, Clustered, add_rows

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING
 from index.errors import CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
-from index.segments.segment import ANN, ROWS, VECTORS, Segment
+from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.storage import Storage
 from index.storage.disk import DISK_FULL
@@ -88,7 +88,7 @@ class SegmentJob:
         CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
         that cannot be built.
         """
-        home = f"{SEGMENTS}/{self.name}"
+        home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
             batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)

@@ -15,9 +15,10 @@ from index.build.choose import choose
 from index.build.ground_truth import GroundTruth
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
-from index.build.update import QUERIES_FILE, change_of, read_held_out, touched_ids
+from index.build.update import change_of, read_held_out, touched_ids
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.current import begin_current
+from index.collection.layout import INDEX, MANIFEST, QUERIES, SEGMENTS, STARTED, TOMBSTONES, version_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import (
     FileRecord,
@@ -33,7 +34,7 @@ from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.files import file_record
 from index.versions.opening import open_segments
-from index.versions.tombstones import TOMBSTONES, write_tombstones
+from index.versions.tombstones import write_tombstones
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
@@ -145,22 +146,22 @@ class VersionBuild:
         """Measure, and write the remaining files; the manifest comes last and makes the version complete."""
         # An update should cost what the change costs, and all of its queries have measured most of its rows before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
-        queries = self._put(QUERIES_FILE, held_out.write)
+        queries = self._put(QUERIES, held_out.write)
         manifest = draft.model_copy(
             update={
                 **asdict(measured),
-                "files": {**draft.files, QUERIES_FILE: queries},
+                "files": {**draft.files, QUERIES: queries},
                 "seconds": round(time.monotonic() - self.started, 3),
             }
         )
         self.collection.check_lease()
-        self.collection.begin_current()
-        self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
+        begin_current(self.storage)
+        self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
         """Put one of the version's own files, which `write` writes to the path it gets."""
-        home = f"index/{self.version}"
+        home = version_path(self.version)
         with self.storage.scratch(home) as scratch:
             write(scratch / name)
             record = file_record(scratch / name)
@@ -169,7 +170,7 @@ class VersionBuild:
 
     def discard(self) -> None:
         """Remove all files written so far."""
-        self.storage.delete(f"index/{self.version}")
+        self.storage.delete(version_path(self.version))
         for entry in self.storage.list(SEGMENTS):
             if entry.name.startswith(f"{self.version}-"):
                 self.storage.delete(entry.path)
@@ -201,11 +202,11 @@ def _reserved(collection: Collection) -> str:
 
     `prune` removes what killed builds have left.
     """
-    folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
+    folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
     numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
     version = f"{max(numbers, default=0) + 1:06d}"
     collection.check_lease()
-    collection.storage.write_atomic(f"index/{version}/started", f"{datetime.now(UTC).isoformat()}\n".encode())
+    collection.storage.write_atomic(version_path(version, STARTED), f"{datetime.now(UTC).isoformat()}\n".encode())
     return version
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -12,24 +11,33 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from index.collection.current import read_current, replace_current
+from index.collection.layout import (
+    CURRENT,
+    DELETES,
+    HISTORY,
+    INDEX,
+    MANIFEST,
+    ROW_FILES,
+    RUN_STARTED,
+    RUNS,
+    SUPERSEDED,
+    run_path,
+    version_path,
+)
 from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
-from index.collection.records import Current, ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
-from index.collection.row_files import TOKEN, describe, map_in_threads
-from index.collection.rows import EMBEDDING, check_rows, conform
-from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, OvertakenError
+from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
+from index.collection.row_files import describe, map_in_threads, write_table
+from index.collection.rows import check_rows, conform
+from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
 from index.storage import Storage
 from index.storage.bucket import without_secrets
-from index.storage.compare_and_set import update_file
 
 R = TypeVar("R", RunStart, RunManifest)
 
-HISTORY = "history"
-"""Where jobs record their outcomes."""
-
-_MEMBERS = {"runs", "index", "CURRENT"}
+_MEMBERS = {RUNS, INDEX, CURRENT}
 _IDS = pa.schema([("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
@@ -63,7 +71,7 @@ class Collection:
     def create_or_open(cls, location: str) -> Collection:
         """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
         collection = cls.planned(location)
-        collection.storage.create_folder("runs")
+        collection.storage.create_folder(RUNS)
         return collection
 
     @classmethod
@@ -134,7 +142,7 @@ class Collection:
                 started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
         start = RunStart(run_id=run_id, source=source, model=model, started_at=started_at)
-        self.storage.write_atomic(f"runs/{run_id}/started.json", start.to_bytes())
+        self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
@@ -144,16 +152,16 @@ class Collection:
         Missing fixed columns become null. CollectionError when a column is twice there or of another type,
         an id is null or the embedding has no fixed length.
         """
-        return self._write_table(f"runs/{run_id}/rows/{name}", check_rows(table))
+        return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
         table = conform(pa.table({"image_id": image_ids}), _IDS)
-        return self._write_table(f"runs/{run_id}/deletes", table)
+        return write_table(self.storage, run_path(run_id, DELETES), table)
 
     def row_files(self, run_id: str) -> list[str]:
         """Paths of all row files of a run, finished or not, by name."""
-        entries = self.storage.list(f"runs/{run_id}/rows")
+        entries = self.storage.list(run_path(run_id, ROW_FILES))
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
@@ -171,7 +179,7 @@ class Collection:
 
         map_in_threads(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
         self.check_lease()
-        self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
+        self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
 
     # Rows
 
@@ -185,39 +193,30 @@ class Collection:
 
     def versions(self) -> list[str]:
         """Complete index versions, oldest first: those that have a manifest."""
-        folders = [entry for entry in self.storage.list("index") if _VERSION.fullmatch(entry.name)]
-        return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/manifest.json")]
+        folders = [entry for entry in self.storage.list(INDEX) if _VERSION.fullmatch(entry.name)]
+        return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/{MANIFEST}")]
 
     def current(self) -> str | None:
         """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
         complete versions.
         """
-        content = self._current_record()
-        if content is None:
-            if not self.versions():
-                return None
-            # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
-            content = self._current_record()
         problem = "is missing"
         try:
-            if content is not None:
-                return Current.from_bytes(content).version
+            found = read_current(self.storage)
+            if found is None:
+                if not self.versions():
+                    return None
+                # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
+                found = read_current(self.storage)
+            if found:
+                return found.version
         except ValueError as error:
             problem = f"is damaged ({error})"
         raise DamagedVersionError(
             f"CURRENT {problem}: it names the live version of {', '.join(self.versions()) or 'none'}; `likeness index` "
             "makes the newest good one live, `likeness promote` another",
-            "CURRENT",
+            CURRENT,
         )
-
-    def _current_record(self) -> bytes | None:
-        with suppress(FileNotFoundError):
-            return self.storage.read("CURRENT")
-        return None
-
-    def begin_current(self) -> None:
-        """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
-        update_file(self.storage, "CURRENT", lambda content: content or Current(version=None).to_bytes())
 
     def promote(self, version: str, before: str | None) -> None:
         """Make a version the live one in place of `before`, at once; None: of none, or of a CURRENT that is damaged.
@@ -228,30 +227,21 @@ class Collection:
         self.check_lease()
         if before and before != version:
             # First: it would be pruned at once where nothing says that somebody may be reading it still.
-            self.storage.write_atomic(f"index/{before}/superseded", f"{version}\n".encode())
-
-        def replace(content: bytes) -> bytes:
-            now = _version_named(content)
-            if now not in (before, version):  # it names this one where the answer to an earlier try was lost
-                raise OvertakenError(
-                    f"index version {now} was made live meanwhile, so that stays and {version} is not live: look at "
-                    f"`likeness versions {self.location}`, and run this again if you still want it"
-                )
-            return Current(version=version).to_bytes()
-
-        update_file(self.storage, "CURRENT", replace)
+            self.storage.write_atomic(version_path(before, SUPERSEDED), f"{version}\n".encode())
+        replace_current(self.storage, version, before)
 
     def superseded(self, version: str) -> tuple[str, datetime] | None:
         """Which version last took the place of this one, and when; None if none did."""
-        path = f"index/{version}/superseded"
-        try:
-            return self.storage.read(path).decode(errors="replace").strip(), self.storage.modified(path)
-        except FileNotFoundError:
-            return None
+        path = version_path(version, SUPERSEDED)
+        with suppress(FileNotFoundError):
+            by = self.storage.read(path).decode(errors="replace").strip()
+            if (found := self.storage.info(path)) and found.modified:
+                return by, found.modified
+        return None
 
     def read_version(self, version: str) -> VersionManifest:
         """The manifest of a version. DamagedVersionError when it is missing or altered."""
-        path = f"index/{version}/manifest.json"
+        path = version_path(version, MANIFEST)
         try:
             manifest = VersionManifest.from_bytes(self.storage.read(path))
             if manifest.version != version:
@@ -268,13 +258,13 @@ class Collection:
         return ", ".join(name for name in self.versions() if name != version) or "none"
 
     def _run_folders(self) -> list[str]:
-        return [entry.path for entry in self.storage.list("runs") if entry.is_folder]
+        return [entry.path for entry in self.storage.list(RUNS) if entry.is_folder]
 
     def _manifest(self, folder: str) -> RunManifest | None:
-        return self._read_run(f"{folder}/manifest.json", RunManifest)
+        return self._read_run(f"{folder}/{MANIFEST}", RunManifest)
 
     def _start(self, folder: str) -> RunStart | None:
-        return self._read_run(f"{folder}/started.json", RunStart)
+        return self._read_run(f"{folder}/{RUN_STARTED}", RunStart)
 
     def _read_run(self, path: str, record: type[R]) -> R | None:
         try:
@@ -287,32 +277,6 @@ class Collection:
                 "`likeness index` with --accept-lost-runs",
                 path,
             ) from error
-
-    def _write_table(self, name: str, table: pa.Table) -> RowFile:
-        sink = pa.BufferOutputStream()
-        split = [f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False
-        pq.write_table(
-            table,
-            sink,
-            compression="zstd",
-            write_page_checksum=True,
-            # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
-            # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
-            use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
-            use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
-        )
-        data = sink.getvalue().to_pybytes()
-        digest = hashlib.sha256(data).hexdigest()
-        path = f"{name}.{digest[:TOKEN]}.parquet"
-        self.storage.write_atomic(path, data)
-        return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
-
-
-def _version_named(content: bytes) -> str | None:
-    """What CURRENT names; None where it cannot be read."""
-    with suppress(ValueError):
-        return Current.from_bytes(content).version
-    return None
 
 
 def _run_time(run_id: str) -> datetime | None:

@@ -237,7 +237,7 @@ def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.
         return open_version(collection, None)
     except DamagedVersionError as error:
         damage = error
-    for name in older_versions(collection, live_version(collection)):
+    for name in older_versions(collection, live_version(collection).name):
         try:
             require_servable(collection, name, verify=False)  # opening it verifies every byte
             searcher = open_version(collection, name)

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from index.arrays import Ids, Positions, Scores, Vectors
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ROWS, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
-from index.segments.segment import ROWS, Eligible
+from index.segments.segment import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
 
@@ -65,7 +65,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
     """
 
     def stored(segment: SegmentRecord) -> pa.Schema:
-        path = f"{SEGMENTS}/{segment.name}/{ROWS}"
+        path = segment_path(segment.name, ROWS)
         try:
             with collection.storage.open_input(path) as file:
                 schema = pa.ipc.open_file(file).schema

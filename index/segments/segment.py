@@ -17,16 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Ids, Positions, Scores, Vectors, gathered
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.segments import ann
 from index.segments.exact import exact_neighbours
 from index.segments.vector_file import VectorFile
-
-VECTORS = "vectors.faiss"
-ROWS = "rows.arrow"
-ANN = "ann.faiss"
 
 TUNED_K = 11
 """The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
@@ -92,7 +88,7 @@ class Segment:
         if self.ntotal != self._starts[-1]:
             raise DamagedVersionError(
                 f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again",
-                f"{SEGMENTS}/{folder.name}",
+                segment_path(folder.name),
             )
         self._ann: faiss.IndexRefine | None = None
         self._breadth = 0.5

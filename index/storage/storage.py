@@ -136,13 +136,6 @@ class Storage:
             raise FileNotFoundError(f"{self.location}/{path}")
         return found.size
 
-    def modified(self, path: str) -> datetime:
-        """When a file was last written, in UTC. FileNotFoundError when there is no such file."""
-        found = self.info(path)
-        if found is None or found.modified is None:
-            raise FileNotFoundError(f"{self.location}/{path}")
-        return found.modified
-
     def list(self, folder: str = "") -> list[FileInfo]:
         """The entries of a folder, by name; none when the folder is missing."""
         entries = [entry for entry in self._below(folder, recursive=False) if not entry.name.startswith(".")]

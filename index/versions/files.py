@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from index.collection.layout import SEGMENTS
+from index.collection.layout import segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
 from index.storage import Storage
 
@@ -21,9 +21,9 @@ def file_record(path: Path) -> FileRecord:
 
 def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
     """The manifest's record of each file of a version, by path below the collection; without the manifest itself."""
-    own = {f"index/{manifest.version}/{name}": record for name, record in manifest.files.items()}
+    own = {version_path(manifest.version, name): record for name, record in manifest.files.items()}
     shared = {
-        f"{SEGMENTS}/{segment.name}/{name}": record
+        segment_path(segment.name, name): record
         for segment in manifest.segments
         for name, record in segment.files.items()
     }

@@ -16,7 +16,8 @@ from obstore.store import AzureStore, GCSStore, S3Store
 import index.collection.lease
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.lease import LEASE, TTL, LeaseRecord
+from index.collection.layout import LEASE
+from index.collection.lease import TTL, LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 from index.storage.compare_and_set import update_file

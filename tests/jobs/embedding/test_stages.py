@@ -21,7 +21,8 @@ from embedder.fetch import Fetcher
 from embedder.images.decode import CropSpec, decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection, writing
-from index.collection.lease import LEASE, TTL
+from index.collection.layout import LEASE
+from index.collection.lease import TTL
 from index.errors import LeaseLostError
 from jobs.cluster.session import Pool
 from jobs.embedding.commit import commit

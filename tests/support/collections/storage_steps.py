@@ -8,7 +8,8 @@ from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
-from index.collection.lease import LEASE, LeaseRecord
+from index.collection.layout import LEASE
+from index.collection.lease import LeaseRecord
 from index.storage import Storage
 from index.storage.compare_and_set import update_file
 
