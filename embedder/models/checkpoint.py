@@ -144,7 +144,6 @@ def _tensors(path: Path) -> Iterator[_Part]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    """Folder, model id and commit."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         if revision is not None:

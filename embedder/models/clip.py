@@ -1,8 +1,6 @@
 """CLIP-family models: crops of pictures, or texts, to unit vectors."""
 
 import logging
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -77,9 +75,7 @@ class ClipEmbedder:
             keep_freed_memory()
         # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
         # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
-        # The caller's trace function goes along: it may be one that gives way to other threads.
-        trace = sys.gettrace() or threading.gettrace()
-        with ThreadPoolExecutor(1, "likeness-load", sys.settrace, (trace,)) as thread:
+        with ThreadPoolExecutor(1, "likeness-load") as thread:
             return thread.submit(cls._load, Checkpoint.find(model, revision), where, precision, batch_size).result()
 
     @classmethod

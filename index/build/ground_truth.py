@@ -88,7 +88,6 @@ class GroundTruth:
         return replace(self, neighbours=neighbours, scores=scores)
 
     def write(self, path: Path) -> None:
-        """As one Arrow file."""
         depth = self.scores.shape[1]
         table = pa.table(
             {
@@ -104,7 +103,6 @@ class GroundTruth:
 
     @classmethod
     def read(cls, path: Path) -> GroundTruth:
-        """What `write` wrote."""
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all().combine_chunks()
 

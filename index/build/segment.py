@@ -69,7 +69,6 @@ class SegmentJob:
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return int(self.source.schema.field(EMBEDDING).type.list_size)
 
     @property
@@ -136,7 +135,6 @@ class SegmentJob:
         return FLAT
 
     def _training_rows(self, rows: int) -> int:
-        """Number of rows to train on."""
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
         return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
 

@@ -117,7 +117,6 @@ class Concatenated:
         return unify([source.schema for source in self.sources])
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
-        """The rows of one source after the other."""
         for source in self.sources:
             for batch in source.embedded():
                 yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
@@ -131,7 +130,6 @@ def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows
 
 
 def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> GroundTruth:
-    """The held-out queries with which a version was measured."""
     path = version_path(manifest.version, QUERIES)
     local = collection.storage.local_path(path) or cache / path
     return GroundTruth.read(local)

@@ -169,7 +169,6 @@ class VersionBuild:
         return record
 
     def discard(self) -> None:
-        """Remove all files written so far."""
         self.storage.delete(version_path(self.version))
         for entry in self.storage.list(SEGMENTS):
             if entry.name.startswith(f"{self.version}-"):

@@ -119,7 +119,6 @@ class Collection:
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        """Committed runs, oldest first. DamagedRunError names a damaged manifest."""
         return [run for run in map_in_threads(self._manifest, self._run_folders()) if run]
 
     def snapshot(self) -> Snapshot:
@@ -254,7 +253,6 @@ class Collection:
             ) from error
 
     def other_versions(self, version: str = "") -> str:
-        """The complete versions except one, for a message."""
         return ", ".join(name for name in self.versions() if name != version) or "none"
 
     def _run_folders(self) -> list[str]:

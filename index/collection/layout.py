@@ -33,12 +33,10 @@ ANN: Final = "ann.faiss"
 
 
 def run_path(run_id: str, *names: str) -> str:
-    """The path of a run, or of what is in it."""
     return "/".join((RUNS, run_id, *names))
 
 
 def version_path(version: str, *names: str) -> str:
-    """The path of an index version, or of what is in it."""
     return "/".join((INDEX, version, *names))
 
 

@@ -51,7 +51,6 @@ class LiveRows:
 
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
-        """Every row of these files."""
         schemas = map_in_threads(partial(read_schema, storage), files)
         return cls(
             storage, [_Part(file, schema) for file, schema in zip(files, _one_of_equals(schemas), strict=True)], None
@@ -82,7 +81,6 @@ class LiveRows:
         return cls(storage, live, runs[-1].model if runs else None)
 
     def __len__(self) -> int:
-        """Number of rows, embedded or rejected."""
         return sum(map(len, self._parts))
 
     @property

@@ -51,8 +51,6 @@ class ModelRecord(Record):
 
 
 class FileRecord(Record):
-    """Size in bytes and SHA-256 of a file."""
-
     size: int
     sha256: str
 
@@ -188,12 +186,10 @@ class VersionManifest(Record):
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return self.model.dim
 
     @property
     def kind(self) -> str:
-        """The kinds of index that its segments have."""
         return ", ".join(sorted({segment.factory for segment in self.segments}))
 
     @property

@@ -77,22 +77,18 @@ class Searcher:
 
     @property
     def version(self) -> str:
-        """Name of the index version."""
         return self.manifest.version
 
     @property
     def model(self) -> ModelRecord:
-        """The model of the index's vectors."""
         return self.manifest.model
 
     @property
     def ntotal(self) -> int:
-        """Number of images."""
         return self.manifest.ntotal
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return self.manifest.dim
 
     @property

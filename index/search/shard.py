@@ -34,12 +34,10 @@ class ShardSegments:
 
     @property
     def live(self) -> int:
-        """Number of rows without tombstones."""
         return sum(segment.live for segment in self.segments)
 
     @property
     def memory(self) -> int:
-        """Bytes that searching keeps hot."""
         return sum(segment.memory for segment in self.segments)
 
 

@@ -53,7 +53,6 @@ class ShardedIndex:
 
     @property
     def live_count(self) -> int:
-        """Number of rows without tombstones."""
         return sum(part.live for part in self._held.values())
 
     def count(self, eligible: Sequence[ShardSelection] | None) -> int:

@@ -52,7 +52,6 @@ class Eligible:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return int(self.bits.nbytes)
 
 
@@ -109,17 +108,14 @@ class Segment:
         self.live_count = everything.count
 
     def __len__(self) -> int:
-        """Number of live rows."""
         return self.live_count
 
     @property
     def ntotal(self) -> int:
-        """Number of vectors, including those with tombstones."""
         return int(self._flat.ntotal)
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return int(self._flat.d)
 
     @property
@@ -129,7 +125,6 @@ class Segment:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of `embedded`: those of a row, and the embedding."""
         return self._stored.append(pa.field(EMBEDDING, embedding_type(self.dim)))
 
     @property
@@ -241,7 +236,6 @@ class Segment:
         return scores, positions
 
     def vectors(self, positions: Positions) -> Vectors:
-        """The vectors at these positions, `(n, dim)` float32."""
         found: Vectors = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
         return found
 

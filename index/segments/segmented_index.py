@@ -35,7 +35,6 @@ class SegmentedIndex:
 
     @property
     def live_count(self) -> int:
-        """Number of rows without tombstones."""
         return sum(segment.live_count for segment in self.parts)
 
     def count(self, eligible: Sequence[Eligible] | None) -> int:

@@ -106,7 +106,6 @@ def _azure_account(connection: dict[str, str]) -> str:
 
 
 def is_bucket(address: str) -> bool:
-    """Whether an address has the scheme of an object store."""
     return urlsplit(address).scheme in _SCHEMES if "://" in address else False
 
 

@@ -122,7 +122,6 @@ class Storage:
         return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
 
     def exists(self, path: str = "") -> bool:
-        """Whether there is a file or a folder."""
         return self.info(path) is not None
 
     def is_file(self, path: str = "") -> bool:
@@ -178,7 +177,6 @@ class Storage:
         return digest.hexdigest()
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Write `data` to a file, complete or not at all, replacing any file of that name."""
         if self.bucket:
             from index.storage.objects import put
 
