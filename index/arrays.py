@@ -1,7 +1,5 @@
 """The arrays that are handed around, and how those of several parts become one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 

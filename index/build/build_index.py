@@ -1,7 +1,5 @@
 """Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Measures how well and how fast an index version answers."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

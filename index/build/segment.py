@@ -1,7 +1,5 @@
 """Writes one segment: rows streamed to disk, then the approximate index trained, filled and tuned from there."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Makes one index version: its segments, tombstones and held-out queries, and the measurements with them."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence

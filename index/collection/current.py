@@ -1,7 +1,5 @@
 """CURRENT, the file that names the live index version."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from index.collection.layout import CURRENT

@@ -1,7 +1,5 @@
 """Caches which rows pass a filter, so that a repeated filter costs nothing."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic

@@ -1,7 +1,5 @@
 """Ranks an index's results: ties by id, near-duplicates folded, searched as deep as this needs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Approximate faiss indexes: trained on a sample, filled block by block, searched with a selector."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Exact neighbours, by comparing with every vector, and how many rows that is quick enough for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import faiss

@@ -1,7 +1,5 @@
 """The file of a segment's exact vectors, a flat faiss index: written as a stream, read in blocks, mapped by faiss."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Iterator

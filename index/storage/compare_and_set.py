@@ -3,8 +3,6 @@
 In a folder a hidden file beside it is locked meanwhile. `index.storage.objects.update_object` is for buckets.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable

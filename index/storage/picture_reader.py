@@ -1,7 +1,5 @@
 """Reads pictures from buckets, each by one request."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Which version is live, which are good enough to be, and which model the collection has. Opens no version."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The files of an index version: their paths, and whether they still agree with the manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Opens index versions after checking their files against the manifest."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What operators do with index versions: list them, promote one, go back."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

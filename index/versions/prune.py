@@ -1,7 +1,5 @@
 """Removes old index versions, the segments that only they had, and runs left unfinished."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

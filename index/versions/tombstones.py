@@ -1,7 +1,5 @@
 """Rows of older segments that no longer count, as a file of an index version."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
