@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from index.build.choose import choose
 from index.build.ground_truth import GroundTruth
@@ -57,19 +58,12 @@ class VersionBuild:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
-            dim = self.runs[-1].model.dim
-            options = choose(len(live), dim, self.settings)
+            options = choose(len(live), self.runs[-1].model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
             records = self._build_segments(live.split(self.settings.segment_rows), options, max_exact_rows)
-            _check_memory(records, self.settings)
-            if not records:
-                raise _empty(self.collection, self.runs)
             draft = self._draft(records, options)
-            segments = open_segments(self.collection, draft, Path(cache))
-            held_out = GroundTruth.sample(segments)
-            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
-            return self._finish(draft, segments, held_out)
+            return self._finish(draft, open_segments(self.collection, draft, Path(cache)), None)
 
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new segments.
@@ -86,22 +80,15 @@ class VersionBuild:
             # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
             options = choose(change.live, base.dim, self.settings) if change.live else []
             records = [*change.kept, *self._build_segments(change.sources, options, change.max_exact_rows)]
-            if not records:
-                raise _empty(self.collection, self.runs)
-            _check_memory(records, self.settings)
             files = {}
             if any(map(len, change.tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
-            draft = self._draft(records, options).model_copy(
-                update={"base": base.version, "files": files, "scores": base.scores}
-            )
+            draft = self._draft(records, options, base=base.version, files=files, scores=base.scores)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             held_out = read_held_out(self.collection, base, Path(cache))
-            if held_out.fits(draft.ntotal):
-                return self._finish(draft, segments, held_out.updated(touched, segments))
-            held_out = GroundTruth.sample(segments)
-            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
-            return self._finish(draft, segments, held_out)
+            return self._finish(
+                draft, segments, held_out.updated(touched, segments) if held_out.fits(draft.ntotal) else None
+            )
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
@@ -119,9 +106,15 @@ class VersionBuild:
         ]
         return [record for record in self.run_jobs(jobs) if record]
 
-    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option]) -> VersionManifest:
-        """The manifest of the built segments, without measurements."""
-        return VersionManifest(
+    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option], **facts: Any) -> VersionManifest:
+        """The manifest of the built segments, without measurements.
+
+        EmptyCollectionError without any segment, FactoryError when they take more memory than is allowed.
+        """
+        if not records:
+            raise _empty(self.collection, self.runs)
+        _check_memory(records, self.settings)
+        draft = VersionManifest(
             version=self.version,
             base=None,
             model=self.runs[-1].model,
@@ -139,15 +132,26 @@ class VersionBuild:
             scores=ScoreDistribution(levels=[], random=[], nearest=[]),
             seconds=0.0,
         )
+        return draft.model_copy(update=facts)
 
-    def _finish(self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth) -> VersionManifest:
-        """Measure, and write the remaining files; the manifest comes last and makes the version complete."""
+    def _finish(
+        self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth | None
+    ) -> VersionManifest:
+        """Measure, and write the remaining files; the manifest comes last and makes the version complete.
+
+        `held_out` None: other queries are drawn.
+        """
+        scores = draft.scores
+        if held_out is None:
+            held_out = GroundTruth.sample(segments)
+            scores = score_distribution(segments, held_out)
         # An update should cost what the change costs, and all of its queries have measured most of its rows before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
         queries = self._put(QUERIES, held_out.write)
         manifest = draft.model_copy(
             update={
                 **asdict(measured),
+                "scores": scores,
                 "files": {**draft.files, QUERIES: queries},
                 "seconds": round(time.monotonic() - self.started, 3),
             }
