@@ -20,7 +20,7 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
-from index.segments.segment import Eligible
+from index.segments.eligible import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
 

@@ -6,7 +6,6 @@ A position means the same image in all three.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,15 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from index.arrays import Ids, Positions, Scores, Vectors, gathered
+from index.arrays import Ids, Positions, Scores, Vectors
 from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.segments import ann
+from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
+from index.segments.mapped_rows import MappedRows
 from index.segments.vector_file import VectorFile
 
 TUNED_K = 11
@@ -31,28 +31,6 @@ _FETCHED = 16_384  # vectors at a time
 _MANY = 16  # from so many queries on, fetching the rows costs less than testing every row's bit for each query
 _WIDER = 4  # with a smaller factor, two near misses in a row would look like an answer that no longer changes
 _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than that, an exact scan costs the same
-
-
-@dataclass(frozen=True, eq=False)
-class Eligible:
-    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set."""
-
-    bits: npt.NDArray[np.uint8]
-    count: int
-
-    @classmethod
-    def of(cls, mask: npt.NDArray[np.bool_]) -> Eligible:
-        """From a mask with a value for each row."""
-        return cls(np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask)))
-
-    @property
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """A value for each row, padded by up to seven more."""
-        return np.unpackbits(self.bits, bitorder="little").astype(bool)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.bits.nbytes)
 
 
 class Segment:
@@ -79,14 +57,11 @@ class Segment:
         # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
-        reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
-        self._stored: pa.Schema = reader.schema
-        self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-        self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
-        self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
-        if self.ntotal != self._starts[-1]:
+        self._rows = MappedRows(folder / ROWS)
+        self.batches = self._rows.batches
+        if self.ntotal != len(self._rows):
             raise DamagedVersionError(
-                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again",
+                f"{folder} has {self.ntotal} vectors but {len(self._rows)} rows: build the index again",
                 segment_path(folder.name),
             )
         self._ann: faiss.IndexRefine | None = None
@@ -119,13 +94,8 @@ class Segment:
         return int(self._flat.d)
 
     @property
-    def columns(self) -> list[str]:
-        """Names of the columns of a row."""
-        return list(self._stored.names)
-
-    @property
     def schema(self) -> pa.Schema:
-        return self._stored.append(pa.field(EMBEDDING, embedding_type(self.dim)))
+        return self._rows.schema.append(pa.field(EMBEDDING, embedding_type(self.dim)))
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -198,7 +168,8 @@ class Segment:
         deep = max(k, TUNED_K)
         params = None
         if eligible or breadth > 1:  # making the parameters takes as long as half a search
-            base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
+            selector = eligible.selector if eligible else None
+            base = ann.search_parameters(self._ann.base_index, selector, breadth)
             params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
         scores, positions = self._ann.search(queries, deep, params=params)
         return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
@@ -231,7 +202,8 @@ class Segment:
         `query` is `(dim,)` float32, unit norm.
         """
         above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss leaves the bound itself out
-        params = faiss.SearchParameters(sel=_selector(eligible or self.live)) if eligible or self.live else None
+        among = eligible or self.live
+        params = faiss.SearchParameters(sel=among.selector) if among else None
         _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
         return scores, positions
 
@@ -249,7 +221,7 @@ class Segment:
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding."""
-        for batch, start in zip(self.batches, self._starts, strict=False):
+        for batch, start in zip(self.batches, self._rows.starts, strict=False):
             mask = self._live_mask[start : start + len(batch)]
             if mask.any():
                 vectors = self.vectors(np.flatnonzero(mask) + start)
@@ -265,47 +237,23 @@ class Segment:
             start += len(block)
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """The rows at these positions, in their order. None: every column but the embedding."""
-
-        def read(number: int, local: Positions) -> list[dict[str, Any]]:
-            batch = self.batches[number]
-            return (batch.select(columns) if columns is not None else batch).take(_arrow(local)).to_pylist()
-
-        return gathered(np.empty(len(positions), object), positions, self._starts, read).tolist()
+        """See `MappedRows.rows`."""
+        return self._rows.rows(positions, columns)
 
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, strings."""
-
-        # Batch by batch: taking from a table of many batches would first join them all.
-        def read(number: int, local: Positions) -> list[Any]:
-            return self.batches[number].column("image_id").take(_arrow(local)).to_pylist()
-
-        return gathered(np.empty(len(positions), object), positions, self._starts, read)
+        return self._rows.ids(positions)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
-        slots = pc.index_in(self._ids.cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
-        here = np.flatnonzero((slots >= 0) & self._live_mask)
-        found = np.full(len(ids), -1, np.int64)
-        found[slots[here]] = here
-        return found
+        return self._rows.positions(ids, self._live_mask)
 
     def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MANY and eligible.count > self.ntotal // 32):
-            params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
+            params = None if eligible is None else faiss.SearchParameters(sel=eligible.selector)
             scores, positions = self._flat.search(queries, k, params=params)
             return scores, positions
         # Fetched once for all queries, and multiplied as matrices; faiss does not do so with a selector.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
-
-
-def _selector(eligible: Eligible | None) -> faiss.IDSelector | None:
-    return None if eligible is None else faiss.IDSelectorBitmap(eligible.bits)
-
-
-def _arrow(positions: Positions) -> pa.Array[Any]:
-    # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
-    contiguous = positions.astype(np.int64, copy=False)
-    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

@@ -13,7 +13,8 @@ import pyarrow as pa
 from index.arrays import Ids, Positions, Scores, Vectors, gathered, merged, shifted
 from index.collection.rows import EMBEDDING, unify
 from index.filters.filter import Filter
-from index.segments.segment import Eligible, Segment
+from index.segments.eligible import Eligible
+from index.segments.segment import Segment
 
 
 class SegmentedIndex:
@@ -127,7 +128,7 @@ class SegmentedIndex:
 
         def read(number: int, local: Positions) -> list[dict[str, Any]]:
             segment = self.parts[number]
-            rows = segment.rows(local, [name for name in columns if name in segment.columns])
+            rows = segment.rows(local, [name for name in columns if name in segment.schema.names])
             for name in self._recast[number].intersection(columns):
                 values = pa.array([row[name] for row in rows], segment.schema.field(name).type)
                 values = values.cast(self.schema.field(name).type, safe=False)
