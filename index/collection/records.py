@@ -74,18 +74,13 @@ class RunStart(Record):
     started_at: datetime
 
 
-class RunManifest(Record):
+class RunManifest(RunStart):
     """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
 
     `deletes` names a Parquet file with a column `image_id`: images that have left the source. `finished_at` and
     `counts` are for people who open the file.
     """
 
-    format: Literal[1] = 1
-    run_id: str
-    source: str
-    model: ModelRecord
-    started_at: datetime
     finished_at: datetime
     files: list[RowFile]
     deletes: RowFile | None = None
