@@ -1,2 +1,2 @@
 from index.collection.collection import Collection as Collection
-from index.collection.collection import writing as writing
+from index.collection.writing import writing as writing

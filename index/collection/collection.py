@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from index.collection.layout import (
     run_path,
     version_path,
 )
-from index.collection.lease import TTL, Lease
+from index.collection.lease import Lease
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.collection.row_files import describe, map_in_threads, write_table
@@ -93,9 +93,10 @@ class Collection:
     def open(cls, location: str) -> Collection:
         """A collection that exists. NotACollectionError when there is none."""
         storage, location = Storage.open(location), without_secrets(location)
-        if not storage.exists():
+        found = storage.info()
+        if found is None:
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
-        if storage.is_file() or not any(entry.name in _MEMBERS for entry in storage.list()):
+        if not found.is_folder or not any(entry.name in _MEMBERS for entry in storage.list()):
             raise NotACollectionError(
                 f"{location} is not a collection: expected runs/ in it; make one with `likeness embed`"
             )
@@ -119,17 +120,17 @@ class Collection:
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        return [run for run in map_in_threads(self._manifest, self._run_folders()) if run]
+        return [run for run in self._read_runs(self._run_folders(), MANIFEST, RunManifest) if run]
 
     def snapshot(self) -> Snapshot:
         """Every run, each read once, side by side. DamagedRunError names a damaged file."""
         folders = self._run_folders()
-        manifests = map_in_threads(self._manifest, folders)
+        manifests = self._read_runs(folders, MANIFEST, RunManifest)
         begun = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
         return Snapshot(
             collection=self,
             committed=[manifest for manifest in manifests if manifest],
-            unfinished=[start for start in map_in_threads(self._start, begun) if start],
+            unfinished=[start for start in self._read_runs(begun, RUN_STARTED, RunStart) if start],
         )
 
     def start_run(self, source: str, model: ModelRecord) -> RunStart:
@@ -199,23 +200,7 @@ class Collection:
         """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
         complete versions.
         """
-        problem = "is missing"
-        try:
-            found = read_current(self.storage)
-            if found is None:
-                if not self.versions():
-                    return None
-                # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
-                found = read_current(self.storage)
-            if found:
-                return found.version
-        except ValueError as error:
-            problem = f"is damaged ({error})"
-        raise DamagedVersionError(
-            f"CURRENT {problem}: it names the live version of {', '.join(self.versions()) or 'none'}; `likeness index` "
-            "makes the newest good one live, `likeness promote` another",
-            CURRENT,
-        )
+        return read_current(self.storage, self.versions)
 
     def promote(self, version: str, before: str | None) -> None:
         """Make a version the live one in place of `before`, at once; None: of none, or of a CURRENT that is damaged.
@@ -228,15 +213,6 @@ class Collection:
             # First: it would be pruned at once where nothing says that somebody may be reading it still.
             self.storage.write_atomic(version_path(before, SUPERSEDED), f"{version}\n".encode())
         replace_current(self.storage, version, before)
-
-    def superseded(self, version: str) -> tuple[str, datetime] | None:
-        """Which version last took the place of this one, and when; None if none did."""
-        path = version_path(version, SUPERSEDED)
-        with suppress(FileNotFoundError):
-            by = self.storage.read(path).decode(errors="replace").strip()
-            if (found := self.storage.info(path)) and found.modified:
-                return by, found.modified
-        return None
 
     def read_version(self, version: str) -> VersionManifest:
         """The manifest of a version. DamagedVersionError when it is missing or altered."""
@@ -258,11 +234,8 @@ class Collection:
     def _run_folders(self) -> list[str]:
         return [entry.path for entry in self.storage.list(RUNS) if entry.is_folder]
 
-    def _manifest(self, folder: str) -> RunManifest | None:
-        return self._read_run(f"{folder}/{MANIFEST}", RunManifest)
-
-    def _start(self, folder: str) -> RunStart | None:
-        return self._read_run(f"{folder}/{RUN_STARTED}", RunStart)
+    def _read_runs(self, folders: Sequence[str], name: str, record: type[R]) -> list[R | None]:
+        return map_in_threads(lambda folder: self._read_run(f"{folder}/{name}", record), folders)
 
     def _read_run(self, path: str, record: type[R]) -> R | None:
         try:
@@ -282,20 +255,3 @@ def _run_time(run_id: str) -> datetime | None:
         return datetime.strptime(run_id.partition("-")[0], _RUN_ID_TIME).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-@contextmanager
-def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
-    """The collection for writing: its commits fail with LeaseLostError once another job has the lease.
-
-    `command` is shown to other jobs that want to write. LeaseHeldError when another job holds the lease. A collection
-    that already has its lease keeps it.
-    """
-    if collection.lease:
-        yield collection
-        return
-    lease = Lease.acquire(collection.storage, command, ttl)
-    try:
-        yield replace(collection, lease=lease)
-    finally:
-        lease.release()

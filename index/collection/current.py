@@ -1,20 +1,43 @@
 """CURRENT, the file that names the live index version."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from index.collection.layout import CURRENT
 from index.collection.records import Current
-from index.errors import OvertakenError
+from index.errors import DamagedVersionError, OvertakenError
 from index.storage import Storage
 from index.storage.compare_and_set import update_file
 
 
-def read_current(storage: Storage) -> Current | None:
-    """None when it is missing. ValueError when it is damaged."""
+def read_current(storage: Storage, versions: Callable[[], list[str]]) -> str | None:
+    """The live version; None if there is none. `versions` lists the complete ones.
+
+    DamagedVersionError when CURRENT cannot be read, or is missing beside complete versions.
+    """
+    problem = "is missing"
     try:
+        found = _read(storage)
+        if found is None:
+            if not versions():
+                return None
+            # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
+            found = _read(storage)
+        if found:
+            return found.version
+    except ValueError as error:
+        problem = f"is damaged ({error})"
+    raise DamagedVersionError(
+        f"CURRENT {problem}: it names the live version of {', '.join(versions()) or 'none'}; `likeness index` "
+        "makes the newest good one live, `likeness promote` another",
+        CURRENT,
+    )
+
+
+def _read(storage: Storage) -> Current | None:
+    with suppress(FileNotFoundError):
         return Current.from_bytes(storage.read(CURRENT))
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def begin_current(storage: Storage) -> None:

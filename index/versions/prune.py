@@ -2,11 +2,21 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from index.collection import Collection, writing
-from index.collection.layout import INDEX, MANIFEST, ROW_FILES, SEGMENTS, run_path, segment_path, version_path
+from index.collection.layout import (
+    INDEX,
+    MANIFEST,
+    ROW_FILES,
+    SEGMENTS,
+    SUPERSEDED,
+    run_path,
+    segment_path,
+    version_path,
+)
 from index.collection.records import RunManifest, RunStart, VersionManifest
 from index.errors import CollectionError, DamagedVersionError
 from index.versions.current import UNFIT_VERSION, require_servable
@@ -168,11 +178,13 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
 
 def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:
     """The versions that were superseded within `GRACE`, with the reason to leave them."""
-    recent = {}
+    recent, storage = {}, collection.storage
     for name in versions:
-        found = collection.superseded(name)
-        if found and found[1] > datetime.now(UTC) - GRACE:
-            recent[name] = f"index version {found[0]} took its place within {GRACE}; it may be read still"
+        with suppress(FileNotFoundError):
+            by = storage.read(version_path(name, SUPERSEDED)).decode(errors="replace").strip()
+            found = storage.info(version_path(name, SUPERSEDED))
+            if found and found.modified and found.modified > datetime.now(UTC) - GRACE:
+                recent[name] = f"index version {by} took its place within {GRACE}; it may be read still"
     return recent
 
 
