@@ -1,6 +1,6 @@
 """The clients of a bucket, one of each kind per process, so that connections are reused.
 
-obstore reads, writes and lists objects. pyarrow looks up names, and reads keys that obstore refuses (`a//b`). pyarrow
+obstore reads, writes and lists objects. pyarrow looks up names, and lists keys that obstore refuses (`a//b`). It
 completes a half-written upload when an exception is raised, does not retry every failed read, and has no conditional
 writes.
 """

@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Prec
 
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket import Bucket
-from index.storage.clients import filesystem, object_store
+from index.storage.clients import object_store
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta, PutMode, UpdateVersion
@@ -122,11 +122,6 @@ def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size
     try:
         with as_os_error(bucket, key):
             return repeated(once)
-    except ValueError:  # a key that obstore refuses
-        with filesystem(bucket).open_input_file(f"{bucket.name}/{key}") as file:
-            check_size(file.size())
-            start, end = span or (0, file.size())
-            return file.read_at(end - start, start)
     except UnreachableError as error:
         if span and "416" in str(error):  # it ends before the span begins
             check_size(_size(store, key))
@@ -145,11 +140,8 @@ def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeF
     pyarrow's own reader fails on a store's error message that is longer than the read, such as a footer of 8 bytes.
     """
     store = object_store(bucket)
-    try:
-        with as_os_error(bucket, key):
-            size = _size(store, key)
-    except ValueError:  # a key that obstore refuses
-        return filesystem(bucket).open_input_file(f"{bucket.name}/{key}")
+    with as_os_error(bucket, key):
+        size = _size(store, key)
     reader = _Reader(bucket, key, size)
     return pa.PythonFile(io.BufferedReader(reader, min_read) if min_read else reader, "r")
 

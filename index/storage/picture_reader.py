@@ -10,7 +10,7 @@ import pyarrow as pa
 from index.errors import CollectionError, UnreachableError
 from index.storage.bucket import Bucket
 
-_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"\bTimedOut\b|kind: Timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
