@@ -69,9 +69,8 @@ class Files:
     def open(self, uri: str) -> Iterator[pa.NativeFile]:
         """The file, open for random access; read errors inside the block become FetchError too."""
         with _translated(uri):
-            local = scheme_of(uri) == "file" or not self._buckets
-            file = _open_local(uri) if local else self._buckets.open(*_place(uri))
-            with file:
+            buckets = None if scheme_of(uri) == "file" else self._buckets
+            with buckets.open(*_place(uri)) if buckets else _open_local(uri) as file:
                 yield file
 
 
