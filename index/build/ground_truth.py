@@ -61,7 +61,6 @@ class GroundTruth:
         return self._among(segments, segments.live_blocks())
 
     def _among(self, segments: SegmentedIndex, blocks: Iterable[tuple[Positions, Vectors]]) -> GroundTruth:
-        """Neighbours among the rows of some blocks."""
         # One more than is kept: the image itself may be among them.
         scores, positions = exact_neighbours(self.vectors, blocks, _DEPTH + 1)
         scores, positions = drop_own(scores, positions, segments.positions(self.ids))
@@ -143,7 +142,6 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
 
 
 def _blocks_of(segments: SegmentedIndex, ids: pa.Array[Any], rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
-    """Positions and vectors of the live rows of these ids."""
     positions = segments.positions(ids)
     positions = np.sort(positions[positions >= 0])
     for start in range(0, len(positions), rows):

@@ -214,7 +214,6 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
-    """The embeddings of a batch, `(n, dim)` float32, normalised again to undo rounding."""
     flat: npt.NDArray[Any] = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
     vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

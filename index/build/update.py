@@ -113,7 +113,6 @@ class Concatenated:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The unified schema of the sources, see `unify`."""
         return unify([source.schema for source in self.sources])
 
     def embedded(self) -> Iterator[pa.RecordBatch]:

@@ -39,8 +39,6 @@ RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
 
 class VersionBuild:
-    """One version in the making."""
-
     def __init__(
         self, collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, run_jobs: RunJobs
     ) -> None:

@@ -108,7 +108,6 @@ class Collection:
         return self.storage.location
 
     def check_lease(self) -> None:
-        """LeaseLostError when another job has taken the lease."""
         if self.lease:
             self.lease.check()
 

@@ -41,5 +41,4 @@ def version_path(version: str, *names: str) -> str:
 
 
 def segment_path(segment: str, *names: str) -> str:
-    """The path of a segment, or of what is in it."""
     return "/".join((SEGMENTS, segment, *names))

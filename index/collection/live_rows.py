@@ -37,7 +37,6 @@ class _Part:
         return self.file.rows if self.positions is None else len(self.positions)
 
     def only(self, positions: npt.NDArray[np.int64]) -> _Part:
-        """Some of its rows, by their ascending positions in the file."""
         return replace(self, positions=positions if len(positions) < self.file.rows else None)
 
 
@@ -114,7 +113,6 @@ class LiveRows:
 
     @property
     def metadata(self) -> list[str]:
-        """Names of the columns that came from the sources."""
         return list(dict.fromkeys(name for part in self._parts for name in metadata_columns(part.schema)))
 
     @cached_property

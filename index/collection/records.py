@@ -194,7 +194,6 @@ class VersionManifest(Record):
 
     @property
     def memory(self) -> int:
-        """Bytes that searching keeps hot."""
         return sum(segment.memory for segment in self.segments)
 
 

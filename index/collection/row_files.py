@@ -48,7 +48,6 @@ def _damage_named(path: str) -> Iterator[None]:
 
 
 def damage(path: str, problem: object) -> DamagedRunError:
-    """What is raised of a file that is not as it was written."""
     return DamagedRunError(
         f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's {MANIFEST}, embed the "
         "source again, and run `likeness index` with --accept-lost-runs",
@@ -117,7 +116,6 @@ def _has_deletes(file: RowFile) -> bool:
 
 
 def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
-    """Of a file, as it is in it."""
     with open_rows(storage, file) as parquet:
         return parquet.schema_arrow
 

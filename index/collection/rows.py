@@ -79,7 +79,6 @@ def _in_files(schema: pa.Schema) -> pa.Schema:
 
 
 def metadata_columns(schema: pa.Schema) -> list[str]:
-    """Names of the columns that came from the source."""
     return [name for name in schema.names if name not in _COLUMNS]
 
 

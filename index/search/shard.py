@@ -99,11 +99,9 @@ class Shard:
         return self._segments.count(self._eligible(where))
 
     def search(self, queries: Vectors, k: int, where: str | None) -> tuple[Scores, Positions, Ids]:
-        """See `SegmentedIndex.search_with_ids`."""
         return self._segments.search_with_ids(queries, k, self._eligible(where))
 
     def positions(self, ids: Sequence[str]) -> Positions:
-        """See `SegmentedIndex.positions`."""
         return self._segments.positions(pa.array(ids, pa.string()))
 
     def _eligible(self, where: str | None) -> Sequence[Eligible] | None:

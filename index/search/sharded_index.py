@@ -66,7 +66,6 @@ class ShardedIndex:
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None
     ) -> tuple[Scores, Positions, Ids]:
-        """See `SegmentedIndex.search_with_ids`."""
         found = self._all("search", queries, k, _where(eligible))
         counted = [
             (scores, shifted(positions, start), ids)
@@ -89,19 +88,15 @@ class ShardedIndex:
         return found
 
     def vectors(self, positions: Positions) -> Vectors:
-        """See `SegmentedIndex.vectors`."""
         return self._filled(np.empty((len(positions), self._dim), np.float32), positions, "vectors")
 
     def ids(self, positions: Positions) -> Ids:
-        """See `SegmentedIndex.ids`."""
         return self._filled(np.empty(len(positions), object), positions, "ids")
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """See `SegmentedIndex.rows`."""
         return self._filled(np.empty(len(positions), object), positions, "rows", list(columns)).tolist()
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all shards, in their order."""
         answers = self._ask(dict.fromkeys(self._numbers, (method, arguments)))
         self._require_all(answers)
         return [answers[number] for number in self._numbers]

@@ -212,11 +212,9 @@ class Segment:
         return found
 
     def live_positions(self) -> Positions:
-        """Positions of the live rows, ascending."""
         return np.flatnonzero(self._live_mask)
 
     def dead_positions(self) -> Positions:
-        """Positions of the rows with tombstones, ascending."""
         return np.flatnonzero(~self._live_mask)
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
@@ -237,11 +235,9 @@ class Segment:
             start += len(block)
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """See `MappedRows.rows`."""
         return self._rows.rows(positions, columns)
 
     def ids(self, positions: Positions) -> Ids:
-        """The ids at these positions, strings."""
         return self._rows.ids(positions)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:

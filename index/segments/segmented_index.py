@@ -114,12 +114,10 @@ class SegmentedIndex:
         return every
 
     def vectors(self, positions: Positions) -> Vectors:
-        """The vectors at these positions, `(n, dim)` float32."""
         found = np.empty((len(positions), self.parts[0].dim), np.float32)
         return gathered(found, positions, self._starts, lambda number, local: self.parts[number].vectors(local))
 
     def ids(self, positions: Positions) -> Ids:
-        """The ids at these positions, strings."""
         found = np.empty(len(positions), object)
         return gathered(found, positions, self._starts, lambda number, local: self.parts[number].ids(local))
 

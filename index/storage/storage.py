@@ -226,7 +226,6 @@ class Storage:
             self._files.delete_file(self.absolute(path))
 
     def absolute(self, path: str) -> str:
-        """The path for the file system."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def key(self, path: str) -> str:

@@ -113,7 +113,6 @@ def mark_rolled_back(collection: Collection, version: str) -> None:
 
 
 def unmark(collection: Collection, version: str) -> None:
-    """Take back `mark_rolled_back`."""
     collection.storage.delete(_mark(version))
 
 

@@ -12,7 +12,6 @@ from index.storage import Storage
 
 
 def file_record(path: Path) -> FileRecord:
-    """Size and SHA-256 of a local file."""
     with path.open("rb") as file:
         return FileRecord(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 

@@ -189,7 +189,6 @@ def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dic
 
 
 def _named(manifests: Iterable[VersionManifest]) -> set[str]:
-    """Paths of the segments that versions consist of."""
     return {segment_path(segment.name) for manifest in manifests for segment in manifest.segments}
 
 
