@@ -44,4 +44,4 @@ class FilterCache(Generic[S]):
 
 def _size(entry: tuple[str, Sequence[Any]]) -> int:
     key, eligible = entry
-    return _OVERHEAD + len(key) + sum(each.nbytes for each in eligible)
+    return _OVERHEAD + len(key) + sum(int(each.nbytes) for each in eligible)

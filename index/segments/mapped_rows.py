@@ -55,5 +55,5 @@ class MappedRows:
 
 def _arrow(positions: Positions) -> pa.Array[Any]:
     # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
-    contiguous = positions.astype(np.int64, copy=False)
+    contiguous: Any = positions.astype(np.int64, copy=False)
     return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

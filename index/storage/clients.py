@@ -55,7 +55,8 @@ def _s3_store(bucket: Bucket) -> S3Store:
     if bucket.endpoint:
         config["endpoint"] = bucket.endpoint
     if bucket.anonymous:
-        return S3Store(bucket.name, config={**config, "skip_signature": True}, **_options(bucket))
+        config["skip_signature"] = True
+        return S3Store(bucket.name, config=config, **_options(bucket))
     if bucket.secret:
         # Passed as one provider: with keys in its configuration obstore also sends the environment's session token.
         own: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
