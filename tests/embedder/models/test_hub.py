@@ -144,7 +144,7 @@ def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_hub_that_does_not_answer_is_given_up_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedder.hub, "_LOOKUP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(embedder.models.hub, "_LOOKUP_TIMEOUT_S", 0.3)
     started = time.monotonic()
     try:
         with pytest.raises(ModelNotFoundError, match=r"could not be reached"):

@@ -20,8 +20,8 @@ from index.collection.layout import LEASE
 from index.collection.lease import TTL, LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
+from index.storage.clients import object_store
 from index.storage.compare_and_set import update_file
-from index.storage.objects import object_store
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
