@@ -279,7 +279,7 @@ def test_half_a_record_is_nobodys(tmp_path: Path) -> None:
 HOLD = """
 import os, sys
 from index.collection import Collection
-from index.collection.collection.lease import Lease
+from index.collection.lease import Lease
 Lease.acquire(Collection.open(sys.argv[1]).storage, "embed")
 print("held", flush=True)
 sys.stdin.read()

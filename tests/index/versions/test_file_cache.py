@@ -119,7 +119,7 @@ def test_threads_that_want_the_same_file_wait_for_one_download(
 DIE_HALF_WAY = """
 import os, sys
 from pathlib import Path
-from index.versions.promotion.file_cache import FileCache
+from index.versions.file_cache import FileCache
 from index.collection.collection.records import FileRecord
 from index.storage import Storage
 FileCache._write = lambda self, partial, chunk: (partial.write(chunk[:100]), partial.flush(), os._exit(9))
