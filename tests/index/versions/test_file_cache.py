@@ -120,7 +120,7 @@ DIE_HALF_WAY = """
 import os, sys
 from pathlib import Path
 from index.versions.file_cache import FileCache
-from index.collection.collection.records import FileRecord
+from index.collection.records import FileRecord
 from index.storage import Storage
 FileCache._write = lambda self, partial, chunk: (partial.write(chunk[:100]), partial.flush(), os._exit(9))
 cache = FileCache(folder=Path(sys.argv[1]), max_bytes=10**6)
