@@ -17,6 +17,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
 from index.search.searcher import OpenVersion, open_last_good
+from index.storage.picture_reader import PictureReader
 
 LoadModel = Callable[[ModelRecord], Embedder]
 """Loads the model that an index version records."""
@@ -57,7 +58,7 @@ def build_service(
             interval_s=settings.swap_interval_s,
         ),
         query_fetcher=Fetcher(untrusted),
-        picture_fetcher=Fetcher(FetchPolicy()),
+        picture_fetcher=Fetcher(FetchPolicy(), buckets=PictureReader()),
         cache=EmbeddingCache(settings.embedding_cache_bytes),
         query_limits=ImageLimits(max_bytes=settings.max_upload_bytes, max_pixels=settings.max_query_pixels),
         decoders=decoders,

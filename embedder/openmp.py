@@ -1,7 +1,5 @@
 """How OpenMP's threads wait, in torch and in faiss: both read this from the environment when they are loaded."""
 
-from __future__ import annotations
-
 from typing import Final
 
 WAITING: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}

@@ -19,8 +19,6 @@ CollectionError
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
 
-from __future__ import annotations
-
 
 class CollectionError(Exception):
     """Base of every error that `index` raises on purpose."""

@@ -1,7 +1,5 @@
 """The result of a search. Not in `index.search`, so that a client of the server need not import faiss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -10,12 +10,11 @@ from typing import Any, TypedDict, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Vectors
 from index.errors import QueryError
 
 MAX_K = 10_000
 """Maximum of `k + offset`."""
-
-Vectors = npt.NDArray[np.float32]
 
 _CANCELLED = 1e-4  # relative to the weights; a shorter sum is mostly rounding of its float32 terms
 

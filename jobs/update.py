@@ -164,7 +164,7 @@ def _model(settings: ReembedSettings, snapshot: Snapshot) -> ModelRecord:
         name = usual.id
     if (name := name or settings.default_model) is None:
         raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
-    model = wanted_model(known, settings.load(name, settings.revision))
+    model = wanted_model(settings.load(name, settings.revision))
     if settings.other_model == "refuse" and there and not there.agrees_with(model):
         raise OtherModelError(
             f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "

@@ -27,6 +27,7 @@ from index.errors import QueryError
 from index.queries import SearchOptions, mix
 from index.search import Searcher
 from index.search.searcher import open_last_good
+from index.storage.picture_reader import PictureReader
 
 if TYPE_CHECKING:
     from api.explore.widget import ExploreWidget
@@ -37,6 +38,7 @@ _WHAT = ("url", "image", "text", "id", "embedding")
 _OPTIONS = tuple(name for name in Search.__annotations__ if name not in (*_WHAT, "queries", "offset"))  # of every page
 # A grid should not wait for a host that is gone.
 _FOR_EYES = FetchPolicy(timeout_s=10.0, retries=1)
+_BUCKETS_FOR_EYES = PictureReader(request_s=10.0, attempts=3)
 
 
 class Likeness:
@@ -60,7 +62,7 @@ class Likeness:
         self.searcher = searcher
         self.location = location
         self._load_model = load_model
-        self._fetcher = fetcher or Fetcher(_FOR_EYES)
+        self._fetcher = fetcher or Fetcher(_FOR_EYES, buckets=_BUCKETS_FOR_EYES)
 
     @classmethod
     def open(

@@ -24,6 +24,7 @@ from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
 from index.collection import Collection
+from jobs.cli.tables import list_rejects
 from jobs.values import DEMO_MODEL
 
 _USUAL_S = 15.0
@@ -94,8 +95,7 @@ def judge_job(pictures: Mapping[str, bytes], usual: Sequence[Path], folder: Path
     command = ["embed", str(source), str(collection), "--model", str(DEMO_MODEL), "--max-reject-rate", "1"]
     subprocess.run([sys.executable, "-m", "jobs", *command], check=True, capture_output=True)
     seconds = time.perf_counter() - started
-    rejects = Collection.open(str(collection)).rejects()
-    found = dict(zip(rejects["image_id"].to_pylist(), rejects["error_reason"].to_pylist(), strict=True))
+    found = {row["image_id"]: row["error_reason"] for row in list_rejects(Collection.open(str(collection)))}
     reasons = Counter(str(found.get(name, "none")) for name in pictures)
     report.values(f"a job, {seconds:.0f} s: reasons of rejects", reasons)
     report.at_most("job: hostile pictures that are no rejects", reasons["none"], 0)

@@ -22,11 +22,10 @@ from index.build.build_index import build_index
 from index.build.choose import factory_of
 from index.build.segment import write_ann
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ANN, ROWS, SEGMENTS, VECTORS
 from index.collection.records import IndexSettings, VersionManifest
 from index.search import Searcher
 from index.segments.ann import new_index, training_rows
-from index.segments.segment import ANN, ROWS, VECTORS
 from index.segments.vector_file import VectorFile
 from jobs.demo.clustered import VALUES, Clustered, Rows, Vectors, add_rows
 

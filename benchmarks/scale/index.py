@@ -23,9 +23,10 @@ from benchmarks.index.upkeep import Built, build, serving_memory
 from benchmarks.scale.costs import Cost
 from index.build.ground_truth import GroundTruth
 from index.collection import Collection
+from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import IndexSettings
 from index.search import Searcher
-from index.segments.segment import ANN, ROWS, TUNED_K, VECTORS
+from index.segments.segment import TUNED_K
 from index.versions.current import check_version
 from index.versions.opening import open_segments
 from jobs.demo.clustered import DIM, Clustered, add_rows

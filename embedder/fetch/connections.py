@@ -32,9 +32,8 @@ class WireLimitError(Exception):
 class PinnedPools(urllib3.PoolManager):
     """Connection pools by scheme, host and port. No proxies, no cookies, no .netrc; thread-safe."""
 
-    def __init__(self, connect: Connect, *, wire_limit: int, ca_file: str | None) -> None:
+    def __init__(self, connect: Connect, *, wire_limit: int) -> None:
         super().__init__(num_pools=64, maxsize=16)
-        self._ca_file = ca_file
         self._connection_kinds: dict[str, Any] = {
             "http": partial(_Connection, connect=connect, wire_limit=wire_limit),
             "https": partial(_SecureConnection, connect=connect, wire_limit=wire_limit),
@@ -52,10 +51,7 @@ class PinnedPools(urllib3.PoolManager):
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         # Made when it is needed: reading the system's certificates takes longer than a fetch.
-        context = ssl.create_default_context()
-        if self._ca_file is not None:
-            context.load_verify_locations(self._ca_file)
-        return context
+        return ssl.create_default_context()
 
 
 class _Connection(HTTPConnection):

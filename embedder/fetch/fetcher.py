@@ -8,37 +8,41 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from embedder.errors import FetchError
 from embedder.fetch.addresses import Resolver, resolve_host
+from embedder.fetch.files import Buckets, Files, require_bytes
 from embedder.fetch.http import HttpClient
 from embedder.fetch.parquet_cells import Cells
-from embedder.fetch.policy import FetchPolicy
-from embedder.fetch.stores import Stores
-from embedder.fetch.uris import ByteRange, Cell, scheme_of, shown, split_fragment
+from embedder.fetch.policy import BUCKET_SCHEMES, FetchPolicy
+from embedder.fetch.uris import Cell, scheme_of, shown, split_fragment
 
 __all__ = ["FetchPolicy", "Fetcher"]
 
 
 class Fetcher:
-    """Fetches pictures within a policy. Thread-safe; pickles as its policy, without open connections."""
+    """Fetches pictures within a policy; without `buckets` none from buckets. Thread-safe.
 
-    def __init__(self, policy: FetchPolicy | None = None, *, resolve: Resolver = resolve_host) -> None:
+    It pickles as its arguments, without open connections.
+    """
+
+    def __init__(
+        self, policy: FetchPolicy | None = None, *, resolve: Resolver = resolve_host, buckets: Buckets | None = None
+    ) -> None:
         self.policy = policy or FetchPolicy()
-        self._resolve = resolve
+        self._schemes = self.policy.schemes - (frozenset() if buckets else BUCKET_SCHEMES)
         self._http = HttpClient(self.policy, resolve=resolve)
-        self._stores = Stores(self.policy)
-        self._cells = Cells(self._stores)
+        self._files = Files(buckets)
+        self._cells = Cells(self._files)
+        self._again = partial(Fetcher, self.policy, resolve=resolve, buckets=buckets)
 
     def __reduce__(self) -> tuple[Callable[[], "Fetcher"], tuple[Any, ...]]:
-        return partial(Fetcher, self.policy, resolve=self._resolve), ()
+        return self._again, ()
 
     def fetch(self, uri: str) -> bytes:
         """The bytes, `policy.max_bytes` at most. FetchError with a reason and whether to try again later."""
         scheme = scheme_of(uri)
-        if scheme not in self.policy.schemes:
-            expected = " or ".join(f"{known}://" for known in sorted(self.policy.schemes))
+        if scheme not in self._schemes:
+            expected = " or ".join(f"{known}://" for known in sorted(self._schemes))
             got = f"{scheme}://" if "://" in uri else "no scheme"
             raise FetchError("forbidden_scheme", f"{shown(uri)}: expected a URL with {expected}, got {got}")
         file, part = split_fragment(uri)
@@ -48,24 +52,6 @@ class Fetcher:
             return self._http.get(uri)
         if isinstance(part, Cell):
             data = self._cells.read(file, part)
-            self._check_size(uri, len(data))
+            require_bytes(uri, len(data), self.policy.max_bytes)
             return data
-        with self._stores.open(file) as stream:
-            return self._read(uri, stream, part)
-
-    def _read(self, uri: str, file: pa.NativeFile, part: ByteRange | None) -> bytes:
-        size = int(file.size())
-        first, end = (0, size) if part is None else (part.first, part.last + 1)
-        if end > size:
-            raise FetchError("out_of_range", f"{shown(uri)}: the file ends at {size:,} bytes; has it been rewritten?")
-        self._check_size(uri, end - first)
-        file.seek(first)
-        data = bytes(file.read(end - first))
-        if len(data) != end - first:
-            raise FetchError("read_failed", f"{shown(uri)}: shrank while it was read", retryable=True)
-        return data
-
-    def _check_size(self, uri: str, size: int) -> None:
-        if size > self.policy.max_bytes:
-            limit = self.policy.max_bytes
-            raise FetchError("too_many_bytes", f"{shown(uri)}: {size:,} bytes, at most {limit:,} are allowed")
+        return self._files.read(file, part, self.policy.max_bytes)

@@ -48,7 +48,7 @@ class HttpClient:
         self._policy = policy
         self._resolve = resolve
         self._sleep = sleep
-        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _FRAMING, ca_file=policy.ca_file)
+        self._pools = PinnedPools(self._connect, wire_limit=policy.max_bytes + _FRAMING)
 
     def get(self, url: str) -> bytes:
         """The body. FetchError says what was wrong, after the retries that the policy allows."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embedder.errors import FetchError
-from embedder.fetch.stores import Stores
+from embedder.fetch.files import Files
 from embedder.fetch.uris import Cell, shown
 
 _MAX_GROUP_BYTES = 2 << 30
@@ -28,14 +28,14 @@ class _Loaded:
 class Cells:
     """Reads cells. Thread-safe; keeps the last row groups, since rows are usually read in order."""
 
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
+    def __init__(self, files: Files) -> None:
+        self._files = files
         self._loaded: tuple[_Loaded, ...] = ()
         self._lock = Lock()
 
     def read(self, uri: str, cell: Cell) -> bytes:
         """The bytes in a cell: binary, or a struct with a field `bytes` as in Hugging Face's datasets."""
-        with self._stores.open(uri) as file:
+        with self._files.open(uri) as file:
             # The key has the file's size, so that a rewritten file is not answered from memory.
             key = (uri, int(file.size()))
             found = self._find(key, cell)

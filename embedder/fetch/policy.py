@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MIB = 1 << 20
-_SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az"})
+BUCKET_SCHEMES = frozenset({"s3", "gs", "az"})
+_SCHEMES = BUCKET_SCHEMES | {"file", "http", "https"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchPolicy:
     """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
 
-    `timeout_s` is the deadline of one http(s) fetch from the look-up of its name to the last byte, including redirects,
-    retries and the waits between them; an object store gets it for each of its requests. `retries` are for http(s); S3,
-    where the first retries follow at once, gets three times as many.
+    Times, retries, ports and hosts are for http(s). `timeout_s` is the deadline of one fetch from the look-up of its
+    name to the last byte, including redirects, retries and the waits between them.
     `allowed_hosts` holds "host" (any port) or "host:port"; neither their address nor their port is checked.
-    `ports` None allows all. `ca_file` names a PEM file of certificates to trust besides the system's.
+    `ports` None allows all.
     """
 
     max_bytes: int = 64 * _MIB
@@ -29,7 +29,6 @@ class FetchPolicy:
     ports: frozenset[int] | None = None
     allowed_hosts: frozenset[str] = frozenset()
     image_content_only: bool = False
-    ca_file: str | None = None
 
     def __post_init__(self) -> None:
         if unknown := self.schemes - _SCHEMES:
@@ -64,9 +63,7 @@ class FetchPolicy:
         return any(name in self.allowed_hosts or f"{name}:{port}" in self.allowed_hosts for name in named)
 
     def allows_port(self, host: str, port: int) -> bool:
-        """Whether to connect to this port of this host."""
         return self.ports is None or port in self.ports or self.allows_host(host, port)
 
     def allows_any_address(self, host: str, port: int) -> bool:
-        """Whether to connect to this host even at a private address."""
         return not self.public_addresses_only or self.allows_host(host, port)

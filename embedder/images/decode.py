@@ -2,7 +2,7 @@
 
 Conversion to RGB, resizing and cropping agree with the image processors of transformers on upright 8-bit
 pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`). Whatever is wrong with the bytes ends as an
-`ImageError`. All functions are thread-safe.
+`ImageError`; Pillow may warn of it before. All functions are thread-safe.
 """
 
 import io
@@ -31,7 +31,6 @@ from embedder.errors import ImageError
 from embedder.images.cost import cost_of, unpacked_bytes, webp_cost
 from embedder.images.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
-from embedder.images.pillow_warnings import quiet_pillow
 from embedder.images.pixel_modes import resized_rgb
 
 # By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
@@ -140,7 +139,7 @@ def _opened(data: bytes, limits: ImageLimits) -> Iterator[Image.Image]:
         if (size := webp_size(data)) is not None:
             limits.check_pixels(*size, 3, len(data))
             limits.check_cost(webp_cost(*size))
-        with quiet_pillow, Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
+        with Image.open(io.BytesIO(data), formats=SUPPORTED) as image:
             limits.check_pixels(*image.size, unpacked_bytes(image), len(data))
             yield image
     except ImageError:

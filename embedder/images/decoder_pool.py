@@ -76,7 +76,6 @@ class DecodePool:
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the processes that are running."""
         return [process.pid for process in self._alive]
 
     def start(self) -> None:

@@ -43,7 +43,6 @@ class DiedError(Exception):
         self.signal = max(0, -status)
 
     def rejection(self, timeout_s: float) -> ImageError:
-        """What that says of the picture."""
         match self.signal:
             case signal.SIGALRM:
                 message = f"decoding took longer than {timeout_s:g} s and was stopped; save it anew, smaller"

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ def run(descriptor: int, memory: int, niceness: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(niceness)
+    warnings.simplefilter("ignore")  # the answer says what is wrong
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # otherwise one for each core, each with memory of its own
     with Connection(descriptor) as caller:
         try:

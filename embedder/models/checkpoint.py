@@ -3,17 +3,19 @@
 import hashlib
 import json
 import mmap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from embedder.errors import ModelError, ModelNotFoundError
+from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from embedder.models.hub import fetch_checkpoint
-from embedder.models.vision_config import vision_config
+from embedder.models.vision_config import embedding_dim, vision_config
 
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
 
@@ -52,6 +54,7 @@ class Checkpoint:
     model_id: str
     revision: str | None
     model_type: str
+    config: Mapping[str, Any] = field(repr=False, compare=False)
     preprocessing: Preprocessing
     weights: tuple[Path, ...]
 
@@ -65,7 +68,8 @@ class Checkpoint:
                 f"expected a Hugging Face checkpoint in {folder}, but it has no config.json: give the folder "
                 "that `save_pretrained` wrote or `hf download` filled"
             )
-        model_type = _read_json(config_file).get("model_type")
+        config = _read_json(config_file)
+        model_type = config.get("model_type")
         if model_type not in SUPPORTED:
             raise ModelError(_unsupported(model_id, model_type))
         return cls(
@@ -73,21 +77,25 @@ class Checkpoint:
             model_id=model_id,
             revision=commit,
             model_type=model_type,
+            config=config,
             preprocessing=_read_preprocessing(folder),
             weights=tuple(_weight_files(folder)),
         )
 
-    def fingerprint(self, vision: dict[str, Any] | None = None) -> str:
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """The model's identity. Reads all weights, without torch."""
+        dim = embedding_dim(self.model_type, self.config)
+        return ModelIdentity(model_id=self.model_id, revision=self.revision, fingerprint=self._fingerprint(), dim=dim)
+
+    def _fingerprint(self) -> str:
         """SHA-256 of everything that decides a picture's vector: weights, arithmetic and preprocessing.
 
-        `vision` is the vision model's configuration as transformers reads it, with defaults. Without it config.json is
-        read here, without torch; if the result equals a known model's fingerprint, it is that model. The fingerprint
-        is the same for every copy of a checkpoint, no matter how its safetensors are split. It leaves out the
+        It is the same for every copy of a checkpoint, no matter how its safetensors are split. It leaves out the
         tokenizer: the vectors in an index do not depend on it.
         """
         digest = hashlib.sha256()
-        if vision is None:
-            vision = vision_config(self.model_type, _read_json(self.folder / "config.json"))
+        vision = vision_config(self.model_type, self.config)
         arithmetic = {key: vision.get(key) for key in _ARITHMETIC}
         settings = self.preprocessing
         crop = [settings.crop.side, settings.crop.shortest_edge, int(settings.crop.resample)]
@@ -136,7 +144,6 @@ def _tensors(path: Path) -> Iterator[_Part]:
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
-    """Folder, model id and commit."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         if revision is not None:

@@ -89,9 +89,10 @@ class ClipEmbedder:
             raise ModelError(
                 f"{checkpoint.model_id} does not fit in the memory of {where}: free some, or use a CPU"
             ) from error
+        _require_fit(checkpoint, network)
         return cls(
             model=network,
-            identity=_identify(checkpoint, network),
+            identity=checkpoint.identity,
             preprocessing=checkpoint.preprocessing,
             tokenize=_text_side(checkpoint, network),
             batch_size=batch_size,
@@ -169,25 +170,20 @@ def _image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tenso
 
 
 @torch.inference_mode()
-def _identify(checkpoint: Checkpoint, model: PreTrainedModel) -> ModelIdentity:
-    """The identity, with dim from one forward pass, which also shows at once that the model takes such crops."""
-    side = checkpoint.preprocessing.crop.side
+def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
+    """ModelError when the model does not take the crops of its image processor, or gives vectors of another length."""
+    side, dim = checkpoint.preprocessing.crop.side, checkpoint.identity.dim
     parameter = next(model.parameters())
     blank = torch.zeros(1, 3, side, side, device=parameter.device, dtype=parameter.dtype)
     try:
-        dim = _image_features(model, blank).shape[1]
+        found = _image_features(model, blank).shape[1]
+        if found != dim:
+            raise ValueError(f"vectors of {found} dimensions, config.json says {dim}")
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"{checkpoint.model_id} does not take the crops of {side} × {side} pixels that its image "
             f"processor's settings ask for ({error}): they belong to another model"
         ) from error
-    config = model.config.to_dict()
-    return ModelIdentity(
-        model_id=checkpoint.model_id,
-        revision=checkpoint.revision,
-        fingerprint=checkpoint.fingerprint(config.get("vision_config", config)),
-        dim=dim,
-    )
 
 
 def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:

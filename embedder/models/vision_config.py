@@ -1,4 +1,4 @@
-"""The vision model's part of config.json, read without transformers, which would import torch."""
+"""What config.json says of the vision model, read without transformers, which would import torch."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,6 +14,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "patch_size": 32,
     },
     "siglip": {
+        "hidden_size": 768,
         "model_type": "siglip_vision_model",
         "hidden_act": "gelu_pytorch_tanh",
         "layer_norm_eps": 1e-6,
@@ -22,6 +23,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "patch_size": 16,
     },
     "dinov2": {
+        "hidden_size": 768,
         "model_type": "dinov2",
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-6,
@@ -30,6 +32,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "patch_size": 14,
     },
     "dinov2_with_registers": {
+        "hidden_size": 768,
         "model_type": "dinov2_with_registers",
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-6,
@@ -41,9 +44,15 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def vision_config(model_type: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The vision model's part of a configuration with defaults, for a type that `Checkpoint` supports.
+    """The vision model's part of a configuration with defaults, for a type that `Checkpoint` supports."""
+    if model_type in ("clip", "siglip"):
+        # The first checkpoints of CLIP hold both, and this one counts.
+        config = config.get("vision_config_dict") or config.get("vision_config") or {}
+    return {**_DEFAULTS[model_type], **config}
 
-    If transformers reads an odd file differently, the fingerprint made from this is not that of any known model.
-    """
-    own = config.get("vision_config") if model_type in ("clip", "siglip") else config
-    return {**_DEFAULTS[model_type], **(own or {})}
+
+def embedding_dim(model_type: str, config: Mapping[str, Any]) -> int:
+    """Length of the vectors of pictures."""
+    if model_type == "clip":
+        return int(config.get("projection_dim", 512))
+    return int(vision_config(model_type, config)["hidden_size"])

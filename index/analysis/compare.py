@@ -1,7 +1,5 @@
 """Compares two index versions: which images differ, and whether images have the same neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

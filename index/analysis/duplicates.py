@@ -1,7 +1,5 @@
 """Finds groups of near-duplicates in a whole collection."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

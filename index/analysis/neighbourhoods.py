@@ -1,7 +1,5 @@
 """Analyses a whole collection by its neighbourhoods: outliers, and images whose neighbours have other labels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +7,7 @@ from contextlib import suppress
 from index.build.segment import SegmentJob
 from index.build.version import RunJobs, VersionBuild
 from index.collection import Collection
+from index.collection.layout import MANIFEST, run_path
 from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.errors import (
     DamagedRunError,
@@ -96,21 +95,17 @@ def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest
     """The live version, and the manifest to go on with, see `standing_manifest`. If CURRENT is lost or cannot be read,
     the version is made live that is served meanwhile. Warns of what is damaged.
     """
-    before: str | None = None
-    damage: DamagedVersionError | None = None
-    try:
-        if before := collection.current():
-            return before, collection.read_version(before)
-    except DamagedVersionError as error:
-        damage = error
-    good = newest_good(collection, before)
-    if damage and good and not before:
+    live = live_version(collection)
+    if live.manifest:
+        return live.name, live.manifest
+    good = newest_good(collection, live.name)
+    if live.damage and good and not live.name:
         collection.promote(good.version, None)
-        logger.warning("%s. Index version %s, the newest good one, is live again", damage, good.version)
+        logger.warning("%s. Index version %s, the newest good one, is live again", live.damage, good.version)
         return good.version, good
-    if damage:
-        logger.warning("%s", damage)
-    return before, good
+    if live.damage:
+        logger.warning("%s", live.damage)
+    return live.name, good
 
 
 def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequence[RunManifest]) -> None:
@@ -120,12 +115,12 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
     if not lost:
         return
     sources = {start.run_id: f" (of {start.source})" for start in collection.snapshot().unfinished}
-    named = " and ".join(f"runs/{run_id}/manifest.json{sources.get(run_id, '')}" for run_id in lost)
+    named = " and ".join(f"{run_path(run_id, MANIFEST)}{sources.get(run_id, '')}" for run_id in lost)
     raise DamagedRunError(
         f"{named} is missing, and index version {live.version}, which stays live, was built from it: a build without "
         "would lose its images. Restore the file from a backup; or embed the source again with `likeness embed`, then "
         f"run `likeness index {collection.location} --accept-lost-runs`, which goes on without the file",
-        f"runs/{lost[0]}/manifest.json",
+        run_path(lost[0], MANIFEST),
     )
 
 
@@ -204,7 +199,7 @@ def _promote(collection: Collection, manifest: VersionManifest, before: str | No
     except OvertakenError as error:
         mark_rolled_back(collection, manifest.version)
         raise OvertakenError(
-            f"index version {live_version(collection)} was made live while {manifest.version} was built, so that "
+            f"index version {live_version(collection).name} was made live while {manifest.version} was built, so that "
             f"stays: `likeness promote {collection.location} {manifest.version}` takes this one"
         ) from error
 
@@ -242,7 +237,7 @@ def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
 
 
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:
-    live = live_version(collection)
+    live = live_version(collection).name
     return (
         f"index version {manifest.version} reaches recall@10 {manifest.recall['10']:.6g}, expected "
         f"{manifest.settings.target_recall:g} or more: it is not live, "

@@ -1,7 +1,5 @@
 """Chooses the kind of index from the number of vectors and the settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

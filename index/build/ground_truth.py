@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.segments.exact import Positions, Scores, Vectors, exact_neighbours
+from index.arrays import Positions, Scores, Vectors, merged
+from index.segments.exact import exact_neighbours
 from index.segments.segmented_index import SegmentedIndex
 
 QUERY_COUNT = 1_000
@@ -60,7 +61,6 @@ class GroundTruth:
         return self._among(segments, segments.live_blocks())
 
     def _among(self, segments: SegmentedIndex, blocks: Iterable[tuple[Positions, Vectors]]) -> GroundTruth:
-        """Neighbours among the rows of some blocks."""
         # One more than is kept: the image itself may be among them.
         scores, positions = exact_neighbours(self.vectors, blocks, _DEPTH + 1)
         scores, positions = drop_own(scores, positions, segments.positions(self.ids))
@@ -76,23 +76,17 @@ class GroundTruth:
         gone = pc.is_in(pa.array(self.neighbours.ravel(), touched.type), value_set=touched)
         old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
         new = self._among(segments, _blocks_of(segments, touched))
-        scores = np.concatenate([old, new.scores], axis=1)
-        neighbours = np.concatenate([self.neighbours, new.neighbours], axis=1)
         # Rows beyond the end of a list were never compared: a new row that scores below it need not be the next one.
-        scores[scores < np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)] = -np.inf
+        ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
+        good = np.where(new.scores < ends, -np.inf, new.scores)
+        scores, neighbours = merged([(old, self.neighbours), (good, new.neighbours)], _DEPTH)
         others = segments.live_count - (segments.positions(self.ids) >= 0)
         needed = np.minimum(DEEPEST, others)
         if (np.isfinite(scores).sum(axis=1) < needed).any():
             return self.exact(segments)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
-        return replace(
-            self,
-            neighbours=np.take_along_axis(neighbours, best, axis=1),
-            scores=np.take_along_axis(scores, best, axis=1),
-        )
+        return replace(self, neighbours=neighbours, scores=scores)
 
     def write(self, path: Path) -> None:
-        """As one Arrow file."""
         depth = self.scores.shape[1]
         table = pa.table(
             {
@@ -108,7 +102,6 @@ class GroundTruth:
 
     @classmethod
     def read(cls, path: Path) -> GroundTruth:
-        """What `write` wrote."""
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all().combine_chunks()
 
@@ -149,7 +142,6 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
 
 
 def _blocks_of(segments: SegmentedIndex, ids: pa.Array[Any], rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
-    """Positions and vectors of the live rows of these ids."""
     positions = segments.positions(ids)
     positions = np.sort(positions[positions >= 0])
     for start in range(0, len(positions), rows):

@@ -1,15 +1,13 @@
 """Measures how well and how fast an index version answers."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 
 import numpy as np
 
+from index.arrays import Scores
 from index.build.ground_truth import GroundTruth, drop_own, recall
 from index.collection.records import ScoreDistribution
-from index.segments.exact import Scores
 from index.segments.segmented_index import SegmentedIndex
 
 _FEWER = 100  # queries sent one by one, and for recall@100, which needs ten times as many neighbours of each

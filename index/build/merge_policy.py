@@ -1,7 +1,5 @@
 """Which segments to merge, so that their number stays low and each row is rewritten only now and then."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Writes one segment: rows streamed to disk, then the approximate index trained, filled and tuned from there."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -18,13 +16,13 @@ import pyarrow.compute as pc
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING
 from index.errors import CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
-from index.segments.segment import ANN, ROWS, VECTORS, Segment
+from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.storage import Storage
 from index.storage.disk import DISK_FULL
@@ -69,7 +67,6 @@ class SegmentJob:
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return int(self.source.schema.field(EMBEDDING).type.list_size)
 
     @property
@@ -88,7 +85,7 @@ class SegmentJob:
         CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
         that cannot be built.
         """
-        home = f"{SEGMENTS}/{self.name}"
+        home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
             batches = _sampled(self.source.embedded(), max(1, self.rows // _SELF_QUERIES), sample)
@@ -136,7 +133,6 @@ class SegmentJob:
         return FLAT
 
     def _training_rows(self, rows: int) -> int:
-        """Number of rows to train on."""
         factory = self.settings.factory or ann_factory(rows, self.dim, refine=False)
         return min(rows, ann.training_rows(ann.new_index(factory, self.dim)))
 
@@ -218,7 +214,6 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
-    """The embeddings of a batch, `(n, dim)` float32, normalised again to undo rounding."""
     flat: npt.NDArray[Any] = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
     vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -10,19 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.build.ground_truth import GroundTruth
 from index.build.merge_policy import Size, to_merge
 from index.build.segment import RowSource
 from index.collection import Collection
+from index.collection.layout import QUERIES, version_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.collection.rows import conform, unify
-from index.segments.exact import MIN_TRAINING_ROWS, Positions, max_exact_rows
+from index.segments.exact import MIN_TRAINING_ROWS, max_exact_rows
 from index.segments.segment import Segment
 from index.storage import Storage
-
-QUERIES_FILE = "queries.arrow"
-"""Held-out queries with their exact neighbours; see `GroundTruth`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +113,9 @@ class Concatenated:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The unified schema of the sources, see `unify`."""
         return unify([source.schema for source in self.sources])
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
-        """The rows of one source after the other."""
         for source in self.sources:
             for batch in source.embedded():
                 yield from conform(pa.Table.from_batches([batch]), self.schema).combine_chunks().to_batches()
@@ -132,7 +129,6 @@ def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows
 
 
 def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> GroundTruth:
-    """The held-out queries with which a version was measured."""
-    path = f"index/{manifest.version}/{QUERIES_FILE}"
+    path = version_path(manifest.version, QUERIES)
     local = collection.storage.local_path(path) or cache / path
     return GroundTruth.read(local)

@@ -1,7 +1,5 @@
 """Makes one index version: its segments, tombstones and held-out queries, and the measurements with them."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,14 +8,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from index.build.choose import choose
 from index.build.ground_truth import GroundTruth
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
-from index.build.update import QUERIES_FILE, change_of, read_held_out, touched_ids
+from index.build.update import change_of, read_held_out, touched_ids
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.current import begin_current
+from index.collection.layout import INDEX, MANIFEST, QUERIES, SEGMENTS, STARTED, TOMBSTONES, version_path
 from index.collection.live_rows import LiveRows
 from index.collection.records import (
     FileRecord,
@@ -33,14 +33,12 @@ from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.files import file_record
 from index.versions.opening import open_segments
-from index.versions.tombstones import TOMBSTONES, write_tombstones
+from index.versions.tombstones import write_tombstones
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
 
 class VersionBuild:
-    """One version in the making."""
-
     def __init__(
         self, collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, run_jobs: RunJobs
     ) -> None:
@@ -58,19 +56,12 @@ class VersionBuild:
             live = LiveRows.of_runs(self.storage, self.runs)
             if not len(live):
                 raise _empty(self.collection, self.runs)
-            dim = self.runs[-1].model.dim
-            options = choose(len(live), dim, self.settings)
+            options = choose(len(live), self.runs[-1].model.dim, self.settings)
             # A requested index is used for all rows, a chosen one only for enough rows to train it.
             max_exact_rows = 0 if self.settings.factory else MIN_TRAINING_ROWS
             records = self._build_segments(live.split(self.settings.segment_rows), options, max_exact_rows)
-            _check_memory(records, self.settings)
-            if not records:
-                raise _empty(self.collection, self.runs)
             draft = self._draft(records, options)
-            segments = open_segments(self.collection, draft, Path(cache))
-            held_out = GroundTruth.sample(segments)
-            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
-            return self._finish(draft, segments, held_out)
+            return self._finish(draft, open_segments(self.collection, draft, Path(cache)), None)
 
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new segments.
@@ -87,22 +78,15 @@ class VersionBuild:
             # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
             options = choose(change.live, base.dim, self.settings) if change.live else []
             records = [*change.kept, *self._build_segments(change.sources, options, change.max_exact_rows)]
-            if not records:
-                raise _empty(self.collection, self.runs)
-            _check_memory(records, self.settings)
             files = {}
             if any(map(len, change.tombstones.values())):
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
-            draft = self._draft(records, options).model_copy(
-                update={"base": base.version, "files": files, "scores": base.scores}
-            )
+            draft = self._draft(records, options, base=base.version, files=files, scores=base.scores)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             held_out = read_held_out(self.collection, base, Path(cache))
-            if held_out.fits(draft.ntotal):
-                return self._finish(draft, segments, held_out.updated(touched, segments))
-            held_out = GroundTruth.sample(segments)
-            draft = draft.model_copy(update={"scores": score_distribution(segments, held_out)})
-            return self._finish(draft, segments, held_out)
+            return self._finish(
+                draft, segments, held_out.updated(touched, segments) if held_out.fits(draft.ntotal) else None
+            )
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
@@ -120,9 +104,15 @@ class VersionBuild:
         ]
         return [record for record in self.run_jobs(jobs) if record]
 
-    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option]) -> VersionManifest:
-        """The manifest of the built segments, without measurements."""
-        return VersionManifest(
+    def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option], **facts: Any) -> VersionManifest:
+        """The manifest of the built segments, without measurements.
+
+        EmptyCollectionError without any segment, FactoryError when they take more memory than is allowed.
+        """
+        if not records:
+            raise _empty(self.collection, self.runs)
+        _check_memory(records, self.settings)
+        draft = VersionManifest(
             version=self.version,
             base=None,
             model=self.runs[-1].model,
@@ -140,27 +130,38 @@ class VersionBuild:
             scores=ScoreDistribution(levels=[], random=[], nearest=[]),
             seconds=0.0,
         )
+        return draft.model_copy(update=facts)
 
-    def _finish(self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth) -> VersionManifest:
-        """Measure, and write the remaining files; the manifest comes last and makes the version complete."""
+    def _finish(
+        self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth | None
+    ) -> VersionManifest:
+        """Measure, and write the remaining files; the manifest comes last and makes the version complete.
+
+        `held_out` None: other queries are drawn.
+        """
+        scores = draft.scores
+        if held_out is None:
+            held_out = GroundTruth.sample(segments)
+            scores = score_distribution(segments, held_out)
         # An update should cost what the change costs, and all of its queries have measured most of its rows before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
-        queries = self._put(QUERIES_FILE, held_out.write)
+        queries = self._put(QUERIES, held_out.write)
         manifest = draft.model_copy(
             update={
                 **asdict(measured),
-                "files": {**draft.files, QUERIES_FILE: queries},
+                "scores": scores,
+                "files": {**draft.files, QUERIES: queries},
                 "seconds": round(time.monotonic() - self.started, 3),
             }
         )
         self.collection.check_lease()
-        self.collection.begin_current()
-        self.storage.write_atomic(f"index/{self.version}/manifest.json", manifest.to_bytes())
+        begin_current(self.storage)
+        self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
         """Put one of the version's own files, which `write` writes to the path it gets."""
-        home = f"index/{self.version}"
+        home = version_path(self.version)
         with self.storage.scratch(home) as scratch:
             write(scratch / name)
             record = file_record(scratch / name)
@@ -168,8 +169,7 @@ class VersionBuild:
         return record
 
     def discard(self) -> None:
-        """Remove all files written so far."""
-        self.storage.delete(f"index/{self.version}")
+        self.storage.delete(version_path(self.version))
         for entry in self.storage.list(SEGMENTS):
             if entry.name.startswith(f"{self.version}-"):
                 self.storage.delete(entry.path)
@@ -201,11 +201,11 @@ def _reserved(collection: Collection) -> str:
 
     `prune` removes what killed builds have left.
     """
-    folders = [*collection.storage.list("index"), *collection.storage.list(SEGMENTS)]
+    folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
     numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
     version = f"{max(numbers, default=0) + 1:06d}"
     collection.check_lease()
-    collection.storage.write_atomic(f"index/{version}/started", f"{datetime.now(UTC).isoformat()}\n".encode())
+    collection.storage.write_atomic(version_path(version, STARTED), f"{datetime.now(UTC).isoformat()}\n".encode())
     return version
 
 

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from index.collection.lease import TTL, Lease
+from index.collection.current import read_current, replace_current
+from index.collection.layout import (
+    CURRENT,
+    DELETES,
+    HISTORY,
+    INDEX,
+    MANIFEST,
+    ROW_FILES,
+    RUN_STARTED,
+    RUNS,
+    SUPERSEDED,
+    run_path,
+    version_path,
+)
+from index.collection.lease import Lease
 from index.collection.live_rows import LiveRows
-from index.collection.records import Current, ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
-from index.collection.row_files import TOKEN, describe, map_in_threads
-from index.collection.rows import EMBEDDING, check_rows, conform
-from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError, OvertakenError
+from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
+from index.collection.row_files import describe, map_in_threads, write_table
+from index.collection.rows import check_rows, conform
+from index.errors import DamagedRunError, DamagedVersionError, NotACollectionError
 from index.storage import Storage
 from index.storage.bucket import without_secrets
-from index.storage.compare_and_set import update_file
 
 R = TypeVar("R", RunStart, RunManifest)
 
-HISTORY = "history"
-"""Where jobs record their outcomes."""
-
-_MEMBERS = {"runs", "index", "CURRENT"}
+_MEMBERS = {RUNS, INDEX, CURRENT}
 _IDS = pa.schema([("image_id", pa.string())])
 _VERSION = re.compile(r"[0-9]{6}")
 _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
@@ -64,7 +71,7 @@ class Collection:
     def create_or_open(cls, location: str) -> Collection:
         """A new, an empty or an existing collection. NotACollectionError names files that do not belong."""
         collection = cls.planned(location)
-        collection.storage.create_folder("runs")
+        collection.storage.create_folder(RUNS)
         return collection
 
     @classmethod
@@ -86,9 +93,10 @@ class Collection:
     def open(cls, location: str) -> Collection:
         """A collection that exists. NotACollectionError when there is none."""
         storage, location = Storage.open(location), without_secrets(location)
-        if not storage.exists():
+        found = storage.info()
+        if found is None:
             raise NotACollectionError(f"{location} does not exist: make a collection with `likeness embed`")
-        if storage.is_file() or not any(entry.name in _MEMBERS for entry in storage.list()):
+        if not found.is_folder or not any(entry.name in _MEMBERS for entry in storage.list()):
             raise NotACollectionError(
                 f"{location} is not a collection: expected runs/ in it; make one with `likeness embed`"
             )
@@ -100,7 +108,6 @@ class Collection:
         return self.storage.location
 
     def check_lease(self) -> None:
-        """LeaseLostError when another job has taken the lease."""
         if self.lease:
             self.lease.check()
 
@@ -112,18 +119,17 @@ class Collection:
     # Runs
 
     def runs(self) -> list[RunManifest]:
-        """Committed runs, oldest first. DamagedRunError names a damaged manifest."""
-        return [run for run in map_in_threads(self._manifest, self._run_folders()) if run]
+        return [run for run in self._read_runs(self._run_folders(), MANIFEST, RunManifest) if run]
 
     def snapshot(self) -> Snapshot:
         """Every run, each read once, side by side. DamagedRunError names a damaged file."""
         folders = self._run_folders()
-        manifests = map_in_threads(self._manifest, folders)
+        manifests = self._read_runs(folders, MANIFEST, RunManifest)
         begun = [folder for folder, manifest in zip(folders, manifests, strict=True) if manifest is None]
         return Snapshot(
             collection=self,
             committed=[manifest for manifest in manifests if manifest],
-            unfinished=[start for start in map_in_threads(self._start, begun) if start],
+            unfinished=[start for start in self._read_runs(begun, RUN_STARTED, RunStart) if start],
         )
 
     def start_run(self, source: str, model: ModelRecord) -> RunStart:
@@ -135,7 +141,7 @@ class Collection:
                 started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
         start = RunStart(run_id=run_id, source=source, model=model, started_at=started_at)
-        self.storage.write_atomic(f"runs/{run_id}/started.json", start.to_bytes())
+        self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
@@ -145,16 +151,16 @@ class Collection:
         Missing fixed columns become null. CollectionError when a column is twice there or of another type,
         an id is null or the embedding has no fixed length.
         """
-        return self._write_table(f"runs/{run_id}/rows/{name}", check_rows(table))
+        return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
         """Record ids that have left the source, in a file of its own; the run's manifest has to name it."""
         table = conform(pa.table({"image_id": image_ids}), _IDS)
-        return self._write_table(f"runs/{run_id}/deletes", table)
+        return write_table(self.storage, run_path(run_id, DELETES), table)
 
     def row_files(self, run_id: str) -> list[str]:
         """Paths of all row files of a run, finished or not, by name."""
-        entries = self.storage.list(f"runs/{run_id}/rows")
+        entries = self.storage.list(run_path(run_id, ROW_FILES))
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
@@ -172,7 +178,7 @@ class Collection:
 
         map_in_threads(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
         self.check_lease()
-        self.storage.write_atomic(f"runs/{manifest.run_id}/manifest.json", manifest.to_bytes())
+        self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
 
     # Rows
 
@@ -182,49 +188,18 @@ class Collection:
         names = list(live.schema.names if columns is None else columns)
         return live.read(list(dict.fromkeys([*names, "image_id"]))).sort_by("image_id").select(names)
 
-    def rejects(self) -> pa.Table:
-        """Live rows that could not be embedded, without the embedding, by image_id."""
-        live = LiveRows.of_runs(self.storage, self.runs())
-        rows = live.read([name for name in live.schema.names if name != EMBEDDING])
-        return rows.filter(pc.is_valid(rows.column("error_reason"))).sort_by("image_id")
-
     # Index versions
 
     def versions(self) -> list[str]:
         """Complete index versions, oldest first: those that have a manifest."""
-        folders = [entry for entry in self.storage.list("index") if _VERSION.fullmatch(entry.name)]
-        return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/manifest.json")]
+        folders = [entry for entry in self.storage.list(INDEX) if _VERSION.fullmatch(entry.name)]
+        return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/{MANIFEST}")]
 
     def current(self) -> str | None:
         """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
         complete versions.
         """
-        content = self._current_record()
-        if content is None:
-            if not self.versions():
-                return None
-            # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
-            content = self._current_record()
-        problem = "is missing"
-        try:
-            if content is not None:
-                return Current.from_bytes(content).version
-        except ValueError as error:
-            problem = f"is damaged ({error})"
-        raise DamagedVersionError(
-            f"CURRENT {problem}: it names the live version of {', '.join(self.versions()) or 'none'}; `likeness index` "
-            "makes the newest good one live, `likeness promote` another",
-            "CURRENT",
-        )
-
-    def _current_record(self) -> bytes | None:
-        with suppress(FileNotFoundError):
-            return self.storage.read("CURRENT")
-        return None
-
-    def begin_current(self) -> None:
-        """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
-        update_file(self.storage, "CURRENT", lambda content: content or Current(version=None).to_bytes())
+        return read_current(self.storage, self.versions)
 
     def promote(self, version: str, before: str | None) -> None:
         """Make a version the live one in place of `before`, at once; None: of none, or of a CURRENT that is damaged.
@@ -235,30 +210,12 @@ class Collection:
         self.check_lease()
         if before and before != version:
             # First: it would be pruned at once where nothing says that somebody may be reading it still.
-            self.storage.write_atomic(f"index/{before}/superseded", f"{version}\n".encode())
-
-        def replace(content: bytes) -> bytes:
-            now = _version_named(content)
-            if now not in (before, version):  # it names this one where the answer to an earlier try was lost
-                raise OvertakenError(
-                    f"index version {now} was made live meanwhile, so that stays and {version} is not live: look at "
-                    f"`likeness versions {self.location}`, and run this again if you still want it"
-                )
-            return Current(version=version).to_bytes()
-
-        update_file(self.storage, "CURRENT", replace)
-
-    def superseded(self, version: str) -> tuple[str, datetime] | None:
-        """Which version last took the place of this one, and when; None if none did."""
-        path = f"index/{version}/superseded"
-        try:
-            return self.storage.read(path).decode(errors="replace").strip(), self.storage.modified(path)
-        except FileNotFoundError:
-            return None
+            self.storage.write_atomic(version_path(before, SUPERSEDED), f"{version}\n".encode())
+        replace_current(self.storage, version, before)
 
     def read_version(self, version: str) -> VersionManifest:
         """The manifest of a version. DamagedVersionError when it is missing or altered."""
-        path = f"index/{version}/manifest.json"
+        path = version_path(version, MANIFEST)
         try:
             manifest = VersionManifest.from_bytes(self.storage.read(path))
             if manifest.version != version:
@@ -271,17 +228,13 @@ class Collection:
             ) from error
 
     def other_versions(self, version: str = "") -> str:
-        """The complete versions except one, for a message."""
         return ", ".join(name for name in self.versions() if name != version) or "none"
 
     def _run_folders(self) -> list[str]:
-        return [entry.path for entry in self.storage.list("runs") if entry.is_folder]
+        return [entry.path for entry in self.storage.list(RUNS) if entry.is_folder]
 
-    def _manifest(self, folder: str) -> RunManifest | None:
-        return self._read_run(f"{folder}/manifest.json", RunManifest)
-
-    def _start(self, folder: str) -> RunStart | None:
-        return self._read_run(f"{folder}/started.json", RunStart)
+    def _read_runs(self, folders: Sequence[str], name: str, record: type[R]) -> list[R | None]:
+        return map_in_threads(lambda folder: self._read_run(f"{folder}/{name}", record), folders)
 
     def _read_run(self, path: str, record: type[R]) -> R | None:
         try:
@@ -295,52 +248,9 @@ class Collection:
                 path,
             ) from error
 
-    def _write_table(self, name: str, table: pa.Table) -> RowFile:
-        sink = pa.BufferOutputStream()
-        split = [f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False
-        pq.write_table(
-            table,
-            sink,
-            compression="zstd",
-            write_page_checksum=True,
-            # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
-            # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
-            use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
-            use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
-        )
-        data = sink.getvalue().to_pybytes()
-        digest = hashlib.sha256(data).hexdigest()
-        path = f"{name}.{digest[:TOKEN]}.parquet"
-        self.storage.write_atomic(path, data)
-        return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
-
-
-def _version_named(content: bytes) -> str | None:
-    """What CURRENT names; None where it cannot be read."""
-    with suppress(ValueError):
-        return Current.from_bytes(content).version
-    return None
-
 
 def _run_time(run_id: str) -> datetime | None:
     try:
         return datetime.strptime(run_id.partition("-")[0], _RUN_ID_TIME).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-@contextmanager
-def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
-    """The collection for writing: its commits fail with LeaseLostError once another job has the lease.
-
-    `command` is shown to other jobs that want to write. LeaseHeldError when another job holds the lease. A collection
-    that already has its lease keeps it.
-    """
-    if collection.lease:
-        yield collection
-        return
-    lease = Lease.acquire(collection.storage, command, ttl)
-    try:
-        yield replace(collection, lease=lease)
-    finally:
-        lease.release()

@@ -1,6 +1,44 @@
-"""Where the files of a collection lie."""
+"""Where the files of a collection lie, and what they are called; ARCHITECTURE.md says what is in each."""
 
 from typing import Final
 
+CURRENT: Final = "CURRENT"
+HISTORY: Final = "history"
+INDEX: Final = "index"
+LEASE: Final = ".lease"
+"""Hidden, because readers do not need it."""
+RUNS: Final = "runs"
 SEGMENTS: Final = "index/segments"
-"""The folder of the index's segments, each in a folder of its own: several versions may share one."""
+"""Beside the versions, because several may share one."""
+
+MANIFEST: Final = "manifest.json"
+"""Of a run or a version: written last, so its presence is the commit."""
+
+# In the folder of a run
+RUN_STARTED: Final = "started.json"
+ROW_FILES: Final = "rows"
+DELETES: Final = "deletes"
+
+# In the folder of a version
+STARTED: Final = "started"
+SUPERSEDED: Final = "superseded"
+ROLLED_BACK: Final = "rolled_back"
+TOMBSTONES: Final = "tombstones.arrow"
+QUERIES: Final = "queries.arrow"
+
+# In the folder of a segment
+VECTORS: Final = "vectors.faiss"
+ROWS: Final = "rows.arrow"
+ANN: Final = "ann.faiss"
+
+
+def run_path(run_id: str, *names: str) -> str:
+    return "/".join((RUNS, run_id, *names))
+
+
+def version_path(version: str, *names: str) -> str:
+    return "/".join((INDEX, version, *names))
+
+
+def segment_path(segment: str, *names: str) -> str:
+    return "/".join((SEGMENTS, segment, *names))

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from index.collection.layout import LEASE
 from index.collection.records import Record
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 from index.storage.compare_and_set import update_file
-
-LEASE = ".lease"
-"""Hidden, because readers do not need it. Empty when there is no writer."""
 
 TTL = timedelta(minutes=2)
 """How long a lease lasts after its last renewal. After a machine has crashed, the next job waits so long."""

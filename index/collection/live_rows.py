@@ -37,7 +37,6 @@ class _Part:
         return self.file.rows if self.positions is None else len(self.positions)
 
     def only(self, positions: npt.NDArray[np.int64]) -> _Part:
-        """Some of its rows, by their ascending positions in the file."""
         return replace(self, positions=positions if len(positions) < self.file.rows else None)
 
 
@@ -51,7 +50,6 @@ class LiveRows:
 
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
-        """Every row of these files."""
         schemas = map_in_threads(partial(read_schema, storage), files)
         return cls(
             storage, [_Part(file, schema) for file, schema in zip(files, _one_of_equals(schemas), strict=True)], None
@@ -82,7 +80,6 @@ class LiveRows:
         return cls(storage, live, runs[-1].model if runs else None)
 
     def __len__(self) -> int:
-        """Number of rows, embedded or rejected."""
         return sum(map(len, self._parts))
 
     @property
@@ -116,7 +113,6 @@ class LiveRows:
 
     @property
     def metadata(self) -> list[str]:
-        """Names of the columns that came from the sources."""
         return list(dict.fromkeys(name for part in self._parts for name in metadata_columns(part.schema)))
 
     @cached_property

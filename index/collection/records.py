@@ -51,8 +51,6 @@ class ModelRecord(Record):
 
 
 class FileRecord(Record):
-    """Size in bytes and SHA-256 of a file."""
-
     size: int
     sha256: str
 
@@ -76,18 +74,13 @@ class RunStart(Record):
     started_at: datetime
 
 
-class RunManifest(Record):
+class RunManifest(RunStart):
     """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
 
     `deletes` names a Parquet file with a column `image_id`: images that have left the source. `finished_at` and
     `counts` are for people who open the file.
     """
 
-    format: Literal[1] = 1
-    run_id: str
-    source: str
-    model: ModelRecord
-    started_at: datetime
     finished_at: datetime
     files: list[RowFile]
     deletes: RowFile | None = None
@@ -188,12 +181,10 @@ class VersionManifest(Record):
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return self.model.dim
 
     @property
     def kind(self) -> str:
-        """The kinds of index that its segments have."""
         return ", ".join(sorted({segment.factory for segment in self.segments}))
 
     @property
@@ -203,7 +194,6 @@ class VersionManifest(Record):
 
     @property
     def memory(self) -> int:
-        """Bytes that searching keeps hot."""
         return sum(segment.memory for segment in self.segments)
 
 

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from index.collection.layout import DELETES, MANIFEST
 from index.collection.records import RowFile
-from index.collection.rows import TEXT, schema_problem
+from index.collection.rows import EMBEDDING, TEXT, schema_problem
 from index.errors import DamagedRunError, UnreachableError
 from index.storage import Storage
 
@@ -24,9 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS = 16
-TOKEN = 16
-"""Digits of a file's SHA-256 in its name."""
-
+_TOKEN = 16  # digits of a file's SHA-256 in its name
 _WHOLE = 8 << 20  # bytes up to which a file is fetched by one request: a larger one is read as it is needed
 
 
@@ -49,9 +48,8 @@ def _damage_named(path: str) -> Iterator[None]:
 
 
 def damage(path: str, problem: object) -> DamagedRunError:
-    """What is raised of a file that is not as it was written."""
     return DamagedRunError(
-        f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's manifest.json, embed the "
+        f"{path} cannot be read ({problem}): restore it from a backup; or remove its run's {MANIFEST}, embed the "
         "source again, and run `likeness index` with --accept-lost-runs",
         path,
     )
@@ -86,18 +84,38 @@ def describe(storage: Storage, path: str) -> RowFile:
     with _damage_named(path):
         data = storage.read(path)
         digest = hashlib.sha256(data).hexdigest()
-        if not path.endswith(f".{digest[:TOKEN]}.parquet"):
+        if not path.endswith(f".{digest[:_TOKEN]}.parquet"):
             raise OSError("its SHA-256 is not the one in its name")
         rows = pq.read_metadata(pa.BufferReader(data)).num_rows
     return RowFile(path=path, rows=rows, size=len(data), sha256=digest)
 
 
+def write_table(storage: Storage, name: str, table: pa.Table) -> RowFile:
+    """Write `<name>.<token>.parquet`, atomically; the token is of its content."""
+    sink = pa.BufferOutputStream()
+    split = [f"{EMBEDDING}.list.element"] if EMBEDDING in table.column_names else False
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        write_page_checksum=True,
+        # Vectors are all different, so a dictionary makes a file half as large again. Splitting their bytes by
+        # significance makes it a tenth smaller. Without the one and with the other, reads and writes are faster.
+        use_dictionary=[name for name in table.column_names if name != EMBEDDING],  # type: ignore[arg-type]
+        use_byte_stream_split=split,  # type: ignore[arg-type]  # the stubs take neither for a list of columns
+    )
+    data = sink.getvalue().to_pybytes()
+    digest = hashlib.sha256(data).hexdigest()
+    path = f"{name}.{digest[:_TOKEN]}.parquet"
+    storage.write_atomic(path, data)
+    return RowFile(path=path, rows=table.num_rows, size=len(data), sha256=digest)
+
+
 def _has_deletes(file: RowFile) -> bool:
-    return file.path.rpartition("/")[2].startswith("deletes")
+    return file.path.rpartition("/")[2].startswith(DELETES)
 
 
 def read_schema(storage: Storage, file: RowFile) -> pa.Schema:
-    """Of a file, as it is in it."""
     with open_rows(storage, file) as parquet:
         return parquet.schema_arrow
 

@@ -37,6 +37,15 @@ _COLUMNS: dict[str, pa.DataType] = {
 FIXED: tuple[str, ...] = tuple(_COLUMNS)
 """Names of the columns that every row has. Every other column is the source's metadata."""
 
+OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
+"""What embedding an image finds out."""
+
+REJECT = ("error_stage", "error_reason", "error_message", "retryable")
+"""Why an image could not be embedded; null where it was."""
+
+STATE = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_stage", "error_reason", "retryable")
+"""What tells whether an image has to be embedded again."""
+
 
 def embedding_type(dim: int) -> pa.DataType:
     """A plain list of `dim` float32, which pandas, DuckDB and Polars read as it is."""
@@ -70,7 +79,6 @@ def _in_files(schema: pa.Schema) -> pa.Schema:
 
 
 def metadata_columns(schema: pa.Schema) -> list[str]:
-    """Names of the columns that came from the source."""
     return [name for name in schema.names if name not in _COLUMNS]
 
 

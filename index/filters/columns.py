@@ -37,8 +37,6 @@ class ColumnError(FilterError):
 
 
 class _Kind(NamedTuple):
-    """How the elements of a column are compared."""
-
     holds: Callable[[pa.DataType], bool]
     expected: str
     read: Callable[[Any, pa.DataType], Any]
@@ -109,7 +107,6 @@ class Column:
 
 
 def listed(columns: Collection[Column]) -> str:
-    """The columns with their types, for a message."""
     more = f" and {len(columns) - _MAX_LISTED:,} more" if len(columns) > _MAX_LISTED else ""
     return (", ".join(map(str, itertools.islice(columns, _MAX_LISTED))) or "none") + more
 

@@ -1,14 +1,13 @@
 """Caches which rows pass a filter, so that a repeated filter costs nothing."""
 
-from __future__ import annotations
-
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 import pyarrow as pa
+from cachetools import LRUCache
 
+from index.collection.rows import REJECT
 from index.filters.filter import Filter
 from index.segments.searchable import S, Searchable
 
@@ -18,34 +17,31 @@ _OVERHEAD = 500  # bytes of Python objects for each entry
 class FilterCache(Generic[S]):
     """The rows of some segments that pass a filter, for the most recently used filters. Thread-safe.
 
-    `schema` has the columns that can be filtered; `max_bytes` limits the cache, which takes a bit per row and filter.
+    It takes a bit for each row and filter, `max_bytes` at most.
     """
 
-    def __init__(self, segments: Searchable[S], schema: pa.Schema, max_bytes: int = 64 << 20) -> None:
+    def __init__(self, segments: Searchable[S], max_bytes: int = 64 << 20) -> None:
         self._segments = segments
-        self._schema = schema
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._found: OrderedDict[str, Sequence[S]] = OrderedDict()
+        self._found: LRUCache[str, tuple[str, Sequence[S]]] = LRUCache(max_bytes, _size)
         self._lock = threading.Lock()
+        # What says why a row was rejected is null in every embedded row.
+        self.schema = pa.schema([field for field in segments.schema if field.name not in REJECT])
+        """The columns that can be filtered."""
 
     def eligible(self, where: Mapping[str, Any]) -> Sequence[S]:
         """The live rows that pass, for each segment or shard. FilterError says what is wrong with the expression."""
-        wanted = Filter.parse(where, self._schema)
+        wanted = Filter.parse(where, self.schema)
         with self._lock:
-            if wanted.key in self._found:
-                self._found.move_to_end(wanted.key)
-                return self._found[wanted.key]
+            if found := self._found.get(wanted.key):
+                return found[1]
         # Outside the lock, so that others can search; two threads with the same filter compute the same result.
-        eligible = self._segments.eligible(wanted)
+        found = wanted.key, self._segments.eligible(wanted)
         with self._lock:
-            if wanted.key not in self._found:
-                self._found[wanted.key] = eligible
-                self._bytes += _size(wanted.key, eligible)
-            while self._bytes > self._max_bytes:
-                self._bytes -= _size(*self._found.popitem(last=False))
-        return eligible
+            if _size(found) <= self._found.maxsize:
+                self._found[wanted.key] = found
+        return found[1]
 
 
-def _size(key: str, eligible: Sequence[S]) -> int:
-    return _OVERHEAD + len(key) + sum(each.nbytes for each in eligible)
+def _size(entry: tuple[str, Sequence[Any]]) -> int:
+    key, eligible = entry
+    return _OVERHEAD + len(key) + sum(int(each.nbytes) for each in eligible)

@@ -1,7 +1,5 @@
 """Ranks an index's results: ties by id, near-duplicates folded, searched as deep as this needs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from index.queries import MAX_K, QueryLimits, Vectors
-from index.segments.searchable import Ids, S, Searchable
+from index.arrays import Ids, Vectors
+from index.queries import MAX_K, QueryLimits
+from index.segments.searchable import S, Searchable
 
 _DECIMALS = 6  # float32 holds no more, and duplicates have to score the same
 _DEEPER = 4  # times as deep, if the results found are not enough

@@ -26,9 +26,6 @@ from index.segments.segmented_index import SegmentedIndex
 from index.versions.current import UNFIT_VERSION, live_version, older_versions, require_servable
 from index.versions.opening import open_segments
 
-_OF_REJECTS = ("error_stage", "error_reason", "error_message", "retryable")  # null in every embedded row
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -47,19 +44,13 @@ def searched_version(collection: Collection, version: str | None) -> VersionMani
     return collection.read_version(version)
 
 
-def filter_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns that a filter can name."""
-    return pa.schema([field for field in schema if field.name not in _OF_REJECTS])
-
-
 class Searcher:
     """The nearest neighbours in one index version. Safe to use from several threads."""
 
     def __init__(self, manifest: VersionManifest, segments: Searchable[Any]) -> None:
         self.manifest = manifest
         self._segments = segments
-        self._filterable = filter_schema(segments.schema)
-        self._filters = FilterCache(segments, self._filterable)
+        self._filters = FilterCache(segments)
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
@@ -86,28 +77,24 @@ class Searcher:
 
     @property
     def version(self) -> str:
-        """Name of the index version."""
         return self.manifest.version
 
     @property
     def model(self) -> ModelRecord:
-        """The model of the index's vectors."""
         return self.manifest.model
 
     @property
     def ntotal(self) -> int:
-        """Number of images."""
         return self.manifest.ntotal
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return self.manifest.dim
 
     @property
     def filterable(self) -> dict[str, str]:
         """Columns that `filter` can name, with their Arrow types."""
-        return {field.name: str(field.type) for field in self._filterable}
+        return {field.name: str(field.type) for field in self._filters.schema}
 
     def search(
         self,
@@ -246,7 +233,7 @@ def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.
         return open_version(collection, None)
     except DamagedVersionError as error:
         damage = error
-    for name in older_versions(collection, live_version(collection)):
+    for name in older_versions(collection, live_version(collection).name):
         try:
             require_servable(collection, name, verify=False)  # opening it verifies every byte
             searcher = open_version(collection, name)

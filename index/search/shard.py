@@ -8,22 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from index.arrays import Ids, Positions, Scores, Vectors
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ROWS, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
-from index.search.searcher import filter_schema
-from index.segments.exact import Positions, Scores, Vectors
-from index.segments.searchable import Ids
-from index.segments.segment import ROWS, Eligible
+from index.segments.eligible import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
 
@@ -37,12 +34,10 @@ class ShardSegments:
 
     @property
     def live(self) -> int:
-        """Number of rows without tombstones."""
         return sum(segment.live for segment in self.segments)
 
     @property
     def memory(self) -> int:
-        """Bytes that searching keeps hot."""
         return sum(segment.memory for segment in self.segments)
 
 
@@ -68,7 +63,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
     """
 
     def stored(segment: SegmentRecord) -> pa.Schema:
-        path = f"{SEGMENTS}/{segment.name}/{ROWS}"
+        path = segment_path(segment.name, ROWS)
         try:
             with collection.storage.open_input(path) as file:
                 schema = pa.ipc.open_file(file).schema
@@ -82,12 +77,14 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
 class Shard:
     """Some segments of a version. Arguments and answers can be sent between processes. Thread-safe.
 
-    Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`.
+    Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`. `vectors`, `ids`
+    and `rows` are those of `SegmentedIndex`.
     """
 
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments
-        self._filters = FilterCache(segments, filter_schema(segments.schema))
+        self.vectors, self.ids, self.rows = segments.vectors, segments.ids, segments.rows
+        self._filters = FilterCache(segments)
 
     @classmethod
     def open(cls, collection: Collection, manifest: VersionManifest, held: ShardSegments) -> Shard:
@@ -102,24 +99,10 @@ class Shard:
         return self._segments.count(self._eligible(where))
 
     def search(self, queries: Vectors, k: int, where: str | None) -> tuple[Scores, Positions, Ids]:
-        """See `SegmentedIndex.search_with_ids`."""
         return self._segments.search_with_ids(queries, k, self._eligible(where))
 
     def positions(self, ids: Sequence[str]) -> Positions:
-        """See `SegmentedIndex.positions`."""
         return self._segments.positions(pa.array(ids, pa.string()))
-
-    def vectors(self, positions: Positions) -> Vectors:
-        """See `SegmentedIndex.vectors`."""
-        return self._segments.vectors(positions)
-
-    def ids(self, positions: Positions) -> Ids:
-        """See `SegmentedIndex.ids`."""
-        return self._segments.ids(positions)
-
-    def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """See `SegmentedIndex.rows`."""
-        return self._segments.rows(positions, columns)
 
     def _eligible(self, where: str | None) -> Sequence[Eligible] | None:
         return None if where is None else self._filters.eligible(json.loads(where))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import A, Ids, Positions, Scores, Vectors, by_part, merged, shifted
 from index.errors import CollectionError
 from index.filters.filter import Filter
 from index.search.shard import ShardSegments
-from index.segments.exact import Positions, Scores, Vectors
-from index.segments.searchable import Ids
 
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 """A method of Shard and its arguments."""
@@ -55,7 +53,6 @@ class ShardedIndex:
 
     @property
     def live_count(self) -> int:
-        """Number of rows without tombstones."""
         return sum(part.live for part in self._held.values())
 
     def count(self, eligible: Sequence[ShardSelection] | None) -> int:
@@ -69,12 +66,12 @@ class ShardedIndex:
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None
     ) -> tuple[Scores, Positions, Ids]:
-        """See `SegmentedIndex.search_with_ids`."""
         found = self._all("search", queries, k, _where(eligible))
-        scores, positions, ids = (np.concatenate(column, axis=1) for column in zip(*self._counted(found), strict=True))
-        # A stable sort, as among the segments of a shard: equal scores stay in the order of segments.
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        scores, positions, ids = (np.take_along_axis(column, best, axis=1) for column in (scores, positions, ids))
+        counted = [
+            (scores, shifted(positions, start), ids)
+            for (scores, positions, ids), start in zip(found, self._starts, strict=True)
+        ]
+        scores, positions, ids = merged(counted, k)
         return scores, positions, ids
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
@@ -91,49 +88,28 @@ class ShardedIndex:
         return found
 
     def vectors(self, positions: Positions) -> Vectors:
-        """See `SegmentedIndex.vectors`."""
-        found = np.empty((len(positions), self._dim), np.float32)
-        for slots, vectors in self._of(positions, "vectors"):
-            found[slots] = vectors
-        return found
+        return self._filled(np.empty((len(positions), self._dim), np.float32), positions, "vectors")
 
     def ids(self, positions: Positions) -> Ids:
-        """See `SegmentedIndex.ids`."""
-        found = np.empty(len(positions), object)
-        for slots, ids in self._of(positions, "ids"):
-            found[slots] = ids
-        return found
+        return self._filled(np.empty(len(positions), object), positions, "ids")
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """See `SegmentedIndex.rows`."""
-        found: list[dict[str, Any]] = [{}] * len(positions)
-        for slots, rows in self._of(positions, "rows", list(columns)):
-            for slot, row in zip(slots, rows, strict=True):
-                found[slot] = row
-        return found
+        return self._filled(np.empty(len(positions), object), positions, "rows", list(columns)).tolist()
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all shards, in their order."""
         answers = self._ask(dict.fromkeys(self._numbers, (method, arguments)))
         self._require_all(answers)
         return [answers[number] for number in self._numbers]
 
-    def _of(self, positions: Positions, method: str, *arguments: Any) -> Iterator[tuple[npt.NDArray[np.intp], Any]]:
-        """The answers of the shards that hold these positions, each with their indices in `positions`."""
-        owners = np.searchsorted(self._starts, positions, side="right") - 1
-        if not len(positions):
-            return
-        slots = {self._numbers[owner]: np.flatnonzero(owners == owner) for owner in np.unique(owners).tolist()}
-        answers = self._ask(
-            {number: (method, (positions[at] - self._held[number].start, *arguments)) for number, at in slots.items()}
-        )
-        self._require_all(answers, slots)
-        yield from ((at, answers[number]) for number, at in slots.items())
-
-    def _counted(self, found: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Scores, positions and the rest, of each shard, with positions that count through all segments."""
-        for (scores, positions, *rest), start in zip(found, self._starts, strict=True):
-            yield scores, np.where(positions < 0, -1, positions + start), *rest
+    def _filled(self, found: A, positions: Positions, method: str, *arguments: Any) -> A:
+        """`found`, filled with the answers of the shards that hold these positions."""
+        parts = {self._numbers[part]: (slots, local) for part, slots, local in by_part(positions, self._starts)}
+        calls = {number: (method, (local, *arguments)) for number, (_, local) in parts.items()}
+        answers = self._ask(calls) if calls else {}
+        self._require_all(answers, calls)
+        for number, (slots, _) in parts.items():
+            found[slots] = answers[number]
+        return found
 
     def _require_all(self, answers: Mapping[int, Any], asked: Mapping[int, Any] | None = None) -> None:
         lost = [number for number in (self._numbers if asked is None else asked) if number not in answers]

@@ -1,7 +1,5 @@
 """Approximate faiss indexes: trained on a sample, filled block by block, searched with a selector."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,8 +7,8 @@ from typing import Any
 import faiss
 import numpy as np
 
+from index.arrays import Vectors
 from index.errors import FactoryError
-from index.segments.exact import Vectors
 
 _ROWS_PER_LIST = 32  # training rows; more cost time and gain next to nothing
 _ROWS_PER_CODE = 128
@@ -107,19 +105,15 @@ def principal_dims(sample: Vectors, share: float) -> int:
 
 def parameters(index: faiss.Index) -> dict[str, float]:
     """The search parameters by faiss's names: those of nprobe, efSearch and k_factor that the index has."""
-    found: dict[str, float] = {}
-    for part in _parts(index):
-        # Rounded, because faiss's k_factor is of single precision.
-        found |= {name: round(float(getattr(_owner(part, name), name)), 4) for name in _settable(part)}
-    return found
+    # Rounded, because faiss's k_factor is of single precision.
+    return {name: round(float(getattr(owner, name)), 4) for name, owner in _settable(index)}
 
 
 def set_parameters(index: faiss.Index, values: Mapping[str, float]) -> None:
     """Set the parameters that `parameters` returned; others are left unchanged."""
-    for part in _parts(index):
-        for name in _settable(part):
-            if name in values:
-                setattr(_owner(part, name), name, values[name] if name == "k_factor" else int(values[name]))
+    for name, owner in _settable(index):
+        if name in values:
+            setattr(owner, name, values[name] if name == "k_factor" else int(values[name]))
 
 
 def search_parameters(index: faiss.Index, selector: faiss.IDSelector | None, breadth: float) -> faiss.SearchParameters:
@@ -182,23 +176,15 @@ def _unwrapped(index: faiss.Index) -> faiss.Index:
     return faiss.downcast_index(index.base_index) if isinstance(index, faiss.IndexRefine) else index
 
 
-def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
-    """An index and the indexes that it wraps, outermost first."""
+def _settable(index: faiss.Index) -> Iterator[tuple[str, Any]]:
+    """The names of the search parameters of an index and of those that it wraps, each with the object that has it."""
     index = faiss.downcast_index(index)
-    yield index
     if isinstance(index, faiss.IndexRefine):
-        yield from _parts(index.base_index)
+        yield "k_factor", index
+        yield from _settable(index.base_index)
     elif isinstance(index, faiss.IndexPreTransform):
-        yield from _parts(index.index)
-
-
-def _settable(part: faiss.Index) -> list[str]:
-    if isinstance(part, faiss.IndexRefine):
-        return ["k_factor"]
-    if isinstance(part, faiss.IndexIVF):
-        return ["nprobe"]
-    return ["efSearch"] if isinstance(part, faiss.IndexHNSW) else []
-
-
-def _owner(part: faiss.Index, name: str) -> Any:
-    return part.hnsw if name == "efSearch" else part
+        yield from _settable(index.index)
+    elif isinstance(index, faiss.IndexIVF):
+        yield "nprobe", index
+    elif isinstance(index, faiss.IndexHNSW):
+        yield "efSearch", index.hnsw

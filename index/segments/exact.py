@@ -1,19 +1,13 @@
 """Exact neighbours, by comparing with every vector, and how many rows that is quick enough for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 from faiss.contrib.exhaustive_search import knn_ground_truth
 
+from index.arrays import Positions, Scores, Vectors
 from index.collection.records import IndexSettings
-
-Vectors = npt.NDArray[np.float32]
-Scores = npt.NDArray[np.float32]
-Positions = npt.NDArray[np.int64]
 
 SCAN_BYTES_PER_SECOND = 10e9
 """Memory bandwidth of an exact scan for one query; two cores of a common server reach it."""

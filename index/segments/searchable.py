@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import Ids, Positions, Scores, Vectors
 from index.filters.filter import Filter
-from index.segments.exact import Positions, Scores, Vectors
-
-Ids = npt.NDArray[np.object_]
 
 
 class Selection(Protocol):

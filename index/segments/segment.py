@@ -6,7 +6,6 @@ A position means the same image in all three.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,16 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from index.collection.layout import SEGMENTS
+from index.arrays import Ids, Positions, Scores, Vectors
+from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.segments import ann
-from index.segments.exact import Positions, Scores, exact_neighbours
+from index.segments.eligible import Eligible
+from index.segments.exact import exact_neighbours
+from index.segments.mapped_rows import MappedRows
 from index.segments.vector_file import VectorFile
-
-VECTORS = "vectors.faiss"
-ROWS = "rows.arrow"
-ANN = "ann.faiss"
 
 TUNED_K = 11
 """The k for which search parameters such as nprobe are tuned: ten neighbours, and the query image itself."""
@@ -34,29 +31,6 @@ _FETCHED = 16_384  # vectors at a time
 _MANY = 16  # from so many queries on, fetching the rows costs less than testing every row's bit for each query
 _WIDER = 4  # with a smaller factor, two near misses in a row would look like an answer that no longer changes
 _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than that, an exact scan costs the same
-
-
-@dataclass(frozen=True, eq=False)
-class Eligible:
-    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set."""
-
-    bits: npt.NDArray[np.uint8]
-    count: int
-
-    @classmethod
-    def of(cls, mask: npt.NDArray[np.bool_]) -> Eligible:
-        """From a mask with a value for each row."""
-        return cls(np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask)))
-
-    @property
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """A value for each row, padded by up to seven more."""
-        return np.unpackbits(self.bits, bitorder="little").astype(bool)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return int(self.bits.nbytes)
 
 
 class Segment:
@@ -83,15 +57,12 @@ class Segment:
         # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
-        reader = pa.ipc.open_file(pa.memory_map(str(folder / ROWS)))
-        self._stored: pa.Schema = reader.schema
-        self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-        self._starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
-        self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
-        if self.ntotal != self._starts[-1]:
+        self._rows = MappedRows(folder / ROWS)
+        self.batches = self._rows.batches
+        if self.ntotal != len(self._rows):
             raise DamagedVersionError(
-                f"{folder} has {self.ntotal} vectors but {self._starts[-1]} rows: build the index again",
-                f"{SEGMENTS}/{folder.name}",
+                f"{folder} has {self.ntotal} vectors but {len(self._rows)} rows: build the index again",
+                segment_path(folder.name),
             )
         self._ann: faiss.IndexRefine | None = None
         self._breadth = 0.5
@@ -112,28 +83,19 @@ class Segment:
         self.live_count = everything.count
 
     def __len__(self) -> int:
-        """Number of live rows."""
         return self.live_count
 
     @property
     def ntotal(self) -> int:
-        """Number of vectors, including those with tombstones."""
         return int(self._flat.ntotal)
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
         return int(self._flat.d)
 
     @property
-    def columns(self) -> list[str]:
-        """Names of the columns of a row."""
-        return list(self._stored.names)
-
-    @property
     def schema(self) -> pa.Schema:
-        """The columns of `embedded`: those of a row, and the embedding."""
-        return self._stored.append(pa.field(EMBEDDING, embedding_type(self.dim)))
+        return self._rows.schema.append(pa.field(EMBEDDING, embedding_type(self.dim)))
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -171,9 +133,7 @@ class Segment:
         """The rows of `mask`, `(ntotal,)`, that have no tombstone."""
         return Eligible.of(mask & self._live_mask)
 
-    def search(
-        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None = None
-    ) -> tuple[Scores, Positions]:
+    def search(self, queries: Vectors, k: int, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
         """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
 
         `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k rows, or all eligible rows if they
@@ -200,7 +160,7 @@ class Segment:
         return scores, positions
 
     def _approximate(
-        self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None, breadth: float
+        self, queries: Vectors, k: int, eligible: Eligible | None, breadth: float
     ) -> tuple[Scores, Positions]:
         """Results of the approximate index for a search `breadth` times as wide as tuned, ranked by exact scores."""
         assert self._ann is not None
@@ -208,14 +168,15 @@ class Segment:
         deep = max(k, TUNED_K)
         params = None
         if eligible or breadth > 1:  # making the parameters takes as long as half a search
-            base = ann.search_parameters(self._ann.base_index, _selector(eligible), breadth)
+            selector = eligible.selector if eligible else None
+            base = ann.search_parameters(self._ann.base_index, selector, breadth)
             params = faiss.IndexRefineSearchParameters(k_factor=self._ann.k_factor, base_index_params=base)
         scores, positions = self._ann.search(queries, deep, params=params)
         return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
 
     def _widen(
         self,
-        queries: npt.NDArray[np.float32],
+        queries: Vectors,
         eligible: Eligible | None,
         breadth: float,
         scores: Scores,
@@ -235,41 +196,37 @@ class Segment:
             scores[unsettled], positions[unsettled] = better, found
             unsettled = unsettled[gained > k // 100]
 
-    def within(
-        self, query: npt.NDArray[np.float32], min_score: float, eligible: Eligible | None = None
-    ) -> tuple[Scores, Positions]:
+    def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
         """Cosine and position of every live or eligible row that scores `min_score` or more, in no order. Exact.
 
         `query` is `(dim,)` float32, unit norm.
         """
         above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss leaves the bound itself out
-        params = faiss.SearchParameters(sel=_selector(eligible or self.live)) if eligible or self.live else None
+        among = eligible or self.live
+        params = faiss.SearchParameters(sel=among.selector) if among else None
         _, scores, positions = self._flat.range_search(query[np.newaxis], above, params=params)
         return scores, positions
 
-    def vectors(self, positions: Positions) -> npt.NDArray[np.float32]:
-        """The vectors at these positions, `(n, dim)` float32."""
-        found: npt.NDArray[np.float32] = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
+    def vectors(self, positions: Positions) -> Vectors:
+        found: Vectors = self._flat.reconstruct_batch(np.ascontiguousarray(positions))
         return found
 
     def live_positions(self) -> Positions:
-        """Positions of the live rows, ascending."""
         return np.flatnonzero(self._live_mask)
 
     def dead_positions(self) -> Positions:
-        """Positions of the rows with tombstones, ascending."""
         return np.flatnonzero(~self._live_mask)
 
     def embedded(self) -> Iterator[pa.RecordBatch]:
         """The live rows in batches, each with its embedding."""
-        for batch, start in zip(self.batches, self._starts, strict=False):
+        for batch, start in zip(self.batches, self._rows.starts, strict=False):
             mask = self._live_mask[start : start + len(batch)]
             if mask.any():
                 vectors = self.vectors(np.flatnonzero(mask) + start)
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.dim)
                 yield batch.filter(pa.array(mask)).append_column(EMBEDDING, lists)
 
-    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, npt.NDArray[np.float32]]]:
+    def live_blocks(self, rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
         """Positions and vectors of the live rows, block by block; read from the file to keep memory small."""
         start = 0
         for block in self._file.blocks(rows):
@@ -278,52 +235,21 @@ class Segment:
             start += len(block)
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """The rows at these positions, in their order. None: every column but the embedding."""
-        found: list[dict[str, Any]] = [{}] * len(positions)
-        for batch, slots, local in self._split(positions):
-            taken = (batch.select(columns) if columns is not None else batch).take(local)
-            for slot, row in zip(slots, taken.to_pylist(), strict=True):
-                found[slot] = row
-        return found
+        return self._rows.rows(positions, columns)
 
-    def ids(self, positions: Positions) -> npt.NDArray[np.object_]:
-        """The ids at these positions, strings."""
-        found = np.empty(len(positions), object)
-        for batch, slots, local in self._split(positions):
-            found[slots] = batch.column("image_id").take(local).to_pylist()
-        return found
-
-    def _split(self, positions: Positions) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.intp], pa.Array[Any]]]:
-        """The batches that hold these rows, each with its rows' indices in `positions` and in the batch.
-
-        Batch by batch: taking from a table of many batches would first join them all.
-        """
-        numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            slots = np.flatnonzero(numbers == number)
-            local = (positions[slots] - self._starts[number]).astype(np.int64, copy=False)
-            # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
-            array = pa.Array.from_buffers(pa.int64(), len(local), [None, pa.py_buffer(local)])
-            yield self.batches[number], slots, array
+    def ids(self, positions: Positions) -> Ids:
+        return self._rows.ids(positions)
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
         """Where the live rows of these ids are; -1 for an id that has none here."""
-        slots = pc.index_in(self._ids.cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
-        here = np.flatnonzero((slots >= 0) & self._live_mask)
-        found = np.full(len(ids), -1, np.int64)
-        found[slots[here]] = here
-        return found
+        return self._rows.positions(ids, self._live_mask)
 
-    def _exact(self, queries: npt.NDArray[np.float32], k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
+    def _exact(self, queries: Vectors, k: int, eligible: Eligible | None) -> tuple[Scores, Positions]:
         if eligible is None or (len(queries) <= _MANY and eligible.count > self.ntotal // 32):
-            params = None if eligible is None else faiss.SearchParameters(sel=_selector(eligible))
+            params = None if eligible is None else faiss.SearchParameters(sel=eligible.selector)
             scores, positions = self._flat.search(queries, k, params=params)
             return scores, positions
         # Fetched once for all queries, and multiplied as matrices; faiss does not do so with a selector.
         rows = np.flatnonzero(eligible.mask)
         parts = np.split(rows, range(_FETCHED, len(rows), _FETCHED))
         return exact_neighbours(queries, ((part, self.vectors(part)) for part in parts), k)
-
-
-def _selector(eligible: Eligible | None) -> faiss.IDSelector | None:
-    return None if eligible is None else faiss.IDSelectorBitmap(eligible.bits)

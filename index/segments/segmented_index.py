@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.arrays import Ids, Positions, Scores, Vectors, gathered, merged, shifted
 from index.collection.rows import EMBEDDING, unify
 from index.filters.filter import Filter
-from index.segments.exact import Positions, Scores, Vectors
-from index.segments.searchable import Ids
-from index.segments.segment import Eligible, Segment
+from index.segments.eligible import Eligible
+from index.segments.segment import Segment
 
 
 class SegmentedIndex:
@@ -36,7 +36,6 @@ class SegmentedIndex:
 
     @property
     def live_count(self) -> int:
-        """Number of rows without tombstones."""
         return sum(segment.live_count for segment in self.parts)
 
     def count(self, eligible: Sequence[Eligible] | None) -> int:
@@ -59,15 +58,11 @@ class SegmentedIndex:
         found = [segment.search(queries, k, rows) for segment, rows in zip(self.parts, allowed, strict=True)]
         if len(found) == 1:
             return found[0]
-        scores = np.concatenate([scores for scores, _ in found], axis=1)
         counted = [
-            np.where(positions < 0, -1, positions + start)
-            for (_, positions), start in zip(found, self._starts, strict=False)
+            (scores, shifted(positions, start)) for (scores, positions), start in zip(found, self._starts, strict=False)
         ]
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(scores, best, axis=1), np.take_along_axis(
-            np.concatenate(counted, axis=1), best, axis=1
-        )
+        scores, positions = merged(counted, k)
+        return scores, positions
 
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None
@@ -119,40 +114,27 @@ class SegmentedIndex:
         return every
 
     def vectors(self, positions: Positions) -> Vectors:
-        """The vectors at these positions, `(n, dim)` float32."""
         found = np.empty((len(positions), self.parts[0].dim), np.float32)
-        for number, slots in self._split(positions):
-            found[slots] = self.parts[number].vectors(positions[slots] - self._starts[number])
-        return found
+        return gathered(found, positions, self._starts, lambda number, local: self.parts[number].vectors(local))
 
     def ids(self, positions: Positions) -> Ids:
-        """The ids at these positions, strings."""
         found = np.empty(len(positions), object)
-        for number, slots in self._split(positions):
-            found[slots] = self.parts[number].ids(positions[slots] - self._starts[number])
-        return found
+        return gathered(found, positions, self._starts, lambda number, local: self.parts[number].ids(local))
 
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]:
         """The rows at these positions; a value is None where its segment lacks the column."""
-        found: list[dict[str, Any]] = [{}] * len(positions)
-        for number, slots in self._split(positions):
-            segment, local = self.parts[number], positions[slots] - self._starts[number]
-            rows = segment.rows(local, [name for name in columns if name in segment.columns])
+
+        def read(number: int, local: Positions) -> list[dict[str, Any]]:
+            segment = self.parts[number]
+            rows = segment.rows(local, [name for name in columns if name in segment.schema.names])
             for name in self._recast[number].intersection(columns):
                 values = pa.array([row[name] for row in rows], segment.schema.field(name).type)
-                for row, value in zip(
-                    rows, values.cast(self.schema.field(name).type, safe=False).to_pylist(), strict=True
-                ):
+                values = values.cast(self.schema.field(name).type, safe=False)
+                for row, value in zip(rows, values.to_pylist(), strict=True):
                     row[name] = value
-            for slot, row in zip(slots, rows, strict=True):
-                found[slot] = {name: row.get(name) for name in columns}
-        return found
+            return [{name: row.get(name) for name in columns} for row in rows]
 
-    def _split(self, positions: Positions) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-        """Numbers of the segments that hold some of these positions, each with the indices of these in `positions`."""
-        numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            yield number, np.flatnonzero(numbers == number)
+        return gathered(np.empty(len(positions), object), positions, self._starts, read).tolist()
 
 
 def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:

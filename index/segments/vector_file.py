@@ -1,7 +1,5 @@
 """The file of a segment's exact vectors, a flat faiss index: written as a stream, read in blocks, mapped by faiss."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from index.segments.exact import Vectors
+from index.arrays import Vectors
 
 _RUN = 8  # consecutive vectors that a sample reads at once
 _HEADER = 45  # bytes before the vectors

@@ -1,29 +1,14 @@
-"""Buckets: which one an address names, and how it is reached by the environment that each cloud's own tools read."""
+"""Buckets: which one an address names, and how the environment that each cloud's own tools read says to reach it."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import pyarrow.fs as pafs
-
 from index.errors import CollectionError
-
-CONNECT_S: Final = 5.0
-"""A server that does not answer by then is taken for absent; the next attempt may reach another one."""
-
-REQUEST_S: Final = 30.0
-"""A store that sends nothing for so long has lost the request: stores answer, or report an error, within a second."""
-
-ATTEMPTS: Final = 9
-"""The pauses between attempts double from 50 ms and add up to 13 s: stores that ask to slow down mean seconds, and a
-mistyped address should not cost minutes.
-"""
 
 _SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _S3_OPTIONS: Final = ("endpoint_override", "scheme", "region")
@@ -36,7 +21,9 @@ class Bucket:
     """A bucket, or a container of an Azure account, and how it is reached.
 
     `user` and `secret` are from the address: an access key, or Azure's account and its shared access signature.
-    `endpoint` is a URL; empty for the cloud's own.
+    `endpoint` is a URL; empty for the cloud's own. A store that sends nothing for `request_s` seconds has lost the
+    request: stores answer, or report an error, within a second. The pauses between `attempts` double from 50 ms; nine
+    take 13 s: stores that ask to slow down mean seconds, and a mistyped address should not cost minutes.
     """
 
     scheme: str
@@ -45,6 +32,8 @@ class Bucket:
     secret: str = field(default="", repr=False)
     endpoint: str = ""
     region: str = ""
+    request_s: float = 30.0
+    attempts: int = 9
 
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
@@ -101,49 +90,6 @@ class Bucket:
         """Whether to use no credentials: for s3://anonymous@bucket/… and Google's emulator."""
         return self.user == _ANONYMOUS or (self.scheme == "gs" and bool(self.endpoint))
 
-    def filesystem(self) -> pafs.FileSystem:
-        """pyarrow's client, which reads. OSError where the region of a bucket at Amazon cannot be found out."""
-        if self.scheme == "s3":
-            return self._s3()
-        scheme, _, host = self.endpoint.partition("://")
-        if self.scheme == "gs":
-            server: dict[str, Any] = {"scheme": scheme, "endpoint_override": host} if host else {}
-            limit = timedelta(seconds=REQUEST_S)
-            return pafs.GcsFileSystem(anonymous=self.anonymous, retry_time_limit=limit, **server)
-        key, signature = self.azure_secrets()
-        server = {}
-        if host:
-            # pyarrow adds the account itself: before a host that begins with a dot, else (for an emulator) behind it.
-            host = host.removesuffix(f"/{self.user}")
-            host = f".{host.removeprefix(f'{self.user}.')}" if host.startswith(f"{self.user}.") else host
-            server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
-            server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
-        return pafs.AzureFileSystem(self.user, account_key=key, sas_token=signature, **server)
-
-    def _s3(self) -> pafs.S3FileSystem:
-        with_keys = self.secret and not self.anonymous
-        return pafs.S3FileSystem(
-            access_key=self.user if with_keys else None,
-            secret_key=self.secret if with_keys else None,
-            anonymous=self.anonymous,
-            endpoint_override=self.endpoint or None,
-            region=self.region_found(),
-            connect_timeout=CONNECT_S,
-            request_timeout=REQUEST_S,
-            # Amazon's "standard" one waits a second on average before the first repetition, and gives up early where
-            # many requests fail at once.
-            retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=ATTEMPTS),
-        )
-
-    def region_found(self) -> str | None:
-        """S3 region from the address, else AWS_REGION or AWS_DEFAULT_REGION, else looked up at Amazon.
-
-        None with a custom endpoint: the AWS profile decides. The lookup needs no credentials; OSError where Amazon
-        cannot be reached, as in a closed network, so that the region has to be set there.
-        """
-        named = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        return named or (None if self.endpoint else _amazons_region(self.name))
-
     def azure_secrets(self) -> tuple[str | None, str | None]:
         """Account key and shared access signature. If neither is set, Azure's own credential chain decides."""
         connection = _azure_connection()
@@ -160,7 +106,6 @@ def _azure_account(connection: dict[str, str]) -> str:
 
 
 def is_bucket(address: str) -> bool:
-    """Whether an address has the scheme of an object store."""
     return urlsplit(address).scheme in _SCHEMES if "://" in address else False
 
 
@@ -171,12 +116,6 @@ def without_secrets(text: str) -> str:
     """
     text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
-
-
-@cache
-def _amazons_region(bucket: str) -> str:
-    """Looked up once in a process, for both clients."""
-    return pafs.resolve_s3_region(bucket)
 
 
 def _endpoint(scheme: str) -> str:

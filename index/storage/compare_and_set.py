@@ -1,9 +1,7 @@
 """Changes one small file of a collection so that two concurrent changes do not undo each other.
 
-In a folder a hidden file beside it is locked meanwhile. `index.storage.conditional_bucket` is about object stores.
+In a folder a hidden file beside it is locked meanwhile. `index.storage.objects.update_object` is for buckets.
 """
-
-from __future__ import annotations
 
 import fcntl
 import os
@@ -27,7 +25,7 @@ def update_file(storage: Storage, path: str, change: Transform) -> None:
     if storage.bucket is None:
         _update_local(Path(storage.absolute(path)), change)
         return
-    from index.storage.conditional_bucket import update_object  # obstore takes a while, which folders should not cost
+    from index.storage.objects import update_object  # obstore takes a while, which folders should not cost
 
     update_object(storage.bucket, storage.key(path), change)
 

@@ -1,7 +1,5 @@
 """Puts files on this machine's disk, complete or not at all."""
 
-from __future__ import annotations
-
 import errno
 import os
 import uuid

@@ -13,10 +13,13 @@ from obstore.store import AzureStore
 
 from index.errors import CollectionError
 from index.storage.bucket import Bucket
-from index.storage.objects import Store, first_line, object_store, repeated
+from index.storage.clients import object_store
+from index.storage.objects import first_line, repeated
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+
+    from index.storage.clients import Store
 
 _PAGE: Final = 1000
 _LISTINGS: Final = 32  # at once: each waits for its page

@@ -1,101 +1,36 @@
-"""Reads and atomically writes objects of a bucket, through obstore.
-
-pyarrow completes a half-written upload when an exception is raised, does not retry every failed read, and has no
-conditional writes.
-"""
+"""Reads, writes and changes objects of a bucket, each by as few requests as there can be."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError, GenericError
-from obstore.store import AzureStore, GCSStore, S3Store
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
 from index.errors import CollectionError, UnreachableError
-from index.storage.bucket import ATTEMPTS, CONNECT_S, REQUEST_S, Bucket
+from index.storage.bucket import Bucket
+from index.storage.clients import object_store
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
-    from obstore.store import ClientConfig, RetryConfig
+    from obstore import GetOptions, ObjectMeta, PutMode, UpdateVersion
+
+    from index.storage.clients import Store
 
 T = TypeVar("T")
-Store = S3Store | GCSStore | AzureStore
 
 _PART: Final = 8 << 20
 _MAX_PARTS: Final = 10_000  # the limit of S3 and Google for one object; 78 GiB in parts of 8 MiB
 _PARTS: Final = 3  # parts of an upload at once: at a megabyte a second they take most of each part's time limit
-_MIN_READ: Final = 1 << 16  # bytes of a request: a Parquet file's footer, mostly
+_READS: Final = 9  # of a body that breaks off
+_WRITES: Final = 3  # obstore retries a conditional write, except after a timeout: it may have been carried out
 _BROKEN_OFF = re.compile(r"response body", re.IGNORECASE)
-
-
-def _options() -> Any:
-    """Time-outs and retries, the same for every store."""
-    client: ClientConfig = {
-        "allow_http": True,
-        "connect_timeout": timedelta(seconds=CONNECT_S),
-        "read_timeout": timedelta(seconds=REQUEST_S),
-        "timeout": timedelta(seconds=2 * REQUEST_S),  # the part of a body read by then is not read again
-    }
-    retry: RetryConfig = {
-        "max_retries": ATTEMPTS - 1,
-        "retry_timeout": timedelta(seconds=6 * REQUEST_S),  # there are no retries after that, so it has to be longer
-        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
-    }
-    return {"client_options": client, "retry_config": retry}
-
-
-@cache
-def object_store(bucket: Bucket) -> Store:
-    """The client of a bucket, one per process, so that connections are reused."""
-    if bucket.scheme == "gs":
-        google: Any = {"skip_signature": True} if bucket.anonymous else {}
-        if bucket.endpoint:
-            # For an emulator: with only a base URL obstore asks the machine for a token before it writes.
-            account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
-            google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
-        return GCSStore(bucket.name, config=google, **_options())
-    if bucket.scheme == "az":
-        key, signature = bucket.azure_secrets()
-        azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
-        given: Any = {name: value for name, value in azure.items() if value}
-        return AzureStore(bucket.name, config=given, **_options())
-    return _s3(bucket)
-
-
-def _s3(bucket: Bucket) -> S3Store:
-    config: Any = {"region": region} if (region := bucket.region_found()) else {}
-    if bucket.endpoint:
-        config["endpoint"] = bucket.endpoint
-    if bucket.anonymous:
-        config["skip_signature"] = True
-        return S3Store(bucket.name, config=config, **_options())
-    if bucket.secret:
-        # Passed as one provider: with keys in its configuration obstore also sends the environment's session token.
-        own: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
-        return S3Store(bucket.name, config=config, **_options(), credential_provider=lambda: own)
-    # obstore does not read the profiles of ~/.aws, unlike everything else here.
-    from obstore.auth.boto3 import Boto3CredentialProvider
-
-    try:
-        # boto3 renews a role's credentials ten minutes before they expire, so they are valid for that long.
-        provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
-    except ValueError as error:
-        raise CollectionError(
-            f"s3://{bucket.name}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "AWS_PROFILE or a role, on every machine"
-        ) from error
-    return S3Store(bucket.name, config=config, **_options(), credential_provider=provider)
 
 
 def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
@@ -112,9 +47,58 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
         ) from error
 
 
-def get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
-    """A whole object as it was at one moment, and its metadata. FileNotFoundError when it is missing."""
+def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) -> None:
+    """`index.storage.compare_and_set.update_file` for a bucket.
 
+    If the answer to a write was lost, `change` gets the content after it, which may be its own result.
+    """
+    try:
+        _update(object_store(bucket), key, change)
+    except (BaseError, FileNotFoundError) as error:
+        raise CollectionError(
+            f"{bucket.name}/{key} cannot be written on a condition ({first_line(error)}): expected "
+            "credentials that may read and write it, and a store that knows If-Match and If-None-Match"
+        ) from error
+
+
+def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
+    failed = 0
+    while True:
+        content, mode = _content_and_condition(store, key)
+        changed = change(content)
+        if changed == content:
+            return
+        try:
+            obstore.put(store, key, changed, mode=mode)
+        except (AlreadyExistsError, PreconditionError):
+            continue  # another update came in between, or an own one whose answer was lost
+        except GenericError:
+            failed += 1
+            if failed == _WRITES:
+                raise
+            continue
+        return
+
+
+def _content_and_condition(store: Store, key: str) -> tuple[bytes, PutMode]:
+    """The content, and the condition that it is still unchanged."""
+    try:
+        content, meta = _get(store, key)
+    except FileNotFoundError:
+        return b"", "create"
+    mode: UpdateVersion = {"e_tag": meta["e_tag"]}
+    if version := meta["version"]:  # S3 without versioning has none, and obstore takes no None
+        mode["version"] = version
+    return content, mode
+
+
+def read(bucket: Bucket, key: str) -> bytes:
+    """An object as it was at one moment. FileNotFoundError when it is missing, UnreachableError else."""
+    with as_os_error(bucket, key):
+        return _get(object_store(bucket), key)[0]
+
+
+def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
     def once() -> tuple[bytes, ObjectMeta]:
         found = obstore.get(store, key)
         return bytes(found.bytes()), found.meta
@@ -122,21 +106,44 @@ def get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
     return repeated(once)
 
 
-def read(bucket: Bucket, key: str) -> bytes:
-    """`get`, for who does not know the store. FileNotFoundError when it is missing, UnreachableError else."""
-    with _as_os_error(bucket, key):
-        return get(object_store(bucket), key)[0]
+def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
+    """An object, or its bytes from the first to before the second of `span`, by one request.
+
+    `check_size` gets the size of the object before its bytes are read; what it raises is passed on.
+    """
+    store = object_store(bucket)
+    options: GetOptions = {"range": span} if span else {}
+
+    def once() -> bytes:
+        found = obstore.get(store, key, options=options)
+        check_size(found.meta["size"])
+        return bytes(found.bytes())
+
+    try:
+        with as_os_error(bucket, key):
+            return repeated(once)
+    except UnreachableError as error:
+        if span and "416" in str(error):  # it ends before the span begins
+            check_size(_size(store, key))
+        raise
 
 
-def open_reader(bucket: Bucket, key: str) -> pa.NativeFile:
-    """A seekable object to read. FileNotFoundError when it is missing, UnreachableError else.
+def _size(store: Store, key: str) -> int:
+    return repeated(lambda: obstore.head(store, key))["size"]
+
+
+def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeFile:
+    """A seekable object to read, at least `min_read` bytes by a request; 0: as many as are read.
+
+    FileNotFoundError when it is missing, UnreachableError else.
 
     pyarrow's own reader fails on a store's error message that is longer than the read, such as a footer of 8 bytes.
     """
     store = object_store(bucket)
-    with _as_os_error(bucket, key):
-        size = repeated(lambda: obstore.head(store, key))["size"]
-    return pa.PythonFile(io.BufferedReader(_Reader(bucket, key, size), _MIN_READ), "r")
+    with as_os_error(bucket, key):
+        size = _size(store, key)
+    reader = _Reader(bucket, key, size)
+    return pa.PythonFile(io.BufferedReader(reader, min_read) if min_read else reader, "r")
 
 
 class _Reader(io.RawIOBase):
@@ -163,7 +170,7 @@ class _Reader(io.RawIOBase):
         if length <= 0:
             return 0
         store = object_store(self._bucket)
-        with _as_os_error(self._bucket, self._key):
+        with as_os_error(self._bucket, self._key):
             found = repeated(lambda: obstore.get_range(store, self._key, start=self._at, length=length))
         buffer[: len(found)] = memoryview(found)  # fewer bytes if a shorter object has replaced it
         self._at += len(found)
@@ -171,7 +178,8 @@ class _Reader(io.RawIOBase):
 
 
 @contextmanager
-def _as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
+def as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
+    """UnreachableError in place of obstore's errors, but for FileNotFoundError."""
     try:
         yield
     except BaseError as error:
@@ -184,8 +192,8 @@ def _as_os_error(bucket: Bucket, key: str) -> Iterator[None]:
 
 
 def repeated(operation: Callable[[], T]) -> T:
-    """Try `operation` up to `ATTEMPTS` times: obstore retries requests itself, but not when an answer breaks off."""
-    for attempt in range(1, ATTEMPTS):
+    """Try `operation` several times: obstore retries requests itself, but not when an answer breaks off."""
+    for attempt in range(1, _READS):
         try:
             return operation()
         except GenericError as error:

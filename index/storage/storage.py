@@ -18,22 +18,27 @@ import pyarrow.fs as pafs
 
 from index.errors import CollectionError
 from index.storage.bucket import Bucket, is_bucket, without_secrets
+from index.storage.clients import filesystem
 from index.storage.disk import full_disk_named, publish, write_atomic
+
+MIN_READ = 1 << 16
+"""Bytes of a request: a Parquet file's footer, mostly."""
 
 _CHUNK = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileInfo:
-    """One entry of a folder. `path` is relative to the storage's root; `size` in bytes, 0 for a folder."""
+    """A file or a folder. `path` is relative to the storage's root; `size` in bytes, 0 for a folder."""
 
     path: str
     size: int
     is_folder: bool
+    modified: datetime | None = field(default=None, compare=False)
+    """In UTC; None for a folder of a bucket."""
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.path.rpartition("/")[2]
 
 
@@ -59,8 +64,8 @@ class Storage:
     where it is opened again.
     """
 
-    filesystem: pafs.FileSystem
     root: str
+    """The path for pyarrow's file system."""
     location: str
     """The location as it was given, an absolute path or a URI without a password: `open` takes it again."""
     address: str = field(repr=False, compare=False)
@@ -79,23 +84,24 @@ class Storage:
         if not scheme:
             # Links are not resolved, so that a link that is changed later is followed.
             root = str(Path(text).expanduser().absolute())
-            return cls(pafs.LocalFileSystem(), root, root, root)
+            return cls(root, root, root)
+        shown = without_secrets(text)
         if is_bucket(text):
             bucket, prefix = Bucket.of(text)
-            shown = without_secrets(text)
             try:
-                filesystem = bucket.filesystem()
+                filesystem(bucket)
             except OSError as error:
                 raise CollectionError(f"{shown} cannot be reached: {_reason(error)}") from error
-            return cls(filesystem, f"{bucket.name}/{prefix}".rstrip("/"), shown, text, bucket)
+            return cls(f"{bucket.name}/{prefix}".rstrip("/"), shown, text, bucket)
         try:
-            filesystem, root = pafs.FileSystem.from_uri(text)
-        except (pa.ArrowInvalid, NotImplementedError) as error:
+            if scheme != "file":
+                raise ValueError(f"got {scheme}://")
+            _, root = pafs.FileSystem.from_uri(text)
+        except ValueError as error:  # Arrow's too
             raise CollectionError(
-                f"{without_secrets(text)}: expected a folder or a file:// s3:// gs:// az:// address "
-                f"({without_secrets(str(error))})"
+                f"{shown}: expected a folder or a file:// s3:// gs:// az:// address ({without_secrets(str(error))})"
             ) from error
-        return cls(filesystem, root.rstrip("/") or "/", without_secrets(text), text)
+        return cls(root.rstrip("/") or "/", shown, text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage.open, (self.address,)
@@ -103,53 +109,55 @@ class Storage:
     @property
     def is_local(self) -> bool:
         """Whether this is a folder of this machine."""
-        return isinstance(self.filesystem, pafs.LocalFileSystem)
+        return self.bucket is None
+
+    @property
+    def _files(self) -> pafs.FileSystem:
+        return filesystem(self.bucket) if self.bucket else pafs.LocalFileSystem()
+
+    def info(self, path: str = "") -> FileInfo | None:
+        """A file or a folder; None when there is none."""
+        with self._refusals_named():
+            found = self._files.get_file_info(self.absolute(path))
+        return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
 
     def exists(self, path: str = "") -> bool:
-        """Whether a file or a folder exists."""
-        return bool(self._info(path).type != pafs.FileType.NotFound)
+        return self.info(path) is not None
 
     def is_file(self, path: str = "") -> bool:
-        """Whether a file exists."""
-        return bool(self._info(path).type == pafs.FileType.File)
+        found = self.info(path)
+        return found is not None and not found.is_folder
 
     def size(self, path: str) -> int:
         """Size in bytes. FileNotFoundError when there is no such file."""
-        info = self._info(path)
-        if info.type != pafs.FileType.File:
+        found = self.info(path)
+        if found is None or found.is_folder:
             raise FileNotFoundError(f"{self.location}/{path}")
-        return int(info.size)
-
-    def modified(self, path: str) -> datetime:
-        """When a file was last written, in UTC. FileNotFoundError when there is no such file."""
-        info = self._info(path)
-        if info.mtime is None:
-            raise FileNotFoundError(f"{self.location}/{path}")
-        return info.mtime.astimezone(UTC)
+        return found.size
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """The entries of a folder, by name; none when the folder is missing."""
-        selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True)
-        with self._refusals_named():
-            infos = self.filesystem.get_file_info(selector)
-        found = [info for info in infos if not info.base_name.startswith(".")]
-        entries = [
-            FileInfo(
-                path=f"{folder}/{info.base_name}" if folder else info.base_name,
-                size=int(info.size or 0),
-                is_folder=info.type == pafs.FileType.Directory,
-            )
-            for info in found
-        ]
+        entries = [entry for entry in self._below(folder, recursive=False) if not entry.name.startswith(".")]
         return sorted(entries, key=lambda entry: entry.path)
 
-    def open_input(self, path: str) -> pa.NativeFile:
-        """A seekable file to read."""
+    def walk(self, folder: str = "") -> Iterator[FileInfo]:
+        """All that is below a folder, hidden files too, in no order; nothing when the folder is missing."""
+        return self._below(folder, recursive=True)
+
+    def _below(self, folder: str, *, recursive: bool) -> Iterator[FileInfo]:
+        selector = pafs.FileSelector(self.absolute(folder), allow_not_found=True, recursive=recursive)
+        with self._refusals_named():
+            infos = self._files.get_file_info(selector)
+        start = len(self.absolute("x")) - 1
+        return (_file_info(info, info.path[start:]) for info in infos)
+
+    def open_input(self, path: str = "", *, min_read: int = MIN_READ) -> pa.NativeFile:
+        """A seekable file to read; of a bucket at least `min_read` bytes by a request; 0: as many as are read."""
         if self.bucket:
             from index.storage.objects import open_reader  # obstore takes a while, which folders should not cost
 
-            return open_reader(self.bucket, self.key(path))
-        return self.filesystem.open_input_file(self.absolute(path))
+            return open_reader(self.bucket, self.key(path), min_read)
+        return self._files.open_input_file(self.absolute(path))
 
     def read(self, path: str) -> bytes:
         """The whole file, as it was at one moment. FileNotFoundError when it is missing."""
@@ -169,21 +177,24 @@ class Storage:
         return digest.hexdigest()
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Write `data` to a file, complete or not at all, replacing any file of that name."""
         if self.bucket:
-            self._put(path, data)
-            return
-        write_atomic(Path(self.absolute(path)), data)
+            from index.storage.objects import put
+
+            put(self.bucket, self.key(path), data)
+        else:
+            write_atomic(Path(self.absolute(path)), data)
 
     def put_file(self, source: Path, path: str) -> None:
         """Move a file composed in `scratch` to its name, complete or not at all."""
-        if self.is_local:
+        if self.bucket:
+            from index.storage.objects import put
+
+            put(self.bucket, self.key(path), source)
+            source.unlink()
+        else:
             target = Path(self.absolute(path))
             target.parent.mkdir(parents=True, exist_ok=True)
             publish(source, target)
-            return
-        self._put(path, source)
-        source.unlink()
 
     @contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
@@ -208,30 +219,18 @@ class Storage:
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it; nothing when it is missing."""
-        kind = self._info(path).type
-        if kind == pafs.FileType.Directory:
-            self.filesystem.delete_dir(self.absolute(path))
-        elif kind == pafs.FileType.File:
-            self.filesystem.delete_file(self.absolute(path))
+        found = self.info(path)
+        if found and found.is_folder:
+            self._files.delete_dir(self.absolute(path))
+        elif found:
+            self._files.delete_file(self.absolute(path))
 
     def absolute(self, path: str) -> str:
-        """The path for the file system."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def key(self, path: str) -> str:
         """The path below the bucket, as its own tools use it."""
         return self.absolute(path).partition("/")[2]
-
-    def _info(self, path: str) -> pafs.FileInfo:
-        with self._refusals_named():
-            return self.filesystem.get_file_info(self.absolute(path))
-
-    def _put(self, path: str, content: bytes | Path) -> None:
-        from index.storage.objects import put
-
-        if self.bucket is None:
-            raise CollectionError(f"{self.location}: expected a folder or an s3:// gs:// az:// address to write to")
-        put(self.bucket, self.key(path), content)
 
     @contextmanager
     def _refusals_named(self) -> Iterator[None]:
@@ -245,6 +244,12 @@ class Storage:
                 f"{self.location} cannot be read ({_reason(error)}): check the address, the network, and the "
                 "credentials that the environment of this machine has"
             ) from error
+
+
+def _file_info(info: pafs.FileInfo, path: str) -> FileInfo:
+    is_folder = info.type == pafs.FileType.Directory
+    modified = info.mtime.astimezone(UTC) if info.mtime else None
+    return FileInfo(path=path, size=0 if is_folder else int(info.size or 0), is_folder=is_folder, modified=modified)
 
 
 def _reason(error: OSError) -> str:

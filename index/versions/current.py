@@ -1,13 +1,13 @@
 """Which version is live, which are good enough to be, and which model the collection has. Opens no version."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from index.collection import Collection
+from index.collection.layout import ROLLED_BACK, version_path
 from index.collection.records import ModelRecord, RunManifest, VersionManifest
 from index.errors import DamagedVersionError, RecallTooLowError, RolledBackError
 from index.versions.files import first_damage, version_files
@@ -18,33 +18,39 @@ UNFIT_VERSION = (DamagedVersionError, RecallTooLowError, RolledBackError)
 logger = logging.getLogger(__name__)
 
 
-def live_version(collection: Collection) -> str | None:
-    """The number of the live version; None if there is none, or if CURRENT cannot be read."""
+@dataclass(frozen=True, kw_only=True)
+class LiveVersion:
+    """What CURRENT names, and its manifest. `damage` says why one of them is unknown; all are None if none is live."""
+
+    name: str | None = None
+    manifest: VersionManifest | None = None
+    damage: DamagedVersionError | None = None
+
+
+def live_version(collection: Collection) -> LiveVersion:
+    """The live version, as far as it can be read."""
+    name = None
     try:
-        return collection.current()
-    except DamagedVersionError:
-        return None
+        name = collection.current()
+        return LiveVersion(name=name, manifest=collection.read_version(name) if name else None)
+    except DamagedVersionError as error:
+        return LiveVersion(name=name, damage=error)
 
 
 def live_manifest(collection: Collection) -> VersionManifest | None:
     """The manifest of the live version; None if there is none, or (with a warning) if it cannot be read."""
-    try:
-        current = collection.current()
-        return collection.read_version(current) if current else None
-    except DamagedVersionError as error:
-        logger.warning("%s", error)
-        return None
+    live = live_version(collection)
+    if live.damage:
+        logger.warning("%s", live.damage)
+    return live.manifest
 
 
 def standing_manifest(collection: Collection) -> VersionManifest | None:
     """The manifest of the live version; if that cannot be read, of the newest good one before it: the version whose
     settings and model a job goes on with. None if there is none.
     """
-    current = None
-    with suppress(DamagedVersionError):
-        if current := collection.current():
-            return collection.read_version(current)
-    return newest_good(collection, current)
+    live = live_version(collection)
+    return live.manifest or newest_good(collection, live.name)
 
 
 def newest_good(collection: Collection, before: str | None) -> VersionManifest | None:
@@ -69,7 +75,7 @@ def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> Mod
 def require_servable(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
     """The manifest of a version whose files are whole, whose recall meets its target, and that was not rolled back.
 
-    Otherwise raises one of NOT_GOOD. Without `verify` altered bytes are not noticed.
+    Otherwise raises one of `UNFIT_VERSION`. Without `verify` altered bytes are not noticed.
     """
     manifest = collection.read_version(version)
     if rolled_back_at(collection, version):
@@ -107,7 +113,6 @@ def mark_rolled_back(collection: Collection, version: str) -> None:
 
 
 def unmark(collection: Collection, version: str) -> None:
-    """Take back `mark_rolled_back`."""
     collection.storage.delete(_mark(version))
 
 
@@ -122,4 +127,4 @@ def rolled_back_at(collection: Collection, version: str) -> datetime | None:
 
 
 def _mark(version: str) -> str:
-    return f"index/{version}/rolled_back"
+    return version_path(version, ROLLED_BACK)

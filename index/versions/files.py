@@ -1,29 +1,26 @@
 """The files of an index version: their paths, and whether they still agree with the manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from index.collection.layout import SEGMENTS
+from index.collection.layout import segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
 from index.storage import Storage
 
 
 def file_record(path: Path) -> FileRecord:
-    """Size and SHA-256 of a local file."""
     with path.open("rb") as file:
         return FileRecord(size=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
     """The manifest's record of each file of a version, by path below the collection; without the manifest itself."""
-    own = {f"index/{manifest.version}/{name}": record for name, record in manifest.files.items()}
+    own = {version_path(manifest.version, name): record for name, record in manifest.files.items()}
     shared = {
-        f"{SEGMENTS}/{segment.name}/{name}": record
+        segment_path(segment.name, name): record
         for segment in manifest.segments
         for name, record in segment.files.items()
     }

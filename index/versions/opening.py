@@ -1,18 +1,17 @@
 """Opens index versions after checking their files against the manifest."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 
+from index.arrays import Positions
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ANN, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.errors import CollectionError, DamagedVersionError
-from index.segments.exact import Positions, max_exact_rows
-from index.segments.segment import ANN, Segment
+from index.segments.exact import max_exact_rows
+from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
 from index.versions.current import check_version
@@ -78,7 +77,7 @@ def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, v
 
 
 def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRecord, tombstones: Positions) -> Segment:
-    path = f"{SEGMENTS}/{record.name}"
+    path = segment_path(record.name)
     try:
         opened = Segment(
             Path(storage.absolute(path)),

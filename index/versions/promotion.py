@@ -1,7 +1,5 @@
 """What operators do with index versions: list them, promote one, go back."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 
@@ -48,12 +46,10 @@ class RolledBack:
 
 def list_versions(collection: Collection) -> list[Version]:
     """Every complete version, oldest first. Reads manifests only."""
-    try:
-        current = collection.current()
-    except DamagedVersionError as error:
-        logger.warning("%s", error)
-        current = None
-    return [_version(collection, name, live=name == current) for name in collection.versions()]
+    current = live_version(collection)
+    if current.damage and not current.name:
+        logger.warning("%s", current.damage)
+    return [_version(collection, name, live=name == current.name) for name in collection.versions()]
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
@@ -65,7 +61,7 @@ def promote(collection: Collection, version: str) -> VersionManifest:
     """
     manifest = collection.read_version(version)
     check_version(collection, manifest, verify=collection.storage.is_local)
-    before = live_version(collection)
+    before = live_version(collection).name
     if before and before > version:
         mark_rolled_back(collection, before)
     collection.promote(version, before)

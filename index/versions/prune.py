@@ -1,20 +1,25 @@
 """Removes old index versions, the segments that only they had, and runs left unfinished."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import pyarrow.fs as pafs
-
 from index.collection import Collection, writing
-from index.collection.layout import SEGMENTS
-from index.collection.records import VersionManifest
+from index.collection.layout import (
+    INDEX,
+    MANIFEST,
+    ROW_FILES,
+    SEGMENTS,
+    SUPERSEDED,
+    run_path,
+    segment_path,
+    version_path,
+)
+from index.collection.records import RunManifest, RunStart, VersionManifest
 from index.errors import CollectionError, DamagedVersionError
 from index.versions.current import UNFIT_VERSION, require_servable
-from index.versions.prune_runs import abandoned_runs
 
 ABANDONED = timedelta(days=1)
 """Once nothing of an unfinished build has changed for so long, its files count as remains.
@@ -26,6 +31,12 @@ only space; removing a segment of a running build costs the whole build.
 GRACE = timedelta(hours=1)
 """How long a version stays after another took its place: a server that looked it up may still be opening it, and one
 that has it open over NFS loses deleted files. Elsewhere mapped files and copies stay readable after their deletion.
+"""
+
+FORGOTTEN = timedelta(days=30)
+"""An unfinished run to which nothing was written for so long will not be resumed.
+
+A change of models may take weeks, with pauses, and removing its run would lose all that it has embedded.
 """
 
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
@@ -68,8 +79,8 @@ def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pr
     - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
 
     A version is good if one could go back to it (`rollback`); its files are checked by their sizes.
-    Files that no version names are removed once their build has been idle for `ABANDONED`; unfinished runs are removed
-    as `index.versions.prune_runs` says.
+    Files that no version names are removed once their build has been idle for `ABANDONED`. So are unfinished runs, if a
+    later run of the same source and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
 
     CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
     job writes.
@@ -112,14 +123,14 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
             left[path] = f"no version names it; it may belong to a build, which wrote within {ABANDONED}"
         else:
             (segments if path in dropped else remains).append(path)
-    runs = abandoned_runs(collection, ABANDONED)
+    runs = _abandoned_runs(collection)
     for version in sorted(manifests.keys() - set(versions), reverse=True):
         for run_id in runs.keys() & set(manifests[version].runs):
-            left[f"runs/{run_id}"] = (
+            left[run_path(run_id)] = (
                 f"index version {version} was built from it, and the run's manifest is lost: restore it"
             )
             del runs[run_id]
-    gone = [*(f"index/{name}" for name in versions), *segments, *remains]
+    gone = [*map(version_path, versions), *segments, *remains]
     pruned = Pruned(
         versions=versions,
         segments=[path.removeprefix(f"{SEGMENTS}/") for path in segments],
@@ -128,7 +139,7 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
         bytes_freed=sum(folders[path].size for path in gone) + sum(runs.values()),
         left=left,
     )
-    return pruned, [*gone, *(f"runs/{name}" for name in runs)]
+    return pruned, [*gone, *map(run_path, runs)]
 
 
 def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict[str, str]]:
@@ -139,7 +150,7 @@ def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict
         try:
             read[name] = collection.read_version(name)
         except DamagedVersionError as error:
-            unreadable[name] = f"{error}; restore that file, or remove index/{name}"
+            unreadable[name] = f"{error}; restore that file, or remove {version_path(name)}"
     return read, unreadable
 
 
@@ -167,38 +178,55 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
 
 def _recently_superseded(collection: Collection, versions: Sequence[str]) -> dict[str, str]:
     """The versions that were superseded within `GRACE`, with the reason to leave them."""
-    recent = {}
+    recent, storage = {}, collection.storage
     for name in versions:
-        found = collection.superseded(name)
-        if found and found[1] > datetime.now(UTC) - GRACE:
-            recent[name] = f"index version {found[0]} took its place within {GRACE}; it may be read still"
+        with suppress(FileNotFoundError):
+            by = storage.read(version_path(name, SUPERSEDED)).decode(errors="replace").strip()
+            found = storage.info(version_path(name, SUPERSEDED))
+            if found and found.modified and found.modified > datetime.now(UTC) - GRACE:
+                recent[name] = f"index version {by} took its place within {GRACE}; it may be read still"
     return recent
 
 
 def _named(manifests: Iterable[VersionManifest]) -> set[str]:
-    """Paths of the segments that versions consist of."""
-    return {f"{SEGMENTS}/{segment.name}" for manifest in manifests for segment in manifest.segments}
+    return {segment_path(segment.name) for manifest in manifests for segment in manifest.segments}
 
 
 def _folders(collection: Collection) -> dict[str, _Folder]:
     """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
-    storage = collection.storage
-    root = storage.absolute("")
-    selector = pafs.FileSelector(storage.absolute("index"), allow_not_found=True, recursive=True)
     since = datetime.now(UTC) - ABANDONED
     folders: dict[str, _Folder] = {}
-    for info in storage.filesystem.get_file_info(selector):
-        if match := _FOLDER.match(info.path.removeprefix(root).lstrip("/")):
+    for file in collection.storage.walk(INDEX):
+        if match := _FOLDER.match(file.path):
             folder = folders.setdefault(match[0], _Folder(match[1]))
-            folder.size += info.size or 0
-            folder.changed |= info.mtime is None or info.mtime > since
+            folder.size += file.size
+            folder.changed |= file.modified is None or file.modified > since
     return dict(sorted(folders.items()))
+
+
+def _abandoned_runs(collection: Collection) -> dict[str, int]:
+    """Unfinished runs that the next job will not use: the bytes in each, by id."""
+    snapshot = collection.snapshot()
+    found = {}
+    for start in snapshot.unfinished:
+        since = datetime.now(UTC) - (ABANDONED if _is_made_up_for(start, snapshot.committed) else FORGOTTEN)
+        files = [file for file in collection.storage.walk(run_path(start.run_id)) if not file.is_folder]
+        if all(file.modified is not None and file.modified <= since for file in files):
+            found[start.run_id] = sum(file.size for file in files)
+    return found
+
+
+def _is_made_up_for(start: RunStart, committed: Iterable[RunManifest]) -> bool:
+    return any(
+        run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
+        for run in committed
+    )
 
 
 def _delete(collection: Collection, path: str) -> None:
     # The manifest goes first, so that a half-removed version does not look complete. Segments go last: by then no
     # manifest names them.
-    collection.storage.delete(f"{path}/manifest.json")
+    collection.storage.delete(f"{path}/{MANIFEST}")
     # A run's `started.json` goes last: without it nobody would find the rest.
-    collection.storage.delete(f"{path}/rows")
+    collection.storage.delete(f"{path}/{ROW_FILES}")
     collection.storage.delete(path)

@@ -1,7 +1,5 @@
 """Rows of older segments that no longer count, as a file of an index version."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -10,16 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index.arrays import Positions
+from index.collection.layout import TOMBSTONES, version_path
 from index.collection.records import VersionManifest
-from index.segments.exact import Positions
 from index.storage import Storage
-
-TOMBSTONES = "tombstones.arrow"
-"""`segment` (string) and `position` in it (int64)."""
 
 
 def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
-    """Positions by segment name, as a file that `read_tombstones` reads."""
+    """A file with the columns `segment` (string) and `position` in it (int64)."""
     names = np.repeat(list(tombstones), [len(positions) for positions in tombstones.values()])
     table = pa.table(
         {
@@ -36,7 +32,7 @@ def read_tombstones(storage: Storage, manifest: VersionManifest) -> list[Positio
     names = [segment.name for segment in manifest.segments]
     if TOMBSTONES not in manifest.files:
         return [np.empty(0, np.int64)] * len(names)
-    with storage.open_input(f"index/{manifest.version}/{TOMBSTONES}") as file:
+    with storage.open_input(version_path(manifest.version, TOMBSTONES)) as file:
         table = pa.ipc.open_file(file).read_all()
     segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
     order = np.argsort(segment, kind="stable")

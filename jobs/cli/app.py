@@ -163,9 +163,10 @@ def _picture(query: str) -> bytes:
     """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
     from embedder.fetch import Fetcher
     from embedder.fetch.policy import FetchPolicy
+    from index.storage.picture_reader import PictureReader
 
     try:
-        return Fetcher(FetchPolicy()).fetch(query)
+        return Fetcher(FetchPolicy(), buckets=PictureReader()).fetch(query)
     except FetchError as error:
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise

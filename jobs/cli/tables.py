@@ -11,7 +11,7 @@ from rich.console import Group
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import Option, RunManifest, VersionManifest
-from index.collection.rows import newest
+from index.collection.rows import REJECT, newest
 from index.errors import DamagedVersionError
 from index.match import Match
 from index.versions.current import collection_model
@@ -19,7 +19,7 @@ from index.versions.files import first_damage, version_files
 from jobs.planning.plan import written_files
 from jobs.text_table import TextTable
 
-REJECT_COLUMNS = ("image_id", "uri", "error_stage", "error_reason", "error_message", "retryable")
+_REJECT_COLUMNS = ("image_id", "uri", *REJECT)
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
@@ -56,9 +56,9 @@ def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     newer: list[pa.Table] = []
     for run in snapshot.unfinished:
         files = written_files(collection, run)
-        rows = LiveRows.of_files(collection.storage, files).read(REJECT_COLUMNS)
+        rows = LiveRows.of_files(collection.storage, files).read(_REJECT_COLUMNS)
         (older if run.run_id < last else newer).append(rows)
-    rows = pa.concat_tables([*older, snapshot.live().read(REJECT_COLUMNS), *newer])
+    rows = pa.concat_tables([*older, snapshot.live().read(_REJECT_COLUMNS), *newer])
     rows = rows.take(newest([rows["image_id"]])[0])
     rows = rows.filter(pc.is_valid(rows["error_reason"]))
     return rows.sort_by("image_id").to_pylist()

@@ -21,6 +21,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import RowFile
 from index.storage.bucket import without_secrets
+from index.storage.picture_reader import PictureReader
 from jobs.embedding.actor import EmbedImages
 from jobs.errors import OtherModelError
 from jobs.planning.block_names import block_name
@@ -90,7 +91,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
 @cache
 def _fetcher() -> Fetcher:
     """One per worker process: connections are kept between batches. The operator's own sources are trusted."""
-    return Fetcher(FetchPolicy())
+    return Fetcher(FetchPolicy(), buckets=PictureReader())
 
 
 @cache

@@ -1,7 +1,4 @@
-"""Finds the model to embed into a collection with, without loading it if it is known."""
-
-from collections.abc import Sequence
-from dataclasses import replace
+"""Finds the model to embed into a collection with, without loading it."""
 
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
@@ -19,14 +16,9 @@ def known_models(snapshot: Snapshot) -> list[ModelRecord]:
     return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
 
 
-def wanted_model(known: Sequence[ModelRecord], load: ModelSource) -> ModelRecord:
-    """The requested model; it is loaded if it is none of the `known` ones, which raises what loading does."""
-    checkpoint = Checkpoint.find(load.model, load.revision)
-    fingerprint = checkpoint.fingerprint()
-    for record in known:
-        if record.fingerprint == fingerprint:
-            return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
-    return model_record(replace(load, device="cpu")().identity)
+def wanted_model(load: ModelSource) -> ModelRecord:
+    """The requested model, without loading it."""
+    return model_record(Checkpoint.find(load.model, load.revision).identity)
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:
@@ -39,11 +31,10 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
 def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
     """How the model's pictures are cropped. `OtherModelError` when there is another model in its place now."""
     checkpoint = Checkpoint.find(load.model, load.revision)
-    if checkpoint.fingerprint() != model.fingerprint:
-        found = model_record(replace(load, device="cpu")().identity)
-        if not found.agrees_with(model):
-            raise OtherModelError(
-                f"{load.model} holds {found} now, the collection was embedded with {model}. Put that back, or "
-                "embed everything with the one that is there by naming it with --model"
-            )
+    found = model_record(checkpoint.identity)
+    if not found.agrees_with(model):
+        raise OtherModelError(
+            f"{load.model} holds {found} now, the collection was embedded with {model}. Put that back, or "
+            "embed everything with the one that is there by naming it with --model"
+        )
     return checkpoint.preprocessing.crop

@@ -45,7 +45,7 @@ def bring_index_up_to_date(
 
     What was rolled back stays so, with a note. Raises whatever else `build_index` raises.
     """
-    standing, before = standing_manifest(collection), live_version(collection)
+    standing, before = standing_manifest(collection), live_version(collection).name
     settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
     ids = [run.run_id for run in runs]
     if standing and (standing.version, standing.runs, standing.settings) == (before, ids, settings):

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import conform, metadata_columns
+from index.collection.rows import STATE, conform, metadata_columns
 from jobs.errors import TooManyMissingError
 from jobs.planning.counts import Counts
-from jobs.planning.plan import STATE_COLUMNS, plan_run, unchanged_mask
+from jobs.planning.plan import plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
 from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
 
@@ -188,7 +188,7 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
 
 
 def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
-    """The `STATE_COLUMNS` of rows, and a mask over them: their images are listed, with other metadata.
+    """The `STATE` of rows, and a mask over them: their images are listed, with other metadata.
 
     Metadata may be captions of any length, so of the rows' no more is held than a part.
     """
@@ -197,9 +197,9 @@ def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
     schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
     # In one array each, to take from.
     there = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
-    states, masks = [live.schema_of(STATE_COLUMNS).empty_table()], [np.zeros(0, bool)]
-    for rows in live.parts([*STATE_COLUMNS, *names], _COMPARED_ROWS):
-        states.append(rows.select(STATE_COLUMNS))
+    states, masks = [live.schema_of(STATE).empty_table()], [np.zeros(0, bool)]
+    for rows in live.parts([*STATE, *names], _COMPARED_ROWS):
+        states.append(rows.select(STATE))
         differs = np.zeros(rows.num_rows, bool)
         if there:
             at = pc.index_in(rows["image_id"], listing["image_id"])
@@ -231,7 +231,7 @@ def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[Row
 
 
 def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
-    """Why each image is to do. `before` has the `STATE_COLUMNS` of the model's rows, `live` the rows of all models."""
+    """Why each image is to do. `before` has the `STATE` of the model's rows, `live` the rows of all models."""
     plan, todo = known.plan, known.plan.todo
     if plan.files:  # what they have is done, and is no less new for that
         done = pc.invert(pc.is_in(plan.listing["image_id"], todo["image_id"]))

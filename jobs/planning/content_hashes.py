@@ -12,6 +12,7 @@ import pyarrow as pa
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.collection.rows import TEXT
+from index.storage.picture_reader import PictureReader
 
 UNREADABLE: Final = ""
 """In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
@@ -21,7 +22,7 @@ _THREADS = 16  # reading waits for disks and networks, and hashing lets other th
 
 def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
     """SHA-256 of each picture's bytes in hex; null if they cannot be read now, `UNREADABLE` if never."""
-    fetcher = Fetcher(FetchPolicy())  # the operator's own sources are trusted
+    fetcher = Fetcher(FetchPolicy(), buckets=PictureReader())  # the operator's own sources are trusted
 
     def hash_of(uri: str | None) -> str | None:
         if uri is None:

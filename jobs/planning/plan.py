@@ -16,30 +16,18 @@ from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunStart
 from index.collection.row_files import map_in_threads
-from index.collection.rows import TEXT, newest
+from index.collection.rows import STATE, TEXT, newest
 from index.errors import DamagedRunError
 from index.versions.current import standing_manifest
 from jobs.planning.content_hashes import content_hashes
 from jobs.sources.listing import Column
-
-STATE_COLUMNS = (
-    "image_id",
-    "uri",
-    "content_hash",
-    "size",
-    "modified",
-    "etag",
-    "error_stage",
-    "error_reason",
-    "retryable",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
 
-    `live` has the `STATE_COLUMNS` of the model's live rows. `deletes` are ids to record as gone with the run. `refused`
+    `live` has the `STATE` of the model's live rows. `deletes` are ids to record as gone with the run. `refused`
     counts the rows that were written as the rejects that the listing says they are.
     """
 
@@ -81,7 +69,7 @@ def plan_run(
 ) -> Plan:
     """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
 
-    `live` has the `STATE_COLUMNS` of the model's live rows; those of others count for nothing. With `verify_hash` the
+    `live` has the `STATE` of the model's live rows; those of others count for nothing. With `verify_hash` the
     bytes of what seems unchanged are read.
     """
     there = unchanged_mask(listing, live)
@@ -123,8 +111,8 @@ def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
-    """`STATE_COLUMNS` of row files, oldest first, with the newest row of each id."""
-    return _fold([LiveRows.of_files(collection.storage, files).read(STATE_COLUMNS)])
+    """`STATE` of row files, oldest first, with the newest row of each id."""
+    return _fold([LiveRows.of_files(collection.storage, files).read(STATE)])
 
 
 def retry_fetch_failures(rows: pa.Table) -> pa.Table:

@@ -18,17 +18,15 @@ import pyarrow.compute as pc
 
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.rows import EMBEDDING, TEXT, embedding_type, newest
+from index.collection.rows import EMBEDDING, OUTCOME, REJECT, STATE, TEXT, embedding_type, newest
 from jobs.planning.block_names import block_name
 from jobs.planning.content_hashes import content_hashes
-from jobs.planning.plan import STATE_COLUMNS, Plan, retry_fetch_failures, unchanged_mask, written_files
+from jobs.planning.plan import Plan, retry_fetch_failures, unchanged_mask, written_files
 from jobs.sources.listing import refused_mask, without_refusal
 
 Positions = npt.NDArray[np.int64]
 
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
-_OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
-_REJECT = ("error_stage", "error_reason", "error_message", "retryable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
         return ReusableRows(
             plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused
         )
-    state = pool.read(STATE_COLUMNS)
+    state = pool.read(STATE)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = (none, none)
     if by_content or verify_hash:
@@ -155,9 +153,9 @@ def _positions(mask: Any) -> Positions:
 def _rows(listed: pa.Table, pool: LiveRows, at: Positions) -> pa.Table:
     """Rows of listed images with the outcome of other rows."""
     positions, again = np.unique(at, return_inverse=True)
-    outcome = pool.take(positions).read([*_OUTCOME, *_REJECT, "size"]).take(again)
+    outcome = pool.take(positions).read([*OUTCOME, *REJECT, "size"]).take(again)
     sizes = pc.coalesce(listed["size"], outcome["size"])  # a list of URLs knows none
     table = listed.set_column(listed.column_names.index("size"), "size", sizes)
-    for name in (*_OUTCOME, *_REJECT):
+    for name in (*OUTCOME, *REJECT):
         table = table.append_column(name, outcome[name])
     return table

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from index.collection.collection import HISTORY, Collection
+from index.collection import Collection
+from index.collection.layout import HISTORY
 from index.collection.lease import holder
 from index.collection.records import Record
 from index.errors import LeaseError

@@ -9,28 +9,29 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from pyarrow import fs
+import pyarrow as pa
 
 from index.errors import CollectionError
 from index.storage import Storage
 from index.storage.bucket import without_secrets
+from index.storage.storage import MIN_READ, FileInfo
 from jobs.errors import EmptySourceError, SourceError
 from jobs.sources.listing import text
 
 T = TypeVar("T")
-_Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # key, size, time, ETag
+_Object: TypeAlias = tuple[str, int | None, dt.datetime | None, str | None]  # path, size, time, ETag
 
 _SCHEMES = ("", "file", "s3", "gs", "az")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """A file of a source: `name` is its path below the source's root, `path` what its filesystem calls it.
+    """A file of a source: `name` is its path below the source's root, `path` that in its storage.
 
     `size` and `modified` are None for a link that leads nowhere.
     """
 
-    filesystem: fs.FileSystem
+    storage: Storage
     path: str
     name: str
     uri: str
@@ -40,6 +41,10 @@ class SourceFile:
     """Of an object; another one whenever it was written anew, mostly a hash of its content."""
     problem: str | None = None
     """Why a folder cannot be listed, for which this stands then."""
+
+    def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
+        """See `Storage.open_input`."""
+        return self.storage.open_input(self.path, min_read=min_read)
 
 
 def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
@@ -105,17 +110,18 @@ def _open(location: str) -> Storage:
 def _local_files(storage: Storage) -> Iterator[SourceFile]:
     """pyarrow's own listing leaves out links that lead nowhere and stops at names that are not UTF-8."""
     root = storage.root
+    below = len(root.rstrip("/")) + 1
     if Path(root).is_dir():
         paths: Iterator[tuple[str, os.stat_result | OSError | None]] = _walk(root)
-        prefix = len(root.rstrip("/")) + 1
+        prefix = below
     else:
         paths = iter([(root, Path(root).stat())])
         prefix = root.rindex("/") + 1
     for path, found in paths:
         status = found if isinstance(found, os.stat_result) else None
         yield SourceFile(
-            filesystem=storage.filesystem,
-            path=path,
+            storage=storage,
+            path=path[below:],
             name=text(path[prefix:]),
             uri=_local_uri(path),
             size=status.st_size if status else None,
@@ -168,46 +174,37 @@ def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
         list_objects,
     )
 
-    info = storage.filesystem.get_file_info(storage.root)
-    if info.type == fs.FileType.NotFound or storage.bucket is None:
+    info = storage.info()
+    if info is None or storage.bucket is None:
         raise FileNotFoundError(storage.location)
-    objects = list_objects(storage.bucket, storage.key(""))
-    known = ((found["path"], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
+    prefix = storage.key("")
+    objects = list_objects(storage.bucket, prefix)
+    start = len(prefix) + 1 if prefix else 0
+    known = ((found["path"][start:], found["size"], found["last_modified"], found["e_tag"]) for found in objects)
     try:
         return take(_stored_files(storage, info, known))
-    except OddKeyError:  # pyarrow takes a//b and the like, though neither side by side nor with ETags
-        infos = storage.filesystem.get_file_info(fs.FileSelector(storage.root, recursive=True))
-        start = len(storage.bucket.name) + 1
-        odd = ((info.path[start:], info.size, info.mtime, None) for info in infos if info.type == fs.FileType.File)
-        return take(_stored_files(storage, info, odd))
+    except OddKeyError:  # `walk` takes a//b and the like, though neither side by side nor with ETags
+        files = (file for file in storage.walk() if not file.is_folder)
+        return take(_stored_files(storage, info, ((file.path, file.size, file.modified, None) for file in files)))
 
 
-def _stored_files(storage: Storage, info: fs.FileInfo, objects: Iterable[_Object]) -> Iterator[SourceFile]:
-    """The files of a bucket, of the objects below a prefix; `info` is what pyarrow says of the prefix itself."""
+def _stored_files(storage: Storage, info: FileInfo, objects: Iterable[_Object]) -> Iterator[SourceFile]:
+    """The files of a bucket, of the objects below a prefix; `info` is of the prefix itself."""
     scheme, _, rest = storage.location.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
-    bucket = storage.root.partition("/")[0]
 
-    def found(key: str, size: int | None, modified: dt.datetime | None, etag: str | None, prefix: int) -> SourceFile:
-        path = f"{bucket}/{key}"
-        return SourceFile(
-            filesystem=storage.filesystem,
-            path=path,
-            name=path[prefix:],
-            uri=f"{scheme}://{user}{at}{path}",
-            size=size,
-            modified=modified,
-            etag=etag,
-        )
+    def found(path: str, size: int | None, modified: dt.datetime | None, etag: str | None) -> SourceFile:
+        uri = f"{scheme}://{user}{at}{storage.absolute(path)}"
+        name = path or storage.root.rpartition("/")[2]
+        return SourceFile(storage=storage, path=path, name=name, uri=uri, size=size, modified=modified, etag=etag)
 
     none = True
     for object_ in objects:
         none = False
-        file = found(*object_, prefix=len(storage.root) + 1)
-        if file.name and not hidden(file.name):  # the prefix itself may be an object, which stands for a folder
-            yield file
-    if none and info.type == fs.FileType.File:  # else it has the name of a folder beside it
-        yield found(storage.key(""), info.size, info.mtime, None, prefix=storage.root.rindex("/") + 1)
+        if object_[0] and not hidden(object_[0]):  # the prefix itself may be an object, which stands for a folder
+            yield found(*object_)
+    if none and not info.is_folder:  # else it has the name of a folder beside it
+        yield found("", info.size, info.modified, None)
 
 
 def _not_found(location: str, storage: Storage) -> SourceError:

@@ -125,7 +125,7 @@ class _Found:
             if file.problem:
                 refused.append(Refused(image_id=file.name, uri=file.uri, reason=UNREADABLE, message=file.problem))
                 continue
-            kind = extension(file.path)
+            kind = extension(file.name)
             counts[kind] += 1
             if kind in extensions:
                 images.append(file)

@@ -23,7 +23,7 @@ ID_COLUMN = "id"
 def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
     """The images of a table, and the lines of it that cannot be read."""
     lines: dict[int, str] = {}
-    if extension(file.path) == "parquet":
+    if extension(file.name) == "parquet":
         schema = _read(file, pq.read_schema)
         _check_names(file, schema.names)
         images = [field.name for field in schema if field.name != ID_COLUMN and _holds_images(field.type)]
@@ -33,7 +33,7 @@ def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
         if images and not any(name in others for name in URI_COLUMNS):
             return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows), []
     else:
-        reader = _read_csv if extension(file.path) == "csv" else _read_json
+        reader = _read_csv if extension(file.name) == "csv" else _read_json
         table = _read(file, lambda source: reader(source.read(), lines))
         _check_names(file, table.column_names)
     return _list_uris(file, table), [
@@ -75,7 +75,7 @@ def _holds_images(type_: pa.DataType) -> bool:
 
 
 def _is_parquet(file: SourceFile) -> bool:
-    return extension(file.path) == "parquet"
+    return extension(file.name) == "parquet"
 
 
 def _check_names(file: SourceFile, names: list[str]) -> None:
@@ -167,7 +167,7 @@ def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
 
 def _read(file: SourceFile, reader: Callable[[Any], Any]) -> Any:
     try:
-        with file.filesystem.open_input_file(file.path) as source:
+        with file.open() as source:
             return reader(source)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise SourceError(f"cannot read {file.uri} as {extension(file.path)}: {error}") from error
+        raise SourceError(f"cannot read {file.uri} as {extension(file.name)}: {error}") from error

@@ -21,10 +21,7 @@ def list_tar(file: SourceFile, extensions: Sequence[str]) -> pa.Table:
     images: dict[str, tuple[str, tarfile.TarInfo]] = {}
     sidecars: dict[str, dict[str, dict[str, Any]]] = {}
     try:
-        with (
-            file.filesystem.open_input_file(file.path) as source,
-            tarfile.open(fileobj=source, mode="r:") as tar,
-        ):
+        with file.open(min_read=0) as source, tarfile.open(fileobj=source, mode="r:") as tar:  # a header has 512 bytes
             for member in tar:
                 if not member.isfile() or hidden(member.name):
                     continue

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from benchmarks.common.models import save_clip
 
+from benchmarks.common.models import save_clip
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection

@@ -13,6 +13,7 @@ import pytest
 
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from index.storage.picture_reader import PictureReader
 from tests.support.collections.s3_server import Bucket, FaultyProxy
 from tests.support.servers.scripted_server import Reply, scripted
 
@@ -21,7 +22,7 @@ PICTURE = bytes(range(256)) * 4
 
 def failure(uri: str, **limits: object) -> FetchError:
     with pytest.raises(FetchError) as caught:
-        Fetcher(FetchPolicy(**limits)).fetch(uri)  # type: ignore[arg-type]
+        Fetcher(FetchPolicy(**limits), buckets=PictureReader()).fetch(uri)  # type: ignore[arg-type]
     assert caught.value.stage == "fetch"
     return caught.value
 
@@ -147,7 +148,7 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def refuse(*_: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr("embedder.fetch.stores.pa.OSFile", refuse)
+        monkeypatch.setattr("embedder.fetch.files.pa.OSFile", refuse)
     error = failure(str(path))
     assert (error.reason, error.retryable) == ("permission_denied", False)
 
@@ -241,16 +242,43 @@ def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 @pytest.mark.parametrize("key", ["a.jpg", "deep/er/b c#d%20?é.png"])
 def test_objects_are_read_whole_and_in_part(key: str, store: Bucket) -> None:
     store.put(key, PICTURE)
-    fetcher = Fetcher()
+    fetcher = Fetcher(buckets=PictureReader())
     assert fetcher.fetch(f"s3://{store.name}/{key}") == PICTURE
     assert fetcher.fetch(f"s3://{store.name}/{key}#bytes=10-12") == b"\x0a\x0b\x0c"
     assert pickle.loads(pickle.dumps(fetcher)).fetch(f"S3://{store.name}/{key}") == PICTURE
 
 
+@pytest.mark.parametrize("part", ["", "#bytes=10-12"])
+def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Counting(FaultyProxy):
+        def draw(self, request: str) -> None:
+            asked.append(request)
+
+    store.put("a.jpg", PICTURE)
+    with Counting(store.server, share=0.0, seed=0).listening() as host:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
+        Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.jpg{part}")
+    assert asked == [f"GET /{store.name}/a.jpg"]
+
+
+@pytest.mark.parametrize("part", ["1020-1024", "2000-2001", "2000-1999"])
+def test_parts_beyond_the_end_of_an_object(part: str, store: Bucket) -> None:
+    store.put("a.tar", PICTURE)
+    error = failure(f"s3://{store.name}/a.tar#bytes={part}")
+    assert (error.reason, error.retryable) == ("out_of_range", False)
+
+
+def test_buckets_are_read_only_where_a_reader_is_given() -> None:
+    with pytest.raises(FetchError, match=r"expected a URL with file:// or http:// or https://, got s3://"):
+        Fetcher().fetch("s3://bucket/a.jpg")
+
+
 def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
     path = write_cells(tmp_path / "a.parquet", pa.array(pictures(25), pa.binary()))
     store.put("a.parquet", Path(path).read_bytes())
-    assert Fetcher().fetch(f"s3://{store.name}/a.parquet#row=17&column=image") == b"picture 17"
+    assert Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.parquet#row=17&column=image") == b"picture 17"
 
 
 @pytest.mark.parametrize(
@@ -259,6 +287,7 @@ def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
         ("s3://BUCKET/missing.jpg", "not_found"),
         ("s3://no-such-bucket/a.jpg", "not_found"),
         ("s3://BUCKET/deep/", "not_a_file"),
+        ("s3://BUCKET/odd//key.jpg", "bad_uri"),
         ("s3://BUCKET/big.jpg", "too_many_bytes"),
     ],
 )
@@ -287,7 +316,7 @@ def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(
         store.put(key, PICTURE)
     with Throttled(store.server, share=0.0, seed=0).listening() as host, ThreadPoolExecutor(8) as pool:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}")
-        fetcher = Fetcher()
+        fetcher = Fetcher(buckets=PictureReader())
         pictures = pool.map(fetcher.fetch, [f"s3://{store.name}/{key}" for key in keys])
         assert list(pictures) == [PICTURE] * len(keys)
 

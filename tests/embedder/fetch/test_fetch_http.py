@@ -213,7 +213,9 @@ def certificate(folder: Path, name: str) -> Path:
     return path
 
 
-def test_certificates_are_checked_against_the_name_not_the_address(tmp_path: Path) -> None:
+def test_certificates_are_checked_against_the_name_not_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pem = str(certificate(tmp_path, "pictures.example"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
@@ -222,8 +224,10 @@ def test_certificates_are_checked_against_the_name_not_the_address(tmp_path: Pat
     server = Server(context)
     try:
         resolve = names(pictures_example="127.0.0.1", other_example="127.0.0.1")
-        fetcher = Fetcher(FetchPolicy(ca_file=pem), resolve=resolve)
+        monkeypatch.setenv("SSL_CERT_FILE", pem)
+        fetcher = Fetcher(resolve=resolve)
         assert fetcher.fetch(server.url("/picture", "pictures.example", "https")) == PICTURE
+        monkeypatch.undo()
         assert asked == ["pictures.example"]
         assert server.requests[0][1]["Host"] == f"pictures.example:{server.port}"
         for untrusting, host in ((fetcher, "other.example"), (Fetcher(resolve=resolve), "pictures.example")):

@@ -10,11 +10,11 @@ import pytest
 
 from index.build.choose import ann_factory, choose, factory_of
 from index.build.segment import write_ann, write_rows
+from index.collection.layout import ANN, ROWS, VECTORS
 from index.collection.records import FLAT, IndexSettings
 from index.errors import FactoryError
 from index.segments.ann import new_index, row_bytes
 from index.segments.exact import max_exact_rows
-from index.segments.segment import ANN, ROWS, VECTORS
 from tests.support.collections.hand_made import unit_vectors
 
 M, MB = 1_000_000, 1 << 20

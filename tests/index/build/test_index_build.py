@@ -15,7 +15,7 @@ from index.build.build_index import build_index, run_here
 from index.build.segment import SegmentJob
 from index.build.version import VersionBuild
 from index.collection import Collection, writing
-from index.collection.lease import LEASE
+from index.collection.layout import LEASE
 from index.collection.records import IndexSettings, SegmentRecord, VersionManifest
 from index.errors import (
     CollectionError,

@@ -19,7 +19,8 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.lease import LEASE, LeaseRecord
+from index.collection.layout import LEASE
+from index.collection.lease import LeaseRecord
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings
 from index.errors import CollectionError, RolledBackError

@@ -21,7 +21,7 @@ from index.collection.records import ModelRecord
 from index.collection.rows import FIXED, TEXT, metadata_columns, newest
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.versions.current import collection_model
-from jobs.cli.tables import collection_facts
+from jobs.cli.tables import collection_facts, list_rejects
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 
@@ -140,9 +140,7 @@ def test_the_newest_row_wins_and_deletes_apply_to_older_runs(collection: Collect
     ]
     assert live[0]["embedding"] is None
     assert np.array_equal(np.array([live[1]["embedding"], live[2]["embedding"]], np.float32), new)
-    assert collection.rejects().select(["image_id", "error_reason"]).to_pylist() == [
-        {"image_id": "a", "error_reason": "truncated"}
-    ]
+    assert [(row["image_id"], row["error_reason"]) for row in list_rejects(collection)] == [("a", "truncated")]
     embedded = pa.Table.from_batches(newest_rows(collection).embedded(batch_rows=1))
     assert embedded.column("image_id").to_pylist() == ["b", "d"]
     facts = collection_facts(collection)

@@ -15,7 +15,8 @@ import pytest
 import index.collection.lease
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.lease import LEASE, LeaseRecord
+from index.collection.layout import LEASE
+from index.collection.lease import LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 from index.storage.compare_and_set import update_file

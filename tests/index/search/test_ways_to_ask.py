@@ -19,7 +19,7 @@ from index.errors import QueryError
 from index.queries import MAX_K, Example, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
-from index.segments.segment import Eligible
+from index.segments.eligible import Eligible
 from index.segments.segmented_index import SegmentedIndex
 from tests.support.collections.hand_made import add_run, rows
 
@@ -328,7 +328,7 @@ class CountedSegments(SegmentedIndex):
 
 def test_a_filter_is_evaluated_once(searcher: Searcher) -> None:
     segments = CountedSegments(searcher.segments)
-    cache = FilterCache(segments, segments.schema)
+    cache = FilterCache(segments)
     first = cache.eligible({"label": "cat", "stars": 0.5})
     assert cache.eligible({"stars": 0.5, "label": "cat"}) is first
     assert len(segments.evaluated) == 1
@@ -337,11 +337,11 @@ def test_a_filter_is_evaluated_once(searcher: Searcher) -> None:
 
 def test_filters_that_were_not_used_for_long_are_forgotten(searcher: Searcher) -> None:
     segments = CountedSegments(searcher.segments)
-    cache = FilterCache(segments, segments.schema, max_bytes=1_300)  # room for two
+    cache = FilterCache(segments, max_bytes=1_300)  # room for two
     for label in ("cat", "dog", "cat", "owl", "cat", "dog"):
         cache.eligible({"label": label})
     assert segments.evaluated == [f'{{"label": "{label}"}}' for label in ("cat", "dog", "owl", "dog")]
-    nothing = FilterCache(segments, segments.schema, max_bytes=0)
+    nothing = FilterCache(segments, max_bytes=0)
     assert nothing.eligible({"label": "cat"})[0].count == cache.eligible({"label": "cat"})[0].count
 
 

@@ -15,11 +15,12 @@ import pytest
 
 from index.build.choose import choose
 from index.build.segment import SegmentJob, write_ann
+from index.collection.layout import ANN, VECTORS
 from index.collection.records import IndexSettings, SegmentRecord
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError, FactoryError
 from index.segments.exact import max_exact_rows
-from index.segments.segment import ANN, VECTORS, Segment
+from index.segments.segment import Segment
 from index.segments.vector_file import flat_header
 from index.storage import Storage
 from tests.support.collections.hand_made import unit_vectors

@@ -1,4 +1,4 @@
-"""Both clients of a bucket, and that which opens its pictures, reach it as its address and the environment say."""
+"""Both clients of a bucket reach it as its address and the environment say."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pyarrow.fs as pafs
 import pytest
 from obstore.store import AzureStore, S3Store
 
-from embedder.fetch.policy import FetchPolicy
-from embedder.fetch.stores import Stores
 from index.errors import CollectionError
 from index.storage import Storage
-from index.storage.bucket import Bucket, _amazons_region
-from index.storage.objects import object_store, put, read
+from index.storage.bucket import Bucket
+from index.storage.clients import _amazons_region, filesystem, object_store
+from index.storage.objects import put, read
 from tests.support.servers.scripted_server import Reply, scripted
 
 
@@ -30,17 +29,17 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    object_store.cache_clear()
-    _amazons_region.cache_clear()
+    for cached in (object_store, filesystem, _amazons_region):
+        cached.cache_clear()
     return monkeypatch
 
 
 def s3_clients(address: str) -> tuple[pafs.S3FileSystem, S3Store]:
     bucket, _ = Bucket.of(address)
-    filesystem, store = bucket.filesystem(), object_store(bucket)
-    assert isinstance(filesystem, pafs.S3FileSystem)
+    files, store = filesystem(bucket), object_store(bucket)
+    assert isinstance(files, pafs.S3FileSystem)
     assert isinstance(store, S3Store)
-    return filesystem, store
+    return files, store
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,8 @@ def test_both_clients_ask_the_region_that_was_named_or_found(
         machine.setenv(name, value)
     amazon = Mock(return_value="ap-south-1")
     machine.setattr(pafs, "resolve_s3_region", amazon)
-    filesystem, store = s3_clients(address)
-    assert (filesystem.region, store.config.get("region")) == (region, region)
+    files, store = s3_clients(address)
+    assert (files.region, store.config.get("region")) == (region, region)
     assert amazon.call_count == (region == "ap-south-1")
 
 
@@ -71,17 +70,6 @@ def test_a_profile_says_the_region_of_another_server(machine: pytest.MonkeyPatch
     (tmp_path / "config").write_text("[default]\nregion = garage\n")
     _, store = s3_clients("s3://mine/a?endpoint_override=127.0.0.1:1")
     assert store.config.get("region") == "garage"
-
-
-@pytest.mark.parametrize(("environment", "region"), [({"AWS_REGION": "eu-west-1"}, "eu-west-1"), ({}, "ap-south-1")])
-def test_pictures_are_looked_for_in_the_same_region(
-    machine: pytest.MonkeyPatch, environment: dict[str, str], region: str
-) -> None:
-    for name, value in environment.items():
-        machine.setenv(name, value)
-    machine.setattr(pafs, "resolve_s3_region", lambda _: "ap-south-1")
-    client: Any = Stores(FetchPolicy())._connect("s3://mine/a.jpg", "s3", "", "mine")
-    assert client.region == region
 
 
 @pytest.mark.parametrize(
@@ -122,12 +110,11 @@ def test_a_connection_string_with_a_signature_names_the_account_by_its_server(
     expected = pafs.AzureFileSystem("shop", sas_token="sv=2024&sig=abc%3D", **server)
     bucket, prefix = Bucket.of("az://images/here")
     assert (bucket.user, bucket.name, prefix) == ("shop", "images", "here")
-    assert bucket.filesystem() == expected
+    assert filesystem(bucket) == expected
     store = object_store(bucket)
     assert isinstance(store, AzureStore)
     assert store.config["account_name"] == "shop"
     assert store.config["endpoint"] == f"https://shop.blob.{suffix}"
-    assert Stores(FetchPolicy())._connect("az://images/a.jpg", "az", "", "images") == expected
 
 
 def test_an_emulators_account_is_in_its_path(machine: pytest.MonkeyPatch) -> None:
@@ -161,7 +148,7 @@ def test_azures_other_addresses_are_refused_with_the_one_to_write(scheme: str) -
 def test_both_clients_ask_the_same_server(machine: pytest.MonkeyPatch, endpoint: str) -> None:
     machine.setenv("AWS_REGION", "eu-west-1")
     machine.setenv("AWS_ENDPOINT_URL", endpoint)
-    filesystem, store = s3_clients("s3://mine/a")
-    given: Any = filesystem.__reduce__()[1]
+    files, store = s3_clients("s3://mine/a")
+    given: Any = files.__reduce__()[1]
     assert (given[0]["endpoint_override"] or "") == endpoint
     assert store.config.get("endpoint", "") == endpoint

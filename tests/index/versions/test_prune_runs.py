@@ -12,8 +12,7 @@ from index.collection import Collection, writing
 from index.collection.records import ModelRecord, RunStart
 from index.errors import LeaseHeldError
 from index.storage import Storage
-from index.versions.prune import ABANDONED, prune
-from index.versions.prune_runs import FORGOTTEN
+from index.versions.prune import ABANDONED, FORGOTTEN, prune
 from jobs.cli import app
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.storage_steps import KilledError

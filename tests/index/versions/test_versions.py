@@ -148,12 +148,12 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
         build_index(collection)
 
     def meanwhile(storage: Storage, path: str, change: Transform) -> None:
-        monkeypatch.setattr("index.collection.collection.update_file", update_file)
+        monkeypatch.setattr("index.collection.current.update_file", update_file)
         promote(collection, "000001")
         update_file(storage, path, change)
 
     add_run(collection, rows(["new"], unit_vectors(1, seed=9)))
-    monkeypatch.setattr("index.collection.collection.update_file", meanwhile)
+    monkeypatch.setattr("index.collection.current.update_file", meanwhile)
     with pytest.raises(OvertakenError, match="index version 000001 was made live while 000004 was built"):
         build_index(collection)
     assert collection.current() == "000001"

@@ -24,7 +24,7 @@ from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.build.measure import Measured
 from index.collection import Collection, writing
-from index.collection.lease import LEASE
+from index.collection.layout import LEASE
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import row_schema
 from jobs.cli import app

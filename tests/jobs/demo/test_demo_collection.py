@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from index.search import Searcher
+from jobs.cli.tables import list_rejects
 from jobs.demo.collection import make_demo_collection
 
 
@@ -24,5 +25,5 @@ def test_it_holds_the_gallery_and_is_made_once(tmp_path: Path) -> None:
 
 def test_broken_pictures_are_rejects_of_it(tmp_path: Path) -> None:
     collection = make_demo_collection(tmp_path, count=100)
-    assert collection.rejects()["error_reason"].to_pylist() == ["empty"]
+    assert [row["error_reason"] for row in list_rejects(collection)] == ["empty"]
     assert Searcher.open(collection).ntotal == 99

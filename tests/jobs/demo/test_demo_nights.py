@@ -4,6 +4,7 @@ from pathlib import Path
 
 from index.analysis.compare import changes
 from index.search import Searcher
+from jobs.cli.tables import list_rejects
 from jobs.demo.nights import make_nights
 
 
@@ -14,7 +15,7 @@ def test_the_second_night_holds_what_has_changed(tmp_path: Path) -> None:
     assert set(found.added) == set(nights.new)
     assert set(found.removed) == {*nights.gone, *nights.broken}
     assert set(found.edited) == set(nights.edited)
-    assert nights.nightly.rejects()["image_id"].to_pylist() == sorted(nights.broken)
+    assert [row["image_id"] for row in list_rejects(nights.nightly)] == sorted(nights.broken)
     other = Searcher.open(nights.other)
     assert other.ntotal == after.ntotal == 40 - 12 - 3 + 20
     assert other.model.fingerprint != after.model.fingerprint

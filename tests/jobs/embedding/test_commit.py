@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from index.collection import Collection, writing
-from index.collection.lease import LEASE
+from index.collection.layout import LEASE
 from index.errors import LeaseLostError
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.report import EmbedReport

@@ -22,11 +22,10 @@ from index.build.build_index import build_index, run_here
 from index.build.choose import choose
 from index.build.segment import RowSource, SegmentJob
 from index.collection import Collection
-from index.collection.layout import SEGMENTS
+from index.collection.layout import ROWS, SEGMENTS, VECTORS
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, SegmentRecord
 from index.errors import CollectionError
-from index.segments.segment import ROWS, VECTORS
 from index.storage import Storage
 from index.versions.opening import open_segments
 from jobs.cluster import session as jobs_cluster

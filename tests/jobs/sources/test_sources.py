@@ -20,6 +20,7 @@ from obstore.store import S3Store
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.collection.rows import FIXED
+from index.storage.picture_reader import PictureReader
 from jobs.errors import SourceError
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.listing import LISTING
@@ -48,7 +49,7 @@ def uris(listing: pa.Table) -> list[Any]:
 
 
 def fetched(listing: pa.Table) -> list[bytes]:
-    fetcher = Fetcher()
+    fetcher = Fetcher(buckets=PictureReader())
     return [fetcher.fetch(uri) for uri in uris(listing)]
 
 

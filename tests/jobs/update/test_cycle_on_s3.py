@@ -16,9 +16,11 @@ from fastapi.testclient import TestClient
 from api.compose import build_service
 from api.http.app import create_app
 from api.settings import ServeSettings
-from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.fetch.fetcher import Fetcher
 from index.collection import Collection
 from index.storage import Storage
+from index.storage.bucket import Bucket as BucketAddress
+from index.storage.picture_reader import PictureReader
 from index.versions import promotion
 from index.versions.files import version_files
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
@@ -181,11 +183,11 @@ def run_with_faults(bucket: Bucket, proxy: FaultyProxy, expected: Outcome, monke
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests, those for pictures too, wait `REQUEST_S` and no longer."""
-    for module in ("index.storage.objects", "index.storage.bucket"):
-        monkeypatch.setattr(f"{module}.REQUEST_S", REQUEST_S)
-    fetcher = Fetcher(FetchPolicy(timeout_s=REQUEST_S))
+    defaults: Any = BucketAddress.__init__
+    monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
+    fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
     monkeypatch.setattr("jobs.embedding.decode._fetcher", lambda: fetcher)
-    monkeypatch.setattr("jobs.planning.content_hashes.Fetcher", lambda _: fetcher)
+    monkeypatch.setattr("jobs.planning.content_hashes.Fetcher", lambda *_, **__: fetcher)
 
 
 @pytest.mark.slow

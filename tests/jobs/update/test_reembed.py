@@ -14,6 +14,7 @@ from index.collection import Collection
 from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
 from index.search import Searcher
 from index.versions.promotion import rollback
+from jobs.cli.tables import list_rejects
 from jobs.embedding.request import EmbedOptions
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
@@ -297,7 +298,7 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
         assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
         # Nothing has changed: an index like the last would push out one that could be gone back to.
         assert (report.runs, report.promoted) == ([], False)
-    assert nights.collection.rejects()["error_reason"].to_pylist() == ["timeout"]
+    assert [row["error_reason"] for row in list_rejects(nights.collection)] == ["timeout"]
     report = nights.night(options=LENIENT)
     assert (report.counts.retried, report.embedded, report.failed) == (1, 1, 0)
     assert nights.embedded[1:] == [["b.bmp"]] * 3

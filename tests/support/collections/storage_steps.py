@@ -8,7 +8,8 @@ from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
-from index.collection.lease import LEASE, LeaseRecord
+from index.collection.layout import LEASE
+from index.collection.lease import LeaseRecord
 from index.storage import Storage
 from index.storage.compare_and_set import update_file
 
@@ -66,7 +67,7 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
     with ExitStack() as patches:
         for change in _CHANGES:
             patches.enter_context(patch.object(Storage, change.__name__, method(change)))
-        patches.enter_context(patch("index.collection.collection.update_file", method(update_file)))  # of CURRENT
+        patches.enter_context(patch("index.collection.current.update_file", method(update_file)))  # of CURRENT
         patches.enter_context(patch("index.collection.lease.update_file", update))
         yield
 

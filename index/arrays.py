@@ -1,0 +1,50 @@
+"""The arrays that are handed around, and how those of several parts become one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
+"""Of rows; -1 where there is none."""
+Ids = npt.NDArray[np.object_]
+Slots = npt.NDArray[np.intp]
+"""Indices into another array."""
+
+A = TypeVar("A", bound=npt.NDArray[Any])
+
+
+def merged(parts: Sequence[tuple[npt.NDArray[Any], ...]], k: int) -> tuple[Any, ...]:
+    """The k best columns of several parts, each a tuple of `(n, m)` arrays, scores first.
+
+    Equal scores stay in the order of the parts.
+    """
+    arrays = [np.concatenate(array, axis=1) for array in zip(*parts, strict=True)]
+    best = np.argsort(-arrays[0], axis=1, kind="stable")[:, :k]
+    return tuple(np.take_along_axis(array, best, axis=1) for array in arrays)
+
+
+def shifted(positions: Positions, start: int) -> Positions:
+    """Positions in a part as positions in all, where the part begins at `start`."""
+    return np.where(positions < 0, -1, positions + start)
+
+
+def by_part(positions: Positions, starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots, Positions]]:
+    """Each part that holds some of these positions: its number, their indices in `positions`, and where they are in it.
+
+    `starts` are the first positions of the parts.
+    """
+    numbers = np.searchsorted(starts, positions, side="right") - 1
+    for number in np.unique(numbers).tolist():
+        slots = np.flatnonzero(numbers == number)
+        yield number, slots, positions[slots] - starts[number]
+
+
+def gathered(found: A, positions: Positions, starts: npt.NDArray[np.int64], read: Callable[[int, Positions], Any]) -> A:
+    """`found`, filled with what `read` returns for each part and the positions in it; see `by_part`."""
+    for number, slots, local in by_part(positions, starts):
+        found[slots] = read(number, local)
+    return found

@@ -1,0 +1,59 @@
+"""The file of a segment's rows, mapped from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.arrays import Ids, Positions, gathered
+
+
+class MappedRows:
+    """Rows in batches, without their embeddings. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        self.schema: pa.Schema = reader.schema
+        self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
+        self.starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
+        self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        """The rows at these positions, in their order. None: every column."""
+
+        def read(number: int, local: Positions) -> list[dict[str, Any]]:
+            batch = self.batches[number]
+            return (batch.select(columns) if columns is not None else batch).take(_arrow(local)).to_pylist()
+
+        return gathered(np.empty(len(positions), object), positions, self.starts, read).tolist()
+
+    def ids(self, positions: Positions) -> Ids:
+        """The ids at these positions, strings."""
+
+        # Batch by batch: taking from a table of many batches would first join them all.
+        def read(number: int, local: Positions) -> list[Any]:
+            return self.batches[number].column("image_id").take(_arrow(local)).to_pylist()
+
+        return gathered(np.empty(len(positions), object), positions, self.starts, read)
+
+    def positions(self, ids: pa.Array[Any], live: npt.NDArray[np.bool_]) -> Positions:
+        """Where the `live` rows of these ids are; -1 for an id that has none here."""
+        slots = pc.index_in(self._ids.cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
+        here = np.flatnonzero((slots >= 0) & live)
+        found = np.full(len(ids), -1, np.int64)
+        found[slots[here]] = here
+        return found
+
+
+def _arrow(positions: Positions) -> pa.Array[Any]:
+    # `pa.array` would import pandas, as `to_numpy` of texts does: half a second of a server's start.
+    contiguous: Any = positions.astype(np.int64, copy=False)
+    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

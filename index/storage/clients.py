@@ -1,0 +1,141 @@
+"""The clients of a bucket, one of each kind per process, so that connections are reused.
+
+obstore reads, writes and lists objects. pyarrow looks up names, and lists keys that obstore refuses (`a//b`). It
+completes a half-written upload when an exception is raised, does not retry every failed read, and has no conditional
+writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.fs as pafs
+
+from index.errors import CollectionError
+from index.storage.bucket import Bucket
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
+
+    Store = S3Store | GCSStore | AzureStore
+
+_CONNECT_S: Final = 5.0
+"""A server that does not answer by then is taken for absent; the next attempt may reach another one."""
+
+
+@cache
+def object_store(bucket: Bucket) -> Store:
+    """obstore's client. CollectionError where there are no credentials."""
+    from obstore.store import AzureStore, GCSStore  # takes a while, which folders should not cost
+
+    if bucket.scheme == "s3":
+        return _s3_store(bucket)
+    if bucket.scheme == "gs":
+        google: Any = {"skip_signature": True} if bucket.anonymous else {}
+        if bucket.endpoint:
+            # For an emulator: with only a base URL obstore asks the machine for a token before it writes.
+            account = {"gcs_base_url": bucket.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+            google["service_account_key"] = json.dumps({**account, "private_key_id": ""})
+        return GCSStore(bucket.name, config=google, **_options(bucket))
+    key, signature = bucket.azure_secrets()
+    azure = {"account_name": bucket.user, "account_key": key, "sas_key": signature, "endpoint": bucket.endpoint}
+    given: Any = {name: value for name, value in azure.items() if value}
+    return AzureStore(bucket.name, config=given, **_options(bucket))
+
+
+def _s3_store(bucket: Bucket) -> S3Store:
+    from obstore.auth.boto3 import Boto3CredentialProvider
+    from obstore.store import S3Store
+
+    config: Any = {"region": region} if (region := _region(bucket)) else {}
+    if bucket.endpoint:
+        config["endpoint"] = bucket.endpoint
+    if bucket.anonymous:
+        config["skip_signature"] = True
+        return S3Store(bucket.name, config=config, **_options(bucket))
+    if bucket.secret:
+        # Passed as one provider: with keys in its configuration obstore also sends the environment's session token.
+        own: Any = {"access_key_id": bucket.user, "secret_access_key": bucket.secret, "expires_at": None}
+        return S3Store(bucket.name, config=config, **_options(bucket), credential_provider=lambda: own)
+    try:
+        # obstore does not read the profiles of ~/.aws, unlike everything else here. boto3 renews a role's credentials
+        # ten minutes before they expire, so they are valid for that long.
+        provider = Boto3CredentialProvider(ttl=timedelta(minutes=10))
+    except ValueError as error:
+        raise CollectionError(
+            f"s3://{bucket.name}: no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "AWS_PROFILE or a role, on every machine"
+        ) from error
+    return S3Store(bucket.name, config=config, **_options(bucket), credential_provider=provider)
+
+
+def _options(bucket: Bucket) -> Any:
+    """Timeouts and retries, the same for every store."""
+    client: ClientConfig = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=_CONNECT_S),
+        "read_timeout": timedelta(seconds=bucket.request_s),
+        "timeout": timedelta(seconds=2 * bucket.request_s),  # the part of a body read by then is not read again
+    }
+    retry: RetryConfig = {
+        "max_retries": bucket.attempts - 1,
+        "retry_timeout": timedelta(seconds=6 * bucket.request_s),  # no retries after that, so it has to be longer
+        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
+    }
+    return {"client_options": client, "retry_config": retry}
+
+
+@cache
+def filesystem(bucket: Bucket) -> pafs.FileSystem:
+    """pyarrow's client. OSError where the region of a bucket at Amazon cannot be found out."""
+    if bucket.scheme == "s3":
+        return _s3_filesystem(bucket)
+    scheme, _, host = bucket.endpoint.partition("://")
+    if bucket.scheme == "gs":
+        server: dict[str, Any] = {"scheme": scheme, "endpoint_override": host} if host else {}
+        limit = timedelta(seconds=bucket.request_s)
+        return pafs.GcsFileSystem(anonymous=bucket.anonymous, retry_time_limit=limit, **server)
+    key, signature = bucket.azure_secrets()
+    server = {}
+    if host:
+        # pyarrow adds the account itself: before a host that begins with a dot, else (for an emulator) behind it.
+        host = host.removesuffix(f"/{bucket.user}")
+        host = f".{host.removeprefix(f'{bucket.user}.')}" if host.startswith(f"{bucket.user}.") else host
+        server = {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1)}
+        server |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
+    return pafs.AzureFileSystem(bucket.user, account_key=key, sas_token=signature, **server)
+
+
+def _s3_filesystem(bucket: Bucket) -> pafs.S3FileSystem:
+    with_keys = bucket.secret and not bucket.anonymous
+    return pafs.S3FileSystem(
+        access_key=bucket.user if with_keys else None,
+        secret_key=bucket.secret if with_keys else None,
+        anonymous=bucket.anonymous,
+        endpoint_override=bucket.endpoint or None,
+        region=_region(bucket),
+        connect_timeout=_CONNECT_S,
+        request_timeout=bucket.request_s,
+        # Amazon's "standard" one waits a second on average before the first repetition, and gives up early where
+        # many requests fail at once.
+        retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=bucket.attempts),
+    )
+
+
+def _region(bucket: Bucket) -> str | None:
+    """The S3 region of the address, else AWS_REGION or AWS_DEFAULT_REGION, else looked up at Amazon.
+
+    None with a custom endpoint: the AWS profile decides. The lookup needs no credentials; OSError where Amazon cannot
+    be reached, as in a closed network, so that the region has to be set there.
+    """
+    named = bucket.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return named or (None if bucket.endpoint else _amazons_region(bucket.name))
+
+
+@cache
+def _amazons_region(name: str) -> str:
+    return pafs.resolve_s3_region(name)

@@ -1,0 +1,125 @@
+"""Photographs of other people, in every format: their embeddings agree with those by the stock image processor.
+
+The photographs lie in the wheels of scikit-image and scikit-learn. The model is the demo's: at 64 pixels a change of a
+few grey levels counts for more than at 224.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from embedder.images.decode import decode_image
+from embedder.models.clip import ClipEmbedder
+from jobs.values import DEMO_MODEL
+from tests.support.pictures.sample_images import encode
+from tests.support.pictures.sixty_pictures import Encode, saved, see_through
+
+_OF_SKIMAGE = (
+    "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png", "coffee.png",
+    "coins.png", "grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "microaneurysms.png", "moon.png",
+    "motorcycle_left.png", "page.png", "retina.jpg", "rocket.jpg", "text.png",
+)  # fmt: skip
+_OF_SKLEARN = ("china.jpg", "flower.jpg")
+
+
+def with_holes(kind: str) -> Encode:
+    """In 64 colours, of which one is transparent."""
+    return lambda image: encode(image.quantize(64), kind, transparency=5)
+
+
+def speckled(image: Image.Image) -> bytes:
+    """Each pixel is visible or is not."""
+    visible = np.random.default_rng(0).random((image.height, image.width)) > 0.5
+    layered = image.copy()
+    layered.putalpha(Image.fromarray((255 * visible).astype(np.uint8)))
+    return encode(layered, "png", compress_level=1)
+
+
+EXACT: dict[str, Encode] = {
+    "png": saved("PNG", compress_level=1),
+    "png-grey": saved("PNG", "L"),
+    "png-1-bit": saved("PNG", "1"),
+    "png-palette-holes": with_holes("png"),
+    "png-alpha": see_through("PNG", compress_level=1),
+    "png-speckled": speckled,
+    "gif": saved("GIF"),
+    "gif-holes": with_holes("gif"),
+    "webp": saved("WEBP", quality=80, method=0),
+    "webp-alpha": see_through("WEBP", quality=80, method=0),
+    "tiff": saved("TIFF"),
+    "avif": saved("AVIF", quality=70, speed=10),
+    "bmp": saved("BMP"),
+}
+JPEG: dict[str, Encode] = {
+    "jpeg": saved("JPEG", quality=75),
+    "jpeg-444-progressive": saved("JPEG", quality=92, subsampling=0, progressive=True),
+}
+
+
+@cache
+def photographs() -> dict[str, Image.Image]:
+    folders = {files("skimage") / "data": _OF_SKIMAGE, files("sklearn") / "datasets" / "images": _OF_SKLEARN}
+    found: dict[str, Image.Image] = {}
+    for folder, names in folders.items():
+        for name in names:
+            with Image.open(io.BytesIO((folder / name).read_bytes())) as image:
+                found[name] = image.convert("RGB")
+    return found
+
+
+@pytest.fixture(scope="module")
+def embedder() -> ClipEmbedder:
+    return ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
+
+
+def lowest_cosine(embedder: ClipEmbedder, pictures: Iterator[bytes], *, draft: bool = True) -> float:
+    """The lowest cosine of embeddings with those of the same pictures by the stock processor."""
+    crop = embedder.crop
+    assert crop.shortest_edge is not None
+    stock = CLIPImageProcessorPil(
+        size={"shortest_edge": crop.shortest_edge},
+        crop_size={"height": crop.side, "width": crop.side},
+        do_rescale=False,
+        do_normalize=False,
+    )
+    ours: list[NDArray[np.uint8]] = []
+    theirs: list[NDArray[np.uint8]] = []
+    for data in pictures:
+        ours.append(decode_image(data, crop, draft=draft).pixels)
+        with Image.open(io.BytesIO(data)) as image:
+            pixels = stock(image, return_tensors="np")["pixel_values"][0]
+        theirs.append(np.moveaxis(pixels, 0, -1).astype(np.uint8))
+    vectors = [embedder.embed_images(np.stack(crops)) for crops in (ours, theirs)]
+    return float(np.einsum("nd,nd->n", *vectors).min())
+
+
+def large(image: Image.Image) -> Image.Image:
+    return image.resize((4 * image.width, 4 * image.height), Image.Resampling.BICUBIC)
+
+
+def encoded(kind: Encode, each: Callable[[Image.Image], Image.Image] = lambda image: image) -> Iterator[bytes]:
+    return (kind(each(image)) for image in photographs().values())
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_mend_12_photographs_other_than_jpeg_are_embedded_as_by_the_stock_processor(
+    embedder: ClipEmbedder, kind: str
+) -> None:
+    assert lowest_cosine(embedder, encoded(EXACT[kind])) >= 0.9999
+
+
+@pytest.mark.parametrize("kind", JPEG)
+def test_mend_12_reduced_scale_keeps_the_embedding_of_a_jpeg(embedder: ClipEmbedder, kind: str) -> None:
+    assert lowest_cosine(embedder, encoded(JPEG[kind])) >= 0.999
+    assert lowest_cosine(embedder, encoded(JPEG[kind]), draft=False) >= 0.9999
+
+
+def test_mend_12_large_photographs(embedder: ClipEmbedder) -> None:
+    assert lowest_cosine(embedder, encoded(JPEG["jpeg"], large)) >= 0.999
