@@ -4,6 +4,7 @@ import logging
 import signal
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -28,10 +29,10 @@ def schedule(
 
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
-    from jobs.schedule.cron import cron_trigger
+    from jobs.schedule.cron import cron_times
     from jobs.schedule.scheduler import ScheduledJob, run_schedule
 
-    trigger = cron_trigger(cron, timezone, jitter)
+    times = cron_times(cron, timezone, datetime.now(UTC))
     job = ScheduledJob(spec, sys.stdout)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("jobs").setLevel(logging.INFO)
@@ -44,7 +45,7 @@ def schedule(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    run_schedule(job, trigger, stop)
+    run_schedule(job, times, stop, jitter_s=jitter)
 
 
 def runs(

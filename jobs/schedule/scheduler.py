@@ -1,22 +1,21 @@
-"""Runs a job on a schedule on one machine, by APScheduler, with a separate process for each run."""
+"""Runs a job on a schedule on one machine, each run in a separate process."""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
-
-from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.base import BaseTrigger
 
 from index.collection import Collection
 from index.errors import CollectionError
@@ -121,28 +120,32 @@ class ScheduledJob:
             logger.warning("what run %s printed is not kept: %s", run.id, error)
 
 
-def run_schedule(job: ScheduledJob, trigger: BaseTrigger, stop: threading.Event) -> None:
-    """Run a job at the trigger's times until `stop` is set, and then stop a run in progress.
+def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.Event, *, jitter_s: float = 0) -> None:
+    """Run a job at these times, each up to `jitter_s` later, until `stop` is set; then stop a run in progress.
 
-    A run that is due while another is in progress is skipped, with a warning. One run makes up for all runs that were
-    missed while the machine slept.
+    Times that pass during a run are skipped, with a warning. One run makes up for all that the machine slept through.
     """
-    scheduler = BackgroundScheduler()
 
-    def run() -> None:
-        job.run()
-        print_next()
+    def run_when_due() -> None:
+        for due in times:
+            if due <= datetime.now(UTC):
+                logger.warning("the run at %s is skipped: the one before it ended later", due)
+                continue
+            due += timedelta(seconds=random.uniform(0, jitter_s))
+            logger.info("the next run is at %s", due)
+            while (wait := (due - datetime.now(UTC)).total_seconds()) > 0:
+                if stop.wait(min(wait, _LOOK_S)):
+                    return
+            try:
+                job.run()
+            except Exception:  # whatever it is, it must not cost the nights to come
+                logger.exception("the run at %s failed", due)
 
-    def print_next() -> None:
-        logger.info("the next run is at %s", scheduled.next_run_time)
-
-    scheduled = scheduler.add_job(run, trigger, max_instances=1, coalesce=True, misfire_grace_time=None)
-    scheduler.start()
-    print_next()
-    while not stop.wait(_LOOK_S):
-        scheduler.wakeup()
+    thread = threading.Thread(target=run_when_due)
+    thread.start()
+    stop.wait()
     job.stop()
-    scheduler.shutdown()
+    thread.join()
 
 
 def _run_of(spec: JobSpec, pid: int, began: datetime) -> JobRun | None:
