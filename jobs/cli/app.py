@@ -45,7 +45,7 @@ from jobs.cli.options import (
     without_none,
 )
 from jobs.cli.reembed import reembed
-from jobs.cli.schedule import runs, schedule
+from jobs.cli.schedule import history, schedule
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError, UsageError
 from jobs.values import DEMO_MODEL, model_named, parse_filter
@@ -264,7 +264,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed,
     "reembed": reembed,
     "schedule": schedule,
-    "runs": runs,
+    "history": history,
     "index": build_index,
     "search": search,
     "serve": serve,

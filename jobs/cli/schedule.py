@@ -1,4 +1,4 @@
-"""The commands `schedule` and `runs`. `app` registers them."""
+"""The commands `schedule` and `history`. `app` registers them."""
 
 import logging
 import signal
@@ -22,7 +22,7 @@ def schedule(
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; by default this machine's.")] = None,
     jitter: Annotated[int, typer.Option(min=0, help="Start up to so many seconds later, at random.")] = 0,
 ) -> None:
-    """Run a job on a schedule on this machine, each run in a separate process. `likeness runs` shows the results.
+    """Run a job on a schedule on this machine, each run in a separate process. `likeness history` shows the results.
 
     Runs do not overlap, and one run makes up for all that were missed while the machine slept. Ctrl-C or SIGTERM stops
     the current run and then ends; a second one ends it at once. The next run continues with the rest.
@@ -48,17 +48,17 @@ def schedule(
     run_schedule(job, times, stop, jitter_s=jitter)
 
 
-def runs(
+def history(
     collection: CollectionArgument,
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    log: Annotated[str | None, typer.Option(help="Print the output of this run instead.")] = None,
+    log: Annotated[str | None, typer.Option(help="Print what the job of this id printed instead.")] = None,
     output: FormatOption = OutputFormat.table,
 ) -> None:
-    """Show the results of the last runs of a collection's job, oldest first.
+    """Show what became of the last jobs of a collection, oldest first.
 
-    Example: `likeness runs my-collection --last 5`
+    Example: `likeness history my-collection --last 5`
     """
-    from jobs.schedule.history import facts, last_runs, read_output, runs_table
+    from jobs.schedule.history import facts, history_table, last_entries, read_output
 
     opened = Collection.open(collection)
     if log is not None:
@@ -66,13 +66,13 @@ def runs(
             print(read_output(opened.storage, log), end="")
         except FileNotFoundError as error:
             raise UsageError(
-                f"--log is {log!r}: expected the id of a run that `likeness schedule` made, of `likeness runs`"
+                f"--log is {log!r}: expected the id of a job of `likeness schedule`, as `likeness history` lists them"
             ) from error
         return
-    shown = facts(opened, last_runs(opened, last))
+    shown = facts(opened, last_entries(opened, last))
     if output is OutputFormat.json:
         print_json(shown)
     elif shown:
-        console.print(runs_table(shown))
+        console.print(history_table(shown))
     else:
-        console.print(Text("no run yet: `likeness reembed --spec FILE` and `likeness schedule` write theirs down"))
+        console.print(Text("the history is empty: `likeness reembed --spec FILE` and `likeness schedule` write to it"))

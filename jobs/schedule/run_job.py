@@ -11,7 +11,7 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.versions.prune import prune
 from jobs.embedding.update_report import ReembedReport, Stopwatch
-from jobs.schedule.history import JobRun, last_success, outcome_of, save
+from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
 from jobs.schedule.spec import JobSpec
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def run_job(spec: JobSpec, console: Console, *, verbose: bool = False, clock: Stopwatch | None = None) -> ReembedReport:
     """Bring the collection up to date as its job says. Raises like `jobs.update.reembed`, after the notification."""
-    run, clock = JobRun.begin(spec.source, spec.collection), clock or Stopwatch()
+    run, clock = HistoryEntry.begin(spec.source, spec.collection), clock or Stopwatch()
     remember(spec, run)
     try:
         report = _retain(spec, reembed(replace(spec.settings(), verbose=verbose), console, clock))
@@ -47,7 +47,7 @@ def run_job(spec: JobSpec, console: Console, *, verbose: bool = False, clock: St
     return report
 
 
-def finish(spec: JobSpec, run: JobRun) -> None:
+def finish(spec: JobSpec, run: HistoryEntry) -> None:
     """Record a finished run and its metrics, and send its notification. Failures of this are logged."""
     remember(spec, run)
     if spec.metrics_file:
@@ -68,7 +68,7 @@ def _retain(spec: JobSpec, report: ReembedReport) -> ReembedReport:
     return report
 
 
-def remember(spec: JobSpec, run: JobRun) -> None:
+def remember(spec: JobSpec, run: HistoryEntry) -> None:
     """Record a run. A failure is logged."""
     try:
         save(Collection.open(spec.collection).storage, run)
@@ -78,7 +78,7 @@ def remember(spec: JobSpec, run: JobRun) -> None:
             logger.warning("run %s is not in the history: %s", run.id, error)
 
 
-def _last_success(spec: JobSpec, run: JobRun) -> JobRun | None:
+def _last_success(spec: JobSpec, run: HistoryEntry) -> HistoryEntry | None:
     try:
         return last_success(Collection.open(spec.collection).storage, run.source)
     except (CollectionError, OSError):  # it cannot be reached, or the first run failed before it made one

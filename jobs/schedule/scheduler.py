@@ -20,7 +20,7 @@ from typing import TextIO
 from index.collection import Collection
 from index.errors import CollectionError
 from jobs.errors import SpecError
-from jobs.schedule.history import JobRun, last_runs, save_output
+from jobs.schedule.history import HistoryEntry, last_entries, save_output
 from jobs.schedule.run_job import finish, remember
 from jobs.schedule.spec import JobSpec, read_spec
 
@@ -52,7 +52,7 @@ class ScheduledJob:
         try:
             child = self._child = self._start()
         except OSError as error:  # no memory, or Likeness was moved: only this process can report it
-            run = JobRun.begin(self._spec.source, self._spec.collection)
+            run = HistoryEntry.begin(self._spec.source, self._spec.collection)
             finish(self._spec, run.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
@@ -148,9 +148,9 @@ def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.E
     thread.join()
 
 
-def _run_of(spec: JobSpec, pid: int, began: datetime) -> JobRun | None:
+def _run_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:
     try:
-        runs = last_runs(Collection.open(spec.collection), 20)
+        runs = last_entries(Collection.open(spec.collection), 20)
     except (CollectionError, OSError):
         return None
     return next(
@@ -158,8 +158,8 @@ def _run_of(spec: JobSpec, pid: int, began: datetime) -> JobRun | None:
     )
 
 
-def _begin(spec: JobSpec, pid: int, began: datetime) -> JobRun:
-    run = JobRun.begin(spec.source, spec.collection)
+def _begin(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry:
+    run = HistoryEntry.begin(spec.source, spec.collection)
     return run.model_copy(update={"pid": pid, "started_at": began})
 
 

@@ -23,7 +23,7 @@ from index.collection import Collection, writing
 from index.errors import CollectionError
 from jobs.errors import JobError, UsageError
 from jobs.schedule.cron import cron_times
-from jobs.schedule.history import JobRun, last_runs, read_output, save
+from jobs.schedule.history import HistoryEntry, last_entries, read_output, save
 from jobs.schedule.run_job import finish, run_job
 from jobs.schedule.scheduler import ScheduledJob, run_schedule
 from jobs.schedule.spec import read_spec
@@ -166,8 +166,8 @@ def child(monkeypatch: pytest.MonkeyPatch, spec: Path) -> Callable[[str], Schedu
     return make
 
 
-def runs_of(spec: Path) -> list[JobRun]:
-    return last_runs(Collection.open(str(spec.parent / "collection")), 100)
+def runs_of(spec: Path) -> list[HistoryEntry]:
+    return last_entries(Collection.open(str(spec.parent / "collection")), 100)
 
 
 KILLED = "killed by SIGKILL, as happens when memory runs out"
@@ -177,9 +177,9 @@ import os, signal, sys
 from pathlib import Path
 from typing import Any
 from index.collection import Collection
-from jobs.schedule.history import JobRun, save
+from jobs.schedule.history import HistoryEntry, save
 storage = Collection.open("collection").storage
-run = JobRun.begin("pictures", str(Path("collection").absolute()))
+run = HistoryEntry.begin("pictures", str(Path("collection").absolute()))
 save(storage, run)
 print("working", flush=True)
 """
@@ -323,7 +323,7 @@ def test_how_long_a_job_has_failed_is_known_after_many_failures(
     run_job(spec, Console(quiet=True))
     last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
     assert len(last) == 1
-    failed = JobRun.begin(spec.source, spec.collection).end("failed")
+    failed = HistoryEntry.begin(spec.source, spec.collection).end("failed")
     for number in range(101):  # more than were once looked through
         save(Collection.open(spec.collection).storage, failed.model_copy(update={"id": f"3000-{number:03d}"}))
     monkeypatch.setattr("jobs.schedule.run_job.reembed", Mock(side_effect=JobError("no GPU")))
@@ -341,7 +341,7 @@ def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_suc
     job = make_job(tmp_path)
     job.write_text(job.read_text() + "metrics_file: job.prom\n")
     spec = read_spec(job)
-    success = JobRun.begin(spec.source, spec.collection).end("succeeded")
+    success = HistoryEntry.begin(spec.source, spec.collection).end("succeeded")
     finish(spec, success)
     last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
     assert len(last) == 1
@@ -365,9 +365,9 @@ def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
     def told(file: str) -> dict[str, Any]:
         return dict(json.loads((tmp_path / file).read_text()))
 
-    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    assert likeness("history", "collection").stdout.startswith("the history is empty")
     assert likeness("reembed", "--spec", "job.yaml", "--dry-run").returncode == 0
-    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    assert likeness("history", "collection").stdout.startswith("the history is empty")
     (tmp_path / "pictures" / "red.png").unlink()
     done = likeness("reembed", "--spec", "job.yaml")
     assert done.returncode == 3, done.stderr
@@ -383,11 +383,11 @@ def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
     with writing(Collection.open(str(tmp_path / "collection")), "compact"):
         assert likeness("reembed", "--spec", "job.yaml").returncode == 75
     assert told("failed.json")["outcome"] == "busy"
-    shown = json.loads(likeness("runs", "collection", "--format", "json").stdout)
+    shown = json.loads(likeness("history", "collection", "--format", "json").stdout)
     assert [run["outcome"] for run in shown] == ["failed", "succeeded", "busy"]
-    table = likeness("runs", "collection", "--last", "2").stdout
+    table = likeness("history", "collection", "--last", "2").stdout
     assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4}\t\S+\t(\w+)", table) == ["succeeded", "busy"]
     refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
     assert refused.returncode == 2
     assert "--model, source beside --spec" in refused.stderr
-    assert likeness("runs", "collection", "--log", "no-such").returncode == 2
+    assert likeness("history", "collection", "--log", "no-such").returncode == 2
