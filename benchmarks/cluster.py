@@ -25,12 +25,12 @@ from rich.console import Console
 from benchmarks.report import Bar, Report, print_table
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
 from jobs.planning.changes import compare
 from jobs.sources.listing import listing_table
 
@@ -54,12 +54,12 @@ class SleepingEmbedder(FakeEmbedder):
 
 
 class Marks:
-    """A `Progress` that notes, by the actors' clock, how many images were on disk when, and of how many actors."""
+    """Notes, by the actors' clock, how many images were on disk when, and of how many actors."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[float, int, int]] = []
 
-    def advance(self, report: EmbedReport) -> None:
+    def __call__(self, report: EmbedReport) -> None:
         self.noted.append((report.ended_at, report.embedded, len(report.actors)))
 
     def steady_rate(self, actors: int, rows: int) -> float:
@@ -94,7 +94,7 @@ def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> Outcom
             collection,
             load=SleepingEmbedder,
             crop=fake.crop,
-            options=EmbedOptions(block_size=_BLOCK),
+            block_size=_BLOCK,
             pool=Pool.fitting(None, None, resources={"device": 1}),
             progress=marks,
         )

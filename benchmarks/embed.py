@@ -35,25 +35,25 @@ from benchmarks.tutorial import CORES, naive_rate, our_rate, rate, steady_rate, 
 from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.decode import DecodeSettings, fetch_and_decode
-from jobs.embedding.model import model_record
+from jobs.embedding.model import ModelSource, model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions, ModelSource
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 
 
 class Marks:
-    """A `Progress` that notes, by the actor's clock, when how many images were on disk."""
+    """Notes, by the actor's clock, when how many images were on disk."""
 
     def __init__(self) -> None:
         self.ended: list[tuple[float, int]] = []
 
-    def advance(self, report: EmbedReport) -> None:
+    def __call__(self, report: EmbedReport) -> None:
         self.ended.append((report.ended_at, report.embedded + report.rejected))
 
 
@@ -68,10 +68,9 @@ def pipeline_rate(
         listing, collection.snapshot(), "benchmark", model_record(loaded.identity), delete=False, verify_hash=False
     )
     plan = change.known[0].plan
-    options = EmbedOptions(block_size=block, max_reject_rate=1)
     pool = Pool(num_gpus=float(device == "cuda"))
     marks = Marks()
-    write(plan, collection, load=load, crop=loaded.crop, options=options, pool=pool, progress=marks)
+    write(plan, collection, load=load, crop=loaded.crop, pool=pool, block_size=block, progress=marks)
     return steady_rate(marks.ended)
 
 

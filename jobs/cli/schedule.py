@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from index.collection import Collection
-from jobs.cli.options import CollectionArgument, FormatOption, OutputFormat, console, print_json
+from jobs.cli.options import CollectionArgument, FormatOption, show
 from jobs.errors import UsageError
 
 
@@ -52,13 +52,14 @@ def history(
     collection: CollectionArgument,
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
     log: Annotated[str | None, typer.Option(help="Print what the job of this id printed instead.")] = None,
-    output: FormatOption = OutputFormat.table,
+    output: FormatOption = "table",
 ) -> None:
     """Show what became of the last jobs of a collection, oldest first.
 
     Example: `likeness history my-collection --last 5`
     """
-    from jobs.schedule.history import facts, history_table, last_entries, read_output
+    from jobs.cli.job_tables import history_table
+    from jobs.schedule.history import facts, last_entries, read_output
 
     opened = Collection.open(collection)
     if log is not None:
@@ -69,10 +70,6 @@ def history(
                 f"--log is {log!r}: expected the id of a job of `likeness schedule`, as `likeness history` lists them"
             ) from error
         return
-    shown = facts(opened, last_entries(opened, last))
-    if output is OutputFormat.json:
-        print_json(shown)
-    elif shown:
-        console.print(history_table(shown))
-    else:
-        console.print(Text("the history is empty: `likeness reembed --spec FILE` and `likeness schedule` write to it"))
+    jobs = facts(opened, last_entries(opened, last))
+    empty = Text("the history is empty: `likeness reembed --spec FILE` and `likeness schedule` write to it")
+    show(output, jobs, lambda: history_table(jobs) if jobs else empty)

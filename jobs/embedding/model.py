@@ -1,32 +1,49 @@
-"""Finds the model to embed into a collection with, without loading it if it is known."""
+"""The model to embed into a collection with, which need not be loaded here if the collection knows it."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
-from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.protocol import ModelIdentity
+from embedder.protocol import Embedder, ModelIdentity
 from index.collection.collection import Snapshot
 from index.collection.records import ModelRecord
 from index.versions.current import collection_model
-from jobs.embedding.request import ModelSource
 from jobs.errors import OtherModelError
+from jobs.values import DEMO_MODEL, model_named
 
 
-def known_models(snapshot: Snapshot) -> list[ModelRecord]:
-    """The collection's own (`index.versions.current.collection_model`) first, then those of the runs, newest first."""
-    there = collection_model(snapshot.collection, snapshot.committed)
-    return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Loads the model where it is called: in an actor, on its machine. `batch_size` images go in a forward pass."""
+
+    model: str
+    revision: str | None = None
+    device: str | None = None
+    batch_size: int = 64
+
+    def __call__(self) -> Embedder:
+        from embedder.models.clip import ClipEmbedder
+
+        # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
+        # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
+        return ClipEmbedder.load(
+            model_named(self.model),
+            revision=self.revision,
+            device=self.device,
+            batch_size=self.batch_size,
+            threads=os.cpu_count(),
+        )
+
+    def for_workers(self) -> Self:
+        """The same on other machines, where the demo model may lie elsewhere."""
+        return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
 
 
-def wanted_model(known: Sequence[ModelRecord], load: ModelSource) -> ModelRecord:
-    """The requested model; it is loaded if it is none of the `known` ones, which raises what loading does."""
-    checkpoint = Checkpoint.find(load.model, load.revision)
-    fingerprint = checkpoint.fingerprint()
-    for record in known:
-        if record.fingerprint == fingerprint:
-            return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
-    return model_record(replace(load, device="cpu")().identity)
+def loaded_memory(checkpoint: Checkpoint) -> int:
+    """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
+    return 2**30 + sum(path.stat().st_size for path in checkpoint.weights)
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:
@@ -36,14 +53,28 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
     )
 
 
-def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
-    """How the model's pictures are cropped. `OtherModelError` when there is another model in its place now."""
-    checkpoint = Checkpoint.find(load.model, load.revision)
-    if checkpoint.fingerprint() != model.fingerprint:
-        found = model_record(replace(load, device="cpu")().identity)
-        if not found.agrees_with(model):
-            raise OtherModelError(
-                f"{load.model} holds {found} now, the collection was embedded with {model}. Put that back, or "
-                "embed everything with the one that is there by naming it with --model"
-            )
-    return checkpoint.preprocessing.crop
+def known_models(snapshot: Snapshot) -> list[ModelRecord]:
+    """The collection's own (`index.versions.current.collection_model`) first, then those of the runs, newest first."""
+    there = collection_model(snapshot.collection, snapshot.committed)
+    return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
+
+
+def record_of(checkpoint: Checkpoint, known: Sequence[ModelRecord]) -> ModelRecord:
+    """A checkpoint's record; it is loaded if it is none of the `known` models, which raises what loading does."""
+    fingerprint = checkpoint.fingerprint()
+    for record in known:
+        if record.fingerprint == fingerprint:
+            return record.model_copy(update={"id": checkpoint.model_id, "revision": checkpoint.revision})
+    return model_record(ModelSource(model=checkpoint.model_id, revision=checkpoint.revision, device="cpu")().identity)
+
+
+def checkpoint_of(record: ModelRecord) -> Checkpoint:
+    """Where a recorded model lies. `OtherModelError` when there is another one in its place now."""
+    checkpoint = Checkpoint.find(record.id, record.revision)
+    found = record_of(checkpoint, [record])
+    if not found.agrees_with(record):
+        raise OtherModelError(
+            f"{record.id} holds {found} now, the collection was embedded with {record}. Put that back, or embed "
+            "everything with the one that is there by naming it with --model"
+        )
+    return checkpoint

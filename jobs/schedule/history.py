@@ -17,12 +17,10 @@ from index.collection.records import Record
 from index.errors import LeaseError
 from index.storage import Storage
 from index.storage.bucket import without_secrets
-from jobs.text_table import TextTable
+from jobs.embedding.report import Report
 
 KEPT = 200
 """Entries that are kept, besides the last success of each source: half a year of nights."""
-
-_SHOWN = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
 
 Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
 
@@ -59,9 +57,12 @@ class HistoryEntry(Record):
             pid=os.getpid(),
         )
 
-    def end(self, outcome: Outcome, message: str | None = None, **fields: Any) -> HistoryEntry:
-        """The same job with its outcome."""
-        changes = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message, **fields}
+    def end(self, outcome: Outcome, message: str | None = None, report: Report | None = None) -> HistoryEntry:
+        """The same job with its outcome, and with what is known of what it did."""
+        changes: dict[str, Any] = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message}
+        if report:
+            done = {"counts": report.known_counts(), "seconds": report.seconds}
+            changes |= {**done, "index": report.index_after, "recall": report.recall}
         return self.model_copy(update=changes)
 
     @property
@@ -126,20 +127,6 @@ def facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[
             content["outcome"] = "unfinished"
         shown.append(content)
     return shown
-
-
-def history_table(shown: Sequence[dict[str, Any]]) -> TextTable:
-    """`facts` for people. A job's id says when it began, in UTC."""
-    rows = []
-    for job in shown:
-        counts = [f"{job['counts'].get(name, 0):,} {name}" for name in _SHOWN if job["counts"].get(name)]
-        took = ""
-        if job["ended_at"]:
-            took = str(datetime.fromisoformat(job["ended_at"]) - datetime.fromisoformat(job["started_at"]))
-        row = (job["id"], took.partition(".")[0], job["outcome"], ", ".join(counts), job["index"], job["message"])
-        rows.append([value or "" for value in row])
-    header = ("job", "took", "outcome", "images", "index", "message")
-    return TextTable(header, rows, right={1}, unfolded={0, 1, 2, 4})
 
 
 def _read(storage: Storage, entry_id: str) -> HistoryEntry | None:

@@ -15,7 +15,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from jobs.schedule.history import HistoryEntry
-from jobs.schedule.spec import Notify, Target
+from jobs.spec import Notify, Target
 
 TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0

@@ -21,8 +21,9 @@ from index.collection import Collection
 from index.errors import CollectionError
 from jobs.errors import SpecError
 from jobs.schedule.history import HistoryEntry, last_entries, save_output
-from jobs.schedule.run_job import finish, remember
-from jobs.schedule.spec import JobSpec, read_spec
+from jobs.schedule.run_job import finish, record
+from jobs.schedule.spec_file import read_spec
+from jobs.spec import JobSpec
 
 COMMAND = (sys.executable, "-m", "jobs", "reembed", "--spec")
 OUTPUT_LINES = 2_000
@@ -52,8 +53,8 @@ class ScheduledJob:
         try:
             child = self._child = self._start()
         except OSError as error:  # no memory, or Likeness was moved: only this process can report it
-            run = HistoryEntry.begin(self._spec.source, self._spec.collection)
-            finish(self._spec, run.end("failed", f"could not be started: {error}"))
+            entry = HistoryEntry.begin(self._spec.source, self._spec.collection)
+            finish(self._spec, entry.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
             child.send_signal(signal.SIGINT)
@@ -102,22 +103,23 @@ class ScheduledJob:
                 self._out.flush()
 
     def _close(self, pid: int, code: int, began: datetime, output: str) -> None:
-        """Keep the output, and record the run if it could not do so itself."""
-        with suppress(SpecError):  # the file's notification targets are told of this run too
+        """Keep the output, and record the job if it could not do so itself."""
+        with suppress(SpecError):  # the file's notification targets are told of this job too
             self._spec = read_spec(self._path)
-        run = _run_of(self._spec, pid, began)
-        if run is None or run.outcome == "running":
-            run = run or _begin(self._spec, pid, began)
+        entry = _entry_of(self._spec, pid, began)
+        if entry is None or entry.outcome == "running":
+            begun = HistoryEntry.begin(self._spec.source, self._spec.collection)
+            entry = entry or begun.model_copy(update={"pid": pid, "started_at": began})
             if code == 0:  # it has sent its notification itself, and only its history could not be written
-                run = run.end("succeeded")
-                remember(self._spec, run)
+                entry = entry.end("succeeded")
+                record(self._spec, entry)
             else:
-                run = run.end("stopped" if self._stopping.is_set() else "failed", _why(code, output))
-                finish(self._spec, run)
+                entry = entry.end("stopped" if self._stopping.is_set() else "failed", _why(code, output))
+                finish(self._spec, entry)
         try:
-            save_output(Collection.open(self._spec.collection).storage, run.id, output)
+            save_output(Collection.open(self._spec.collection).storage, entry.id, output)
         except (CollectionError, OSError) as error:
-            logger.warning("what run %s printed is not kept: %s", run.id, error)
+            logger.warning("what job %s printed is not kept: %s", entry.id, error)
 
 
 def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.Event, *, jitter_s: float = 0) -> None:
@@ -148,19 +150,14 @@ def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.E
     thread.join()
 
 
-def _run_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:
+def _entry_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:
+    """What a job's process has recorded of it."""
     try:
-        runs = last_entries(Collection.open(spec.collection), 20)
+        entries = last_entries(Collection.open(spec.collection), 20)
     except (CollectionError, OSError):
         return None
-    return next(
-        (run for run in runs if (run.host, run.pid) == (socket.gethostname(), pid) and run.started_at >= began), None
-    )
-
-
-def _begin(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry:
-    run = HistoryEntry.begin(spec.source, spec.collection)
-    return run.model_copy(update={"pid": pid, "started_at": began})
+    mine = (socket.gethostname(), pid)
+    return next((each for each in entries if (each.host, each.pid) == mine and each.started_at >= began), None)
 
 
 def _why(code: int, output: str) -> str:

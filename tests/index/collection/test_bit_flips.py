@@ -27,8 +27,10 @@ from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.versions.promotion import list_versions, rollback
 from index.versions.prune import prune
-from jobs.cli.tables import collection_facts, facts_table, list_rejects
+from jobs.cli.tables import collection_facts, facts_table
+from jobs.embedding.report import Report
 from jobs.planning.plan import written_files
+from jobs.planning.rejects import list_rejects
 from jobs.schedule.history import HistoryEntry, last_entries, read_output, save, save_output
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 
@@ -63,7 +65,7 @@ def make(folder: Path) -> Collection:
     stopped = collection.start_run("memory:", MODEL)
     collection.write_rows(stopped.run_id, "0001-block", rows(["late"], unit_vectors(1, seed=4)))
     outcome = HistoryEntry.begin("memory:", collection.location)
-    save(collection.storage, outcome.end("succeeded", index=LIVE))
+    save(collection.storage, outcome.end("succeeded", None, Report(index_after=LIVE)))
     save_output(collection.storage, outcome.id, "what it printed\n")
     then = datetime.now(UTC) - timedelta(hours=1)
     lease = LeaseRecord(token="t", command="embed", user="u", host="h", pid=1, process="", since=then, expires_at=then)

@@ -16,7 +16,7 @@ from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.records import RunManifest
 from jobs.cli import app
-from jobs.cluster.ray_init import init
+from jobs.cluster.join import init
 from jobs.schedule.history import last_entries
 from tests.support.collections.hand_made import MODEL, rows
 from tests.support.collections.s3_server import Bucket

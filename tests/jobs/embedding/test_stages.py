@@ -18,19 +18,18 @@ from benchmarks import hostile_pictures as hostile
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
-from embedder.images.decode import CropSpec, decode_image
+from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection, writing
 from index.collection.lease import LEASE, TTL
 from index.errors import LeaseLostError
-from jobs.cluster.session import Pool
+from jobs.cluster.pool import Pool
+from jobs.embedding.actor import CollectionAt, EmbedBlock
 from jobs.embedding.commit import commit
-from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
-from jobs.embedding.worker_metrics import counted_fetch_and_decode
+from jobs.embedding.report import BlockSummary
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -81,16 +80,14 @@ def test_whoever_writes_a_block_late_replaces_nothing(
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
+    def blocks(_: pa.Table, __: DecodeSettings, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
         frozen.append(EmbedBlock(**{**actor, "load": OtherDevice}))
         for each in (EmbedBlock(**actor), *frozen):
-            yield BlockSummary.of(each(table).to_pylist()[0])
+            yield BlockSummary(**each(table).to_pylist()[0])
 
     monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
-    written = write(
-        plan, collection, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent()
-    )
+    written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
     assert (written.report.embedded, len(written.files)) == (1, 1)
     frozen[0](table)
     commit(collection, [written], 0.0)
@@ -117,7 +114,7 @@ def test_a_job_that_lost_its_lease_stops_at_the_next_block(
     monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed("a", "b", "c"), collection, "/pictures", MODEL)
     with writing(collection, "embed") as held, pytest.raises(LeaseLostError):
-        write(plan, held, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+        write(plan, held, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
     assert done == [0, 1]
 
 
@@ -126,14 +123,14 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
 ) -> None:
     given: list[dict[str, object]] = []
 
-    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
+    def blocks(_: pa.Table, __: DecodeSettings, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
         given.append(actor)
         return iter(())
 
     monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
-    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
     opened = Mock()
     monkeypatch.setattr(Collection, "open", opened)
     at = given[0]["collection"]
@@ -145,19 +142,24 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
     assert "hush" not in shown
 
 
-def test_statuses_of_hosts_are_counted_by_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statuses_of_hosts_are_counted_by_their_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host may answer with any number, and each would be a series for good."""
-    reasons = ["http_404", "http_410", "http_599", "corrupt", None]
-    stages = ["fetch"] * 3 + ["decode", None]
-    table = pa.table({"error_reason": reasons, "error_stage": stages})
-    for name in ("fetch_seconds", "decode_seconds"):
-        table = table.append_column(name, pa.array([0.0] * 5))
+
+    def refuse(fetcher: Fetcher, uri: str) -> bytes:
+        if uri.startswith("http"):
+            raise FetchError(uri.rpartition("/")[2], "refused")
+        return (tmp_path / uri).read_bytes()
+
+    (tmp_path / "text.png").write_bytes(b"no picture")
+    (tmp_path / "good.png").write_bytes(png((1, 2, 3)))
+    monkeypatch.setattr(Fetcher, "fetch", refuse)
     metrics = Mock()
-    monkeypatch.setattr("jobs.embedding.worker_metrics._metrics", lambda: metrics)
-    monkeypatch.setattr("jobs.embedding.worker_metrics.fetch_and_decode", lambda table, **_: table)
-    counted_fetch_and_decode(table, settings=SETTINGS)
+    monkeypatch.setattr("jobs.embedding.decode.worker_metrics", lambda: metrics)
+    places = [f"http://x.test/http_{status}" for status in (404, 410, 599)]
+    fetch_and_decode(listed(*places, "text.png", "good.png"), settings=SETTINGS)
     counted = [call.args[1]["reason"] for call in metrics.rejects.inc.call_args_list]
-    assert counted == ["http_4xx", "http_4xx", "http_5xx", "corrupt"]
+    assert counted == ["http_4xx", "http_4xx", "http_5xx", "not_an_image"]
+    assert [call.args[:2] for call in metrics.stage.call_args_list] == [("fetch", 2), ("decode", 1)]
 
 
 class OtherDevice(FakeEmbedder):
@@ -165,11 +167,6 @@ class OtherDevice(FakeEmbedder):
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
-
-
-class Silent:
-    def advance(self, report: EmbedReport) -> None:
-        pass
 
 
 def summary(path: str) -> BlockSummary:

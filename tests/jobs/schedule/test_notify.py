@@ -18,7 +18,7 @@ from jobs.schedule import notify as notify_module
 from jobs.schedule.history import KEPT, HistoryEntry, facts, last_entries, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
-from jobs.schedule.spec import Notify, Target
+from jobs.spec import Notify, Target
 
 STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 

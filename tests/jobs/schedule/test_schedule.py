@@ -26,7 +26,8 @@ from jobs.schedule.cron import cron_times
 from jobs.schedule.history import HistoryEntry, last_entries, read_output, save
 from jobs.schedule.run_job import finish, run_job
 from jobs.schedule.scheduler import ScheduledJob, run_schedule
-from jobs.schedule.spec import read_spec
+from jobs.schedule.spec_file import read_spec
+from jobs.update import Update
 from tests.support.nights.quiet_night import make_job
 
 LIKENESS = [sys.executable, "-m", "jobs"]
@@ -309,7 +310,9 @@ def test_old_versions_that_stay_are_a_note_and_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
-    report = run_job(read_spec(make_job(tmp_path)), Console(quiet=True))
+    update = Update(spec=read_spec(make_job(tmp_path)), console=Console(quiet=True))
+    run_job(update)
+    report = update.report
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
 
@@ -320,15 +323,15 @@ def test_how_long_a_job_has_failed_is_known_after_many_failures(
     job = make_job(tmp_path)
     job.write_text(job.read_text() + "metrics_file: job.prom\n")
     spec = read_spec(job)
-    run_job(spec, Console(quiet=True))
+    run_job(Update(spec=spec, console=Console(quiet=True)))
     last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
     assert len(last) == 1
     failed = HistoryEntry.begin(spec.source, spec.collection).end("failed")
     for number in range(101):  # more than were once looked through
         save(Collection.open(spec.collection).storage, failed.model_copy(update={"id": f"3000-{number:03d}"}))
-    monkeypatch.setattr("jobs.schedule.run_job.reembed", Mock(side_effect=JobError("no GPU")))
+    monkeypatch.setattr(Update, "run", Mock(side_effect=JobError("no GPU")))
     with pytest.raises(JobError):
-        run_job(spec, Console(quiet=True))
+        run_job(Update(spec=spec, console=Console(quiet=True)))
     metrics = (tmp_path / "job.prom").read_text()
     assert last[0] in metrics
     assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
