@@ -122,13 +122,7 @@ def serve(
 
         run_local(settings, on_listening=_announce)
     else:
-        from api.deployment.application import run
-        from jobs.cluster.session import ray_cluster
-
-        # `ray_cluster` sends the code of this process to the workers.
-        address = address or os.environ.get("RAY_ADDRESS")
-        with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
-            run(settings, on_listening=_announce)
+        _run_on_ray(settings, address or os.environ.get("RAY_ADDRESS"))
 
 
 def _settings(**options: Any) -> "ServeSettings":
@@ -136,6 +130,15 @@ def _settings(**options: Any) -> "ServeSettings":
     from api.settings import ServeSettings
 
     return ServeSettings(**without_none(**options))
+
+
+def _run_on_ray(settings: "ServeSettings", address: str | None) -> None:
+    from api.deployment.application import run
+    from jobs.cluster.session import ray_cluster
+
+    # `ray_cluster` sends the code of this process to the workers.
+    with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
+        run(settings, on_listening=_announce)
 
 
 def _allow_many_connections() -> None:
