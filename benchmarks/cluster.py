@@ -24,7 +24,8 @@ from ray.cluster_utils import Cluster
 from benchmarks.common.embedding import Progress, embed
 from benchmarks.common.report import Report
 from embedder.fake import FakeEmbedder
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
 from jobs.sources.listing import listing_table
 
 SECONDS_PER_IMAGE = 0.02

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster.session import Pool
+from jobs.cluster.pool import Pool
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
 from jobs.planning.changes import compare
 
 
@@ -41,8 +40,8 @@ def embed(
         collection,
         load=load,
         crop=like.crop,
-        options=EmbedOptions(block_size=block, max_reject_rate=1),
+        block_size=block,
         pool=pool,
-        progress=progress,
+        progress=progress.advance,
     )
     return progress, written.report

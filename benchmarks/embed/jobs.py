@@ -14,8 +14,9 @@ import ray.data
 from benchmarks.common.embedding import embed
 from benchmarks.common.process import CORES, in_new_process, peak_rss
 from benchmarks.embed.rates import steady_rate
-from jobs.cluster.session import Pool, ray_cluster
-from jobs.embedding.request import ModelSource
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
+from jobs.embedding.model import ModelSource
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 

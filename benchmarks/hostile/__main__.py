@@ -24,7 +24,7 @@ from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, serving
 from benchmarks.hostile.pictures import sixty
 from index.collection import Collection
-from jobs.cli.tables import list_rejects
+from jobs.planning.rejects import list_rejects
 from jobs.values import DEMO_MODEL
 
 _USUAL_S = 15.0

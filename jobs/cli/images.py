@@ -4,12 +4,14 @@ Commands import what they need when they run: Ray and torch each take seconds th
 """
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from collections import Counter
+from typing import Annotated
 
 import typer
 
 from index.collection import Collection
 from index.storage.bucket import without_secrets
+from jobs.cli.job_tables import closing_lines, embed_table
 from jobs.cli.options import (
     AcceleratorOption,
     ActorResourcesOption,
@@ -24,19 +26,18 @@ from jobs.cli.options import (
     FormatOption,
     ModelOption,
     NumGpusOption,
-    OutputFormat,
     RejectRateOption,
     RevisionOption,
+    VerboseOption,
     console,
-    print_json,
+    job_spec,
+    show,
 )
-from jobs.values import DEFAULT_MODEL, model_named, parse_actors, parse_extensions, parse_resources
-
-if TYPE_CHECKING:
-    from jobs.embedding.update_report import ReembedReport
+from jobs.embedding.report import Report
 
 
 def embed(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
     collection: CollectionArgument,
     model: ModelOption = None,
@@ -53,47 +54,23 @@ def embed(
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     address: AddressOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Embed images into a collection, and index it. Run it again to continue after a crash, or to add new images.
 
     Example: `likeness embed photos/ my-collection --model demo`
     """
-    from jobs.embedding.request import EmbedOptions
-    from jobs.update import ReembedSettings, reembed
+    from jobs.update import Update
 
-    settings = ReembedSettings(
-        command="embed",
-        source=source,
-        collection=collection,
-        model=None if model is None else model_named(model),
-        default_model=DEFAULT_MODEL,
-        revision=revision,
-        device=device,
-        batch_size=batch_size,
-        options=EmbedOptions(block_size=block_size, max_reject_rate=max_reject_rate, draft=draft),
-        extensions=parse_extensions(extensions),
-        num_gpus=num_gpus,
-        actors=parse_actors(actors),
-        accelerator_type=accelerator_type,
-        actor_resources=parse_resources(actor_resources),
-        address=address,
-        verbose=verbose,
-        index={} if index else None,
-        missing="keep",
-        max_missing=1,  # another source's rows with the same ids are replaced, with a warning
-        other_model="refuse",
-    )
-    show_embedded(reembed(settings, console))
+    # Rows of another source with the same ids are replaced, with a warning.
+    spec = job_spec(context, missing="keep", max_missing=1)
+    show_embedded(Update(spec=spec, console=console, adds_only=True, index=index, verbose=verbose).run())
     if index:
         print(next_commands(collection))
 
 
-def show_embedded(report: "ReembedReport") -> None:
+def show_embedded(report: Report) -> None:
     """The closing table of `embed`, and a line about the index."""
-    from jobs.embedding.report import embed_table
-    from jobs.embedding.update_report import closing_lines
-
     for embedding in report.embedding:
         console.print(embed_table(embedding))
     for line in closing_lines(report):
@@ -109,26 +86,25 @@ def next_commands(collection: str) -> str:
 def rejects(
     collection: CollectionArgument,
     reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
-    output: FormatOption = OutputFormat.table,
+    output: FormatOption = "table",
 ) -> None:
     """List the images that could not be embedded, with the reason of each.
 
     Example: `likeness rejects my-collection --reason truncated`
     """
-    from jobs.cli.tables import list_rejects, reject_counts, rejects_table
+    from jobs.cli.tables import rejects_table
+    from jobs.planning.rejects import list_rejects, shown_reasons
 
     rejected = list_rejects(Collection.open(collection))
     rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
-    if output is OutputFormat.json:
-        print_json(rows)
-    elif rejected and not rows:
-        there = f"none for {reason!r}; there are: {reject_counts(rejected)}"
-        console.print(there, soft_wrap=True, markup=False, highlight=False)
+    if rejected and not rows and output == "table":
+        there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
     else:
-        console.print(rejects_table(rows))
+        show(output, rows, lambda: rejects_table(rows))
 
 
-def info(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
+def info(collection: CollectionArgument, output: FormatOption = "table") -> None:
     """Show what a collection holds: images, rejects, model, index versions.
 
     Example: `likeness info my-collection`
@@ -136,7 +112,4 @@ def info(collection: CollectionArgument, output: FormatOption = OutputFormat.tab
     from jobs.cli.tables import collection_facts, facts_table
 
     facts = collection_facts(Collection.open(collection))
-    if output is OutputFormat.json:
-        print_json(facts)
-    else:
-        console.print(facts_table(facts))
+    show(output, facts, lambda: facts_table(facts))

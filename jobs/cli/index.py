@@ -14,7 +14,7 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import RecallTooLowError, RolledBackError
 from index.versions.current import standing_manifest
-from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OutputFormat, console, print_json
+from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, console, parsed, show, without_none
 from jobs.errors import UsageError
 from jobs.values import parse_size
 
@@ -57,10 +57,9 @@ def build_index(
 
     Example: `likeness index my-collection --max-memory 2GiB --target-recall 0.95`
     """
-    given: dict[str, Any] = {"target_recall": target_recall, "latency_ms": latency, "segment_rows": segment_rows}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = without_none(target_recall=target_recall, latency_ms=latency, segment_rows=segment_rows)
     if max_memory is not None:
-        changes["max_memory"] = None if max_memory == "none" else parse_size("--max-memory", max_memory)
+        changes["max_memory"] = None if max_memory == "none" else parsed("--max-memory", max_memory, parse_size)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
     opened = Collection.open(collection)
@@ -131,7 +130,7 @@ def build_and_show(
         console.print(f"index {manifest.version} is built and not live: {end}; {command} makes it so", soft_wrap=True)
 
 
-def versions(collection: CollectionArgument, output: FormatOption = OutputFormat.table) -> None:
+def versions(collection: CollectionArgument, output: FormatOption = "table") -> None:
     """List the versions of an index: which one is live, and the recall and speed of each.
 
     Example: `likeness versions my-collection`
@@ -140,10 +139,7 @@ def versions(collection: CollectionArgument, output: FormatOption = OutputFormat
     from jobs.cli.index_tables import version_facts, versions_table
 
     facts = [version_facts(version) for version in list_versions(Collection.open(collection))]
-    if output is OutputFormat.json:
-        print_json(facts)
-    else:
-        console.print(versions_table(facts))
+    show(output, facts, lambda: versions_table(facts))
 
 
 def promote(collection: CollectionArgument, version: VersionArgument) -> None:
@@ -187,7 +183,7 @@ def prune(
     collection: CollectionArgument,
     keep: Annotated[int, typer.Option(min=1, help="How many good versions to keep, including the live one.")] = 3,
     dry_run: DryRunOption = False,
-    output: FormatOption = OutputFormat.table,
+    output: FormatOption = "table",
 ) -> None:
     """Remove old versions of the index, the segments that only they had, and remains of unfinished jobs.
 
@@ -199,16 +195,13 @@ def prune(
     from jobs.cli.index_tables import pruned_table
 
     pruned = prune.prune(Collection.open(collection), keep, dry_run=dry_run)
-    if output is OutputFormat.json:
-        print_json({**asdict(pruned), "dry_run": dry_run})
-    else:
-        console.print(pruned_table(pruned, dry_run=dry_run))
+    show(output, {**asdict(pruned), "dry_run": dry_run}, lambda: pruned_table(pruned, dry_run=dry_run))
 
 
 def duplicates(
     collection: CollectionArgument,
     min_score: Annotated[float, typer.Option(min=-1, max=1, help="Minimum cosine of two near-duplicates.")] = 0.98,
-    output: FormatOption = OutputFormat.table,
+    output: FormatOption = "table",
 ) -> None:
     """List groups of near-duplicate images, largest first.
 
@@ -224,7 +217,5 @@ def duplicates(
             min_score,
             progress=lambda done, total: status.update(f"{done:,} of {total:,} images compared"),
         )
-    if output is OutputFormat.json:
-        print_json([asdict(group) for group in groups])
-    else:
-        console.print(duplicates_table(groups, whole=not console.is_terminal))
+    whole = not console.is_terminal
+    show(output, [asdict(group) for group in groups], lambda: duplicates_table(groups, whole=whole))

@@ -18,12 +18,8 @@ _SHOWN_IDS = 10
 
 def quality_table(manifest: VersionManifest) -> TextTable:
     """Recall, latency, throughput and memory, as measured."""
-    return TextTable((), _quality(manifest))
-
-
-def _quality(manifest: VersionManifest) -> list[tuple[str, str]]:
     segments = len(manifest.segments)
-    return [
+    rows = [
         ("measured with", f"{manifest.queries:,} images of the collection, themselves left out"),
         *((f"recall@{k}", f"{value:.4f}") for k, value in manifest.recall.items()),
         *((f"latency {name}", f"{value:.2f} ms") for name, value in manifest.latency_ms.items()),
@@ -31,6 +27,7 @@ def _quality(manifest: VersionManifest) -> list[tuple[str, str]]:
         ("memory", human_size(manifest.memory)),
         ("segments", f"{segments:,}" + (f", an update of {manifest.base}" if manifest.base else "")),
     ]
+    return TextTable((), rows)
 
 
 def version_facts(version: Version) -> dict[str, Any]:

@@ -1,23 +1,22 @@
 """Shared by the commands: the terminal, common options, and what they print."""
 
 import json
-from enum import StrEnum
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from rich.console import Console
+from pydantic import ValidationError
+from rich.console import Console, RenderableType
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from jobs.values import DEFAULT_MODEL, checked_amount
+from jobs.errors import UsageError
+from jobs.spec import JobSpec, Resources
+from jobs.values import DEFAULT_MODEL
+
+T = TypeVar("T")
 
 console = Console()
-
-
-def _num_gpus(value: float | None) -> float | None:
-    try:
-        return None if value is None else checked_amount(value, "GPUs")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+errors = Console(stderr=True)
 
 
 def _typeless_flags(params: list[Any]) -> list[Any]:
@@ -42,13 +41,10 @@ class HelpGroup(TyperGroup):
         return _typeless_flags(super().get_params(ctx))
 
 
-class OutputFormat(StrEnum):
-    table = "table"
-    json = "json"
-
-
 CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folder or bucket prefix.")]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="A table for people, or JSON for programs.")]
+FormatOption = Annotated[
+    Literal["table", "json"], typer.Option("--format", help="A table for people, or JSON for programs.")
+]
 AddressOption = Annotated[
     str | None,
     typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays."),
@@ -64,7 +60,7 @@ RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, ta
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
 NumGpusOption = Annotated[
     float | None,
-    typer.Option(min=0, callback=_num_gpus, help="GPUs for each actor: a whole number, or a share of one."),
+    typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one."),
 ]
 ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
 ActorResourcesOption = Annotated[
@@ -78,14 +74,43 @@ DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced s
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
 ]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 
 
-def print_json(value: Any) -> None:
-    """For programs. Letters beyond ASCII stay as they are."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+def show(output: str, facts: Any, table: Callable[[], RenderableType]) -> None:
+    """The facts as JSON, in which letters beyond ASCII stay as they are, or as a table."""
+    if output == "json":
+        print(json.dumps(facts, indent=2, ensure_ascii=False, default=str))
+    else:
+        console.print(table())
 
 
 def without_none(**options: Any) -> dict[str, Any]:
     """The options that were given: others must not override the environment."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """The value of an option. UsageError names the option."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from error
+
+
+def job_spec(context: typer.Context, **more: Any) -> JobSpec:
+    """The job that a command's options describe: they have the names of its fields. UsageError names the first option
+    that is wrong.
+    """
+    options = without_none(**{**context.params, **more})
+    resources = {name: value for name, value in options.items() if name in Resources.model_fields}
+    fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}
+    try:
+        return JobSpec.model_validate({**fields, "resources": resources})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        shown = name.upper() if name in ("source", "collection") else f"--{name.replace('_', '-')}"
+        wrong = "is empty" if first["type"] == "string_too_short" else first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{shown} {wrong}") from error

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
+from jobs.cli.job_tables import closing_lines, reembed_table
 from jobs.cli.options import (
     AcceleratorOption,
     ActorResourcesOption,
@@ -22,21 +20,24 @@ from jobs.cli.options import (
     ExtensionsOption,
     FormatOption,
     NumGpusOption,
-    OutputFormat,
     RejectRateOption,
     RevisionOption,
+    VerboseOption,
     console,
+    errors,
+    job_spec,
 )
+from jobs.embedding.report import Report
 from jobs.errors import UsageError
-from jobs.values import model_named, parse_actors, parse_extensions, parse_resources
+from jobs.schedule.history import outcome_of
+from jobs.schedule.spec_file import read_spec
 
-if TYPE_CHECKING:
-    from jobs.embedding.update_report import ReembedReport, Stopwatch
-
-
-class Missing(StrEnum):
-    keep = "keep"
-    delete = "delete"
+MissingOption = Annotated[
+    Literal["keep", "delete"], typer.Option(help="What to do with images that are gone from the source.")
+]
+MaxMissingOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Stop when more than this share of the source's images is gone.")
+]
 
 
 def reembed(
@@ -48,12 +49,8 @@ def reembed(
         str | None, typer.Option(help="Hub id or folder; by default the live index's. Another one embeds everything.")
     ] = None,
     revision: RevisionOption = None,
-    missing: Annotated[Missing, typer.Option(help="What to do with images that are gone from the source.")] = (
-        Missing.delete
-    ),
-    max_missing: Annotated[
-        float, typer.Option(min=0, max=1, help="Stop when more than this share of the source's images is gone.")
-    ] = 0.2,
+    missing: MissingOption = "delete",
+    max_missing: MaxMissingOption = 0.2,
     verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare every image by its bytes.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
@@ -68,8 +65,8 @@ def reembed(
     extensions: ExtensionsOption = None,
     draft: DraftOption = True,
     address: AddressOption = None,
-    output: FormatOption = OutputFormat.table,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")] = False,
+    output: FormatOption = "table",
+    verbose: VerboseOption = False,
 ) -> None:
     """Bring a collection and its index up to date with a source, or move them to another model.
 
@@ -81,62 +78,46 @@ def reembed(
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
-    from jobs.embedding.request import EmbedOptions
-    from jobs.update import ReembedSettings
-    from jobs.update import reembed as bring_up_to_date
+    from jobs.schedule.run_job import run_job
+    from jobs.update import Update
 
-    # Programs read stdout, so with JSON all messages go to stderr.
-    shown = console if output is OutputFormat.table else Console(stderr=True)
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
-    if spec is not None:
-        given = _given_beside_spec(context)
-        changes = {"max_missing": max_missing} if "max_missing" in given else {}
-        with _reporting(report) as clock:
-            outcome = _run_spec(spec, changes, dry_run=dry_run, verbose=verbose, shown=shown, clock=clock)
-        _show(outcome, report, output)
-        return
-    if source is None or collection is None:
+    given = _given_beside_spec(context) if spec else set()
+    if spec is None and (source is None or collection is None):
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
-    settings = ReembedSettings(
-        source=source,
-        collection=collection,
-        model=None if model is None else model_named(model),
-        revision=revision,
-        device=device,
-        batch_size=batch_size,
-        options=EmbedOptions(block_size=block_size, max_reject_rate=max_reject_rate, draft=draft),
-        extensions=parse_extensions(extensions),
-        actors=parse_actors(actors),
-        num_gpus=num_gpus,
-        accelerator_type=accelerator_type,
-        actor_resources=parse_resources(actor_resources),
-        address=address,
-        verbose=verbose,
-        missing="delete" if missing is Missing.delete else "keep",
-        max_missing=max_missing,
-        verify_hash=verify_hash,
-        dry_run=dry_run,
-    )
-    with _reporting(report) as clock:
-        outcome = bring_up_to_date(settings, shown, clock)
-    _show(outcome, report, output)
+    with _reporting(report, output) as outcome:
+        job = read_spec(spec) if spec else job_spec(context)
+        if "max_missing" in given:
+            job = job.model_copy(update={"max_missing": max_missing})
+        # Programs read stdout, so with JSON all messages go to stderr.
+        shown = console if output == "table" else errors
+        update = Update(spec=job, console=shown, report=outcome, dry_run=dry_run, verbose=verbose)
+        if spec is None or dry_run:
+            update.run()
+        else:
+            run_job(update)
 
 
 @contextmanager
-def _reporting(report: Path | None) -> Iterator["Stopwatch"]:
-    """Write a report even if the job ends with an error: otherwise an earlier job's report would seem to be its own."""
-    from jobs.embedding.update_report import Stopwatch
-    from jobs.schedule.history import outcome_of
-
-    clock = Stopwatch()
+def _reporting(path: Path | None, output: str) -> Iterator[Report]:
+    """Write and show the report. A job that fails has one too: otherwise an earlier job's would seem to be its own."""
+    report = Report()
     try:
-        yield clock
+        yield report
     except BaseException as error:
-        if report is not None:
+        if path is not None:
             with suppress(OSError):  # the job's own error matters more
-                report.write_text(clock.to_json(*outcome_of(error)) + "\n", "utf-8")
+                path.write_text(report.failure_json(*outcome_of(error)) + "\n", "utf-8")
         raise
+    if path is not None:
+        path.write_text(report.to_json() + "\n", "utf-8")
+    if output == "json":
+        print(report.to_json())
+        return
+    console.print(reembed_table(report))
+    for line in closing_lines(report):
+        console.print(line, soft_wrap=True)
 
 
 def _given_beside_spec(context: typer.Context) -> set[str]:
@@ -150,29 +131,3 @@ def _given_beside_spec(context: typer.Context) -> set[str]:
         )
         raise UsageError(f"{names} beside --spec: expected it in the file, which describes the whole job")
     return given
-
-
-def _run_spec(
-    path: Path, changes: dict[str, float], *, dry_run: bool, verbose: bool, shown: Console, clock: "Stopwatch"
-) -> "ReembedReport":
-    from jobs.schedule.run_job import run_job
-    from jobs.schedule.spec import read_spec
-    from jobs.update import reembed as bring_up_to_date
-
-    job = read_spec(path).model_copy(update=changes)
-    if dry_run:
-        return bring_up_to_date(replace(job.settings(), dry_run=True, verbose=verbose), shown, clock)
-    return run_job(job, shown, verbose=verbose, clock=clock)
-
-
-def _show(outcome: "ReembedReport", report: Path | None, output: OutputFormat) -> None:
-    from jobs.embedding.update_report import closing_lines, reembed_table
-
-    if report is not None:
-        report.write_text(outcome.to_json() + "\n", "utf-8")
-    if output is OutputFormat.json:
-        print(outcome.to_json())
-        return
-    console.print(reembed_table(outcome))
-    for line in closing_lines(outcome):
-        console.print(line, soft_wrap=True)

@@ -1,9 +1,10 @@
-"""The commands `schedule` and `runs`. `app` registers them."""
+"""The commands `schedule` and `history`. `app` registers them."""
 
 import logging
 import signal
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from rich.text import Text
 
 from index.collection import Collection
-from jobs.cli.options import CollectionArgument, FormatOption, OutputFormat, console, print_json
+from jobs.cli.options import CollectionArgument, FormatOption, show
 from jobs.errors import UsageError
 
 
@@ -21,17 +22,17 @@ def schedule(
     timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin; by default this machine's.")] = None,
     jitter: Annotated[int, typer.Option(min=0, help="Start up to so many seconds later, at random.")] = 0,
 ) -> None:
-    """Run a job on a schedule on this machine, each run in a separate process. `likeness runs` shows the results.
+    """Run a job on a schedule on this machine, each run in a separate process. `likeness history` shows the results.
 
     Runs do not overlap, and one run makes up for all that were missed while the machine slept. Ctrl-C or SIGTERM stops
     the current run and then ends; a second one ends it at once. The next run continues with the rest.
 
     Example: `likeness schedule deploy/job.yaml --cron "0 3 * * *" --timezone Europe/Berlin --jitter 300`
     """
-    from jobs.schedule.cron import cron_trigger
+    from jobs.schedule.cron import cron_times
     from jobs.schedule.scheduler import ScheduledJob, run_schedule
 
-    trigger = cron_trigger(cron, timezone, jitter)
+    times = cron_times(cron, timezone, datetime.now(UTC))
     job = ScheduledJob(spec, sys.stdout)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("jobs").setLevel(logging.INFO)
@@ -44,20 +45,21 @@ def schedule(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    run_schedule(job, trigger, stop)
+    run_schedule(job, times, stop, jitter_s=jitter)
 
 
-def runs(
+def history(
     collection: CollectionArgument,
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    log: Annotated[str | None, typer.Option(help="Print the output of this run instead.")] = None,
-    output: FormatOption = OutputFormat.table,
+    log: Annotated[str | None, typer.Option(help="Print what the job of this id printed instead.")] = None,
+    output: FormatOption = "table",
 ) -> None:
-    """Show the results of the last runs of a collection's job, oldest first.
+    """Show what became of the last jobs of a collection, oldest first.
 
-    Example: `likeness runs my-collection --last 5`
+    Example: `likeness history my-collection --last 5`
     """
-    from jobs.schedule.history import facts, last_runs, read_output, runs_table
+    from jobs.cli.job_tables import history_table
+    from jobs.schedule.history import facts, last_entries, read_output
 
     opened = Collection.open(collection)
     if log is not None:
@@ -65,13 +67,9 @@ def runs(
             print(read_output(opened.storage, log), end="")
         except FileNotFoundError as error:
             raise UsageError(
-                f"--log is {log!r}: expected the id of a run that `likeness schedule` made, of `likeness runs`"
+                f"--log is {log!r}: expected the id of a job of `likeness schedule`, as `likeness history` lists them"
             ) from error
         return
-    shown = facts(opened, last_runs(opened, last))
-    if output is OutputFormat.json:
-        print_json(shown)
-    elif shown:
-        console.print(runs_table(shown))
-    else:
-        console.print(Text("no run yet: `likeness reembed --spec FILE` and `likeness schedule` write theirs down"))
+    jobs = facts(opened, last_entries(opened, last))
+    empty = Text("the history is empty: `likeness reembed --spec FILE` and `likeness schedule` write to it")
+    show(output, jobs, lambda: history_table(jobs) if jobs else empty)

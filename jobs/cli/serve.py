@@ -4,10 +4,9 @@ import os
 import resource
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from api.access.keys import KeyScope, add_key, list_keys, remove_key
 from api.observe.logs import LogFormat
@@ -18,17 +17,48 @@ from jobs.cli.options import (
     HelpCommand,
     HelpGroup,
     MovedModelOption,
-    OutputFormat,
     console,
-    print_json,
+    errors,
+    show,
     without_none,
 )
 from jobs.errors import UsageError
 from jobs.text_table import TextTable
 from jobs.values import model_named
 
-errors = Console(stderr=True)
+if TYPE_CHECKING:
+    from api.settings import ServeSettings
 
+PortOption = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
+]
+ReplicasOption = Annotated[
+    str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
+]
+EmbeddersOption = Annotated[
+    str | None, typer.Option(help="Separate replicas for the model, as `--replicas`; by default those hold it too.")
+]
+ShardsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Spread the index over so many shards; by default each of `--replicas` holds it."),
+]
+SearchersOption = Annotated[
+    str | None, typer.Option(help="Replicas of each of the `--shards`, as `--replicas`; by default 1.")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here.")
+]
+AllowHostOption = Annotated[
+    list[str] | None, typer.Option("--allow-host", help="A private host, or host:port, that queries may name.")
+]
+KeysFileOption = Annotated[str | None, typer.Option("--keys", help="Require a key of this file: see `likeness keys`.")]
+AllowRemoteOption = Annotated[
+    bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
+]
+LogFormatOption = Annotated[
+    LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object a line.")
+]
 KeysArgument = Annotated[Path, typer.Argument(envvar="LIKENESS_KEYS_FILE", help="The file of keys.")]
 NameOption = Annotated[str, typer.Option(help="Whose key it is, for logs and for removing it.")]
 
@@ -47,42 +77,17 @@ def serve(
     collection: CollectionArgument,
     local: Annotated[bool, typer.Option("--local", help="One process without Ray, for a laptop.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
-    ] = None,
+    port: PortOption = None,
     model: MovedModelOption = None,
-    replicas: Annotated[
-        str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
-    ] = None,
-    embedders: Annotated[
-        str | None,
-        typer.Option(help="Separate replicas for the model, as `--replicas`; by default those hold it too."),
-    ] = None,
-    shards: Annotated[
-        int | None,
-        typer.Option(min=1, help="Spread the index over so many shards; by default each of `--replicas` holds it."),
-    ] = None,
-    searchers: Annotated[
-        str | None, typer.Option(help="Replicas of each of the `--shards`, as `--replicas`; by default 1.")
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here."),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A private host, or host:port, that queries may name."),
-    ] = None,
-    keys_file: Annotated[
-        Path | None, typer.Option("--keys", help="Require a key of this file: see `likeness keys`.")
-    ] = None,
-    allow_remote: Annotated[
-        bool | None, typer.Option("--allow-remote", help="Listen beyond this machine even without keys.")
-    ] = None,
-    log_format: Annotated[
-        LogFormat | None, typer.Option(help="Format of the log on stderr: `text`, or `json` with one object a line.")
-    ] = None,
+    replicas: ReplicasOption = None,
+    embedders: EmbeddersOption = None,
+    shards: ShardsOption = None,
+    searchers: SearchersOption = None,
+    address: ClusterOption = None,
+    allowed_hosts: AllowHostOption = None,
+    keys_file: KeysFileOption = None,
+    allow_remote: AllowRemoteOption = None,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Answer searches over HTTP: `POST /search` with an image's URL. Documentation is served at `/docs`.
 
@@ -90,46 +95,56 @@ def serve(
 
     Example: `likeness serve my-collection --local`
     """
-    from api.settings import ServeSettings
-
     if local and any(option is not None for option in (replicas, embedders, shards, searchers, address)):
         raise UsageError(
             "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
             "without --local"
         )
-    settings = ServeSettings(
-        **without_none(
-            collection=collection,
-            replicas=_replicas("--replicas", replicas),
-            embedders=_replicas("--embedders", embedders),
-            shards=shards,
-            searchers=_replicas("--searchers", searchers),
-            model=model and model_named(model),
-            host=host,
-            port=port,
-            allowed_hosts=frozenset(allow_host) if allow_host else None,
-            keys_file=keys_file and str(keys_file),
-            allow_remote=allow_remote,
-            log_format=log_format,
-        )
+    settings = _settings(
+        collection=collection,
+        host=host,
+        port=port,
+        model=model and model_named(model),
+        replicas=_replicas("--replicas", replicas),
+        embedders=_replicas("--embedders", embedders),
+        shards=shards,
+        searchers=_replicas("--searchers", searchers),
+        allowed_hosts=allowed_hosts or None,
+        keys_file=keys_file,
+        allow_remote=allow_remote,
+        log_format=log_format,
     )
     if searchers is not None and settings.shards is None:
         raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
-    # Each connection is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
+    _allow_many_connections()
     if local:
         from api.local import run_local
 
         run_local(settings, on_listening=_announce)
     else:
-        from api.deployment.application import run
-        from jobs.cluster.session import ray_cluster
+        _run_on_ray(settings, address or os.environ.get("RAY_ADDRESS"))
 
-        # `ray_cluster` sends the code of this process to the workers.
-        address = address or os.environ.get("RAY_ADDRESS")
-        with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
-            run(settings, on_listening=_announce)
+
+def _settings(**options: Any) -> "ServeSettings":
+    """The settings that the options name; the environment has the others."""
+    from api.settings import ServeSettings
+
+    return ServeSettings(**without_none(**options))
+
+
+def _run_on_ray(settings: "ServeSettings", address: str | None) -> None:
+    from api.deployment.application import run
+    from jobs.cluster.session import ray_cluster
+
+    # `ray_cluster` sends the code of this process to the workers.
+    with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
+        run(settings, on_listening=_announce)
+
+
+def _allow_many_connections() -> None:
+    """Each is an open file. Many systems allow 1,024 unless asked, which as many idle connections use up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
 
 
 def _replicas(option: str, text: str | None) -> Replicas | None:
@@ -161,18 +176,15 @@ def add(
 
 
 @keys.command("list", cls=HelpCommand)
-def show(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = OutputFormat.table) -> None:
+def list_(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = "table") -> None:
     """List the keys by name; the keys themselves are not kept.
 
     Example: `likeness keys list`
     """
     stored = list_keys(file)
-    if output is OutputFormat.json:
-        facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
-        print_json(facts)
-        return
+    facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
     rows = [(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC") for key in stored]
-    console.print(TextTable(("name", "scope", "made"), rows))
+    show(output, facts, lambda: TextTable(("name", "scope", "made"), rows))
 
 
 @keys.command(cls=HelpCommand)

@@ -4,22 +4,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Group
 
 from index.collection import Collection
-from index.collection.live_rows import LiveRows
 from index.collection.records import Option, RunManifest, VersionManifest
-from index.collection.rows import REJECT, newest
 from index.errors import DamagedVersionError
 from index.match import Match
 from index.versions.current import collection_model
 from index.versions.files import first_damage, version_files
-from jobs.planning.plan import written_files
+from jobs.planning.rejects import shown_reasons
 from jobs.text_table import TextTable
-
-_REJECT_COLUMNS = ("image_id", "uri", *REJECT)
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
@@ -46,37 +40,14 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     )
 
 
-def list_rejects(collection: Collection) -> list[dict[str, Any]]:
-    """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
-    many images failed.
-    """
-    snapshot = collection.snapshot()
-    last = max((run.run_id for run in snapshot.committed), default="")
-    older: list[pa.Table] = []
-    newer: list[pa.Table] = []
-    for run in snapshot.unfinished:
-        files = written_files(collection, run)
-        rows = LiveRows.of_files(collection.storage, files).read(_REJECT_COLUMNS)
-        (older if run.run_id < last else newer).append(rows)
-    rows = pa.concat_tables([*older, snapshot.live().read(_REJECT_COLUMNS), *newer])
-    rows = rows.take(newest([rows["image_id"]])[0])
-    rows = rows.filter(pc.is_valid(rows["error_reason"]))
-    return rows.sort_by("image_id").to_pylist()
-
-
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     """Each reject with its reason, then the counts."""
     table = TextTable(
         ("image", "reason", "message"),
         [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
     )
-    return Group(table, reject_counts(rows)) if rows else Group("no rejects")
-
-
-def reject_counts(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many rejects each reason has: "truncated: 3, timeout: 1"; empty when there are none."""
     counts = Counter(str(row["error_reason"]) for row in rows)
-    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common())
+    return Group(table, shown_reasons(counts)) if rows else Group("no rejects")
 
 
 def collection_facts(collection: Collection) -> dict[str, Any]:
@@ -151,10 +122,9 @@ def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dic
 
 def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
     """A version's segments, settings and measurements."""
+    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
     return {
-        "base": manifest.base,
-        "settings": manifest.settings.model_dump(),
-        "ntotal": manifest.ntotal,
+        **manifest.model_dump(include=stored),
         "kind": manifest.kind,
         "memory": manifest.memory,
         "tombstones": sum(segment.ntotal - segment.live for segment in manifest.segments),
@@ -167,10 +137,6 @@ def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
             }
             for segment in manifest.segments
         },
-        "recall": manifest.recall,
-        "latency_ms": manifest.latency_ms,
-        "queries_per_second": manifest.queries_per_second,
-        "choice": [option.model_dump() for option in manifest.choice],
     }
 
 

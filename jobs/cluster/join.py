@@ -1,19 +1,35 @@
-"""Joins an existing Ray cluster, and sends the code of this process to its workers."""
+"""Starts this process's Ray, and joins an existing cluster, to whose workers it sends the code of this process."""
 
 import os
 import re
+import signal
 import socket
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray.exceptions
 
-from jobs.cluster.ray_init import init
 from jobs.errors import JobError
 
 _PACKAGES = ("embedder", "index", "jobs", "api")
 _OURS = Path(__file__).resolve().parents[2]
+
+
+def init(**options: Any) -> None:
+    """`ray.init`, after which this process's handler of SIGTERM is restored: Ray's own one exits with 15."""
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    try:
+        ray.init(**options)
+    except SystemExit as stop:
+        if callable(handler) and stop.code == signal.SIGTERM:  # Ray's was there already
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        if callable(handler):  # without one, Ray's own at least ends what it started
+            signal.signal(signal.SIGTERM, handler)
 
 
 def shipped_code() -> dict[str, Any]:

@@ -17,9 +17,10 @@ from index.collection import Collection
 from index.collection.records import RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
-from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
-from jobs.embedding.model import model_record
-from jobs.embedding.request import ModelSource
+from jobs.embedding.actor import CollectionAt, EmbedBlock
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.model import ModelSource, model_record
+from jobs.embedding.report import BlockSummary
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 
@@ -55,8 +56,8 @@ def embed_here(
         run_id=run.run_id,
         attempt=0,
     )
-    decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True, threads=2))
-    block = BlockSummary.of(embed(decoded).to_pylist()[0])
+    decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True))
+    block = BlockSummary(**embed(decoded).to_pylist()[0])
     counts = {"listed": listing.num_rows, "already_there": 0, "embedded": block.embedded, "rejected": block.rejected}
     collection.commit_run(
         RunManifest(

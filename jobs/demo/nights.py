@@ -19,7 +19,7 @@ from index.collection import Collection
 from jobs.demo.broken import BROKEN
 from jobs.demo.collection import embed_here
 from jobs.demo.gallery import make_gallery, plan_exhibit
-from jobs.embedding.request import ModelSource
+from jobs.embedding.model import ModelSource
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 

@@ -1,7 +1,10 @@
-"""The Ray Data stage that turns crops into embeddings."""
+"""The second stage of the embedding pipeline, in actors: embed a block of rows and write it."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import os
+import platform
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,38 +14,108 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from embedder.errors import ModelError
-from embedder.protocol import Embedder, ModelIdentity
+from embedder.protocol import Embedder
+from index.collection import Collection
+from index.storage.bucket import without_secrets
+from jobs.embedding.report import BlockSummary
+from jobs.embedding.worker_metrics import worker_metrics
+from jobs.errors import OtherModelError
+from jobs.planning.block_names import block_name
+
+_SECONDS = ("fetch_seconds", "decode_seconds")
 
 
-class EmbedImages:
-    """A `map_batches` actor class (batch format "pyarrow"): replaces the column `pixels` by `embedding`.
+class CollectionAt:
+    """Opens a collection on a worker. Ray Data logs its operators' arguments, and this one shows no credentials."""
 
-    `load` is called once, in the actor's own process, so that no loaded model is sent to the worker.
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __call__(self) -> Collection:
+        return Collection.open(self._address)
+
+    def __repr__(self) -> str:
+        return f"CollectionAt({without_secrets(self._address)!r})"
+
+
+class EmbedBlock:
+    """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
+
+    Both happen in one call, so a crash costs at most the current block. `load` is called in the actor's own process, so
+    that no loaded model is sent to it. `attempt` is the number of the run's attempt.
     """
 
-    def __init__(self, load: Callable[[], Embedder]) -> None:
+    def __init__(
+        self,
+        *,
+        load: Callable[[], Embedder],
+        fingerprint: str,
+        collection: CollectionAt,
+        run_id: str,
+        attempt: int,
+    ) -> None:
         self._embedder = load()
-
-    @property
-    def identity(self) -> ModelIdentity:
-        return self._embedder.identity
+        identity = self._embedder.identity
+        if identity.fingerprint != fingerprint:
+            raise OtherModelError(
+                f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, the job began "
+                f"with {fingerprint[:12]}: put the same model files on every machine"
+            )
+        self._collection = collection()
+        self._run_id = run_id
+        self._attempt = attempt
+        self._name = f"{platform.node()}:{os.getpid()}"
+        self._ended: float | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """`table` without `pixels` and with `embedding`; rows and other columns stay in order.
-
-        `pixels` is binary of side·side·3 bytes, null for a rejected row; `embedding` is
-        fixed_size_list<float32>[dim], null where `pixels` was null.
-
-        A batch that the model fails on raises ModelError, so that its rows are tried again and none is lost.
-        """
-        crops = _as_binary(table.column("pixels"))
-        kept = pc.is_valid(crops).to_numpy(zero_copy_only=False)
-        vectors = np.zeros((len(table), self.identity.dim), np.float32)
-        vectors[kept] = self._embedder.embed_images(_stack(crops.drop_null(), self._embedder.crop.side))
-        embedding = pa.FixedSizeListArray.from_arrays(
-            pa.array(vectors.ravel()), self.identity.dim, mask=pa.array(~kept)
+        seconds = {name: pc.sum(table[name]).as_py() for name in _SECONDS}
+        started_at, started = time.time(), time.perf_counter()
+        rows = embed_rows(table.drop_columns(list(_SECONDS)), self._embedder)
+        ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
+        embedded = time.perf_counter()
+        file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
+        rejected = rows.num_rows - rows["error_reason"].null_count
+        ended = time.perf_counter()
+        summary = BlockSummary(
+            path=file.path,
+            actor=self._name,
+            rows=file.rows,
+            size=file.size,
+            sha256=file.sha256,
+            embedded=rows.num_rows - rejected,
+            rejected=rejected,
+            started_at=started_at,
+            ended_at=time.time(),
+            model_seconds=embedded - started,
+            write_seconds=ended - embedded,
+            **seconds,
         )
-        return table.drop_columns("pixels").append_column("embedding", embedding)
+        self._count(summary, started, ended)
+        return pa.Table.from_pylist([vars(summary)])
+
+    def _count(self, block: BlockSummary, started: float, ended: float) -> None:
+        metrics, since = worker_metrics(), self._ended or started
+        metrics.stage("embed", block.embedded, block.model_seconds)
+        metrics.stage("write", block.rows, block.write_seconds)
+        metrics.idle.set(max(0.0, 1 - block.model_seconds / (ended - since)))
+        self._ended = ended
+
+
+def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
+    """`table` with `embedding` in place of `pixels`; rows and other columns stay in order.
+
+    `pixels` is binary of side·side·3 bytes, null for a rejected row; `embedding` is fixed_size_list<float32>[dim], null
+    where `pixels` was null.
+
+    A batch that the model fails on raises ModelError, so that its rows are tried again and none is lost.
+    """
+    crops = _as_binary(table.column("pixels"))
+    kept = pc.is_valid(crops).to_numpy(zero_copy_only=False)
+    dim = embedder.identity.dim
+    vectors = np.zeros((len(table), dim), np.float32)
+    vectors[kept] = embedder.embed_images(_stack(crops.drop_null(), embedder.crop.side))
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim, mask=pa.array(~kept))
+    return table.drop_columns("pixels").append_column("embedding", embedding)
 
 
 def _as_binary(column: pa.ChunkedArray[Any]) -> pa.LargeBinaryArray:

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 from index.collection import Collection
 from index.collection.records import RowFile, RunManifest, RunStart
 from index.collection.rows import newest
-from jobs.embedding.report import EmbedReport, count_reasons
+from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError
-from jobs.planning.plan import Plan, fold, rejects_of
+from jobs.planning.plan import Plan, fold
+from jobs.planning.rejects import count_reasons, rejects_of, shown_reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,9 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
     both = pa.concat_tables([plan.live, rows])
     live = both.take(newest([both["image_id"]])[0])
     rejects = rejects_of(plan.listing, live)
-    report.reject_reasons = count_reasons(rejects)
+    report.reject_reasons = count_reasons(rejects["error_reason"].to_pylist())
     if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
-        raise TooManyRejectsError(_too_many(rejects, plan.listing.num_rows, max_reject_rate))
+        raise TooManyRejectsError(_too_many(report, max_reject_rate))
     if not len(plan.deletes) and _failed_again(rows, plan.live):
         return None
     return RunManifest(
@@ -90,11 +91,11 @@ def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
     return pc.all(same, skip_nulls=False).as_py() is True
 
 
-def _too_many(rejects: pa.Table, listed: int, allowed: float) -> str:
-    reasons = count_reasons(rejects).most_common(3)
+def _too_many(report: EmbedReport, allowed: float) -> str:
+    rejected = report.reject_reasons.total()
     return (
-        f"{rejects.num_rows} of {listed} images were rejected ({rejects.num_rows / listed:.1%}; mostly "
-        f"{', '.join(f'{reason}: {count}' for reason, count in reasons)}), more than the {allowed:.1%} allowed, so "
-        "nothing was published. What was embedded is kept: mend the source, or raise --max-reject-rate, and run the "
-        "same command again. `likeness rejects` lists them"
+        f"{rejected} of {report.listed} images were rejected ({rejected / report.listed:.1%}; mostly "
+        f"{shown_reasons(report.reject_reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was published. "
+        "What was embedded is kept: mend the source, or raise --max-reject-rate, and run the same command again. "
+        "`likeness rejects` lists them"
     )

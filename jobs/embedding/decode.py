@@ -1,32 +1,21 @@
-"""The stages of the embedding pipeline, as Ray Data's workers run them: fetch and decode, then embed and write."""
+"""The first stage of the embedding pipeline, on CPUs: fetch and decode."""
 
 import hashlib
-import os
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from embedder.errors import FetchError, Rejected
+from embedder.errors import FetchError, Rejected, folded
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images import CropSpec
 from embedder.images.decoder_pool import DecodePool
-from embedder.protocol import Embedder
-from index.collection import Collection
-from index.collection.records import RowFile
-from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
-from jobs.embedding.actor import EmbedImages
-from jobs.errors import OtherModelError
-from jobs.planning.block_names import block_name
+from jobs.embedding.worker_metrics import worker_metrics
 
-_SECONDS = ("fetch_seconds", "decode_seconds")
 _MAX_DECODERS = 2  # of a task, which reserves one CPU; more threads than that wait for the network
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
@@ -38,7 +27,7 @@ class DecodeSettings:
 
     crop: CropSpec
     draft: bool
-    threads: int
+    threads: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +68,7 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     listed_sizes = table["size"].to_pylist()
     with ThreadPoolExecutor(settings.threads) as pool:
         outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, decoders, settings), table["uri"].to_pylist()))
+    _count(outcomes)
     for name, type_ in _OUTCOME_TYPES.items():
         table = table.append_column(name, pa.array([getattr(o, name) for o in outcomes], type_))
     # Facts from the listing stay; a list of URLs has no sizes.
@@ -86,6 +76,14 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     table = table.set_column(table.column_names.index("size"), "size", pa.array(sizes, pa.int64()))
     side = settings.crop.side
     return table.append_column("pixels", pa.array([o.pixels for o in outcomes], pa.binary(side * side * 3)))
+
+
+def _count(outcomes: Sequence[_Outcome]) -> None:
+    metrics, stages = worker_metrics(), [outcome.error_stage for outcome in outcomes]
+    metrics.stage("fetch", len(stages) - stages.count("fetch"), sum(each.fetch_seconds for each in outcomes))
+    metrics.stage("decode", stages.count(None), sum(each.decode_seconds for each in outcomes))
+    for reason in (each.error_reason for each in outcomes if each.error_reason):
+        metrics.rejects.inc(1, {"reason": folded(reason)})
 
 
 @cache
@@ -134,96 +132,3 @@ def _outcome(uri: str | None, fetcher: Fetcher, decoders: DecodePool, settings: 
         fetch_seconds=fetched - started,
         decode_seconds=time.perf_counter() - fetched,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockSummary:
-    """The result of one block of rows, which is all that the driver gets of it. `*_at` are Unix times."""
-
-    path: str
-    actor: str
-    rows: int
-    size: int
-    sha256: str
-    embedded: int
-    rejected: int
-    started_at: float
-    ended_at: float
-    fetch_seconds: float
-    decode_seconds: float
-    model_seconds: float
-    write_seconds: float
-
-    @classmethod
-    def of(cls, row: dict[str, Any]) -> "BlockSummary":
-        return cls(**{field.name: row[field.name] for field in fields(cls)})
-
-    @property
-    def file(self) -> RowFile:
-        """The manifest's entry for its file."""
-        return RowFile(path=self.path, rows=self.rows, size=self.size, sha256=self.sha256)
-
-
-class CollectionAt:
-    """Opens a collection on a worker. Ray Data logs its operators' arguments, and this one shows no credentials."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def __call__(self) -> Collection:
-        return Collection.open(self._address)
-
-    def __repr__(self) -> str:
-        return f"CollectionAt({without_secrets(self._address)!r})"
-
-
-class EmbedBlock:
-    """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
-
-    Both happen in one call, so a crash costs at most the current block. `attempt` is the number of the run's attempt.
-    """
-
-    def __init__(
-        self,
-        *,
-        load: Callable[[], Embedder],
-        fingerprint: str,
-        collection: CollectionAt,
-        run_id: str,
-        attempt: int,
-    ) -> None:
-        self._embed = EmbedImages(load)
-        if self._embed.identity.fingerprint != fingerprint:
-            raise OtherModelError(
-                f"this worker loaded {self._embed.identity.model_id} with fingerprint "
-                f"{self._embed.identity.fingerprint[:12]}, the job began with {fingerprint[:12]}: "
-                "put the same model files on every machine"
-            )
-        self._collection = collection()
-        self._run_id = run_id
-        self._attempt = attempt
-        self._name = f"{platform.node()}:{os.getpid()}"
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        seconds = {name: pc.sum(table[name]).as_py() for name in _SECONDS}
-        started_at, started = time.time(), time.perf_counter()
-        rows = self._embed(table.drop_columns(list(_SECONDS)))
-        ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
-        embedded = time.perf_counter()
-        file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
-        rejected = rows.num_rows - rows["error_reason"].null_count
-        summary = BlockSummary(
-            path=file.path,
-            actor=self._name,
-            rows=file.rows,
-            size=file.size,
-            sha256=file.sha256,
-            embedded=rows.num_rows - rejected,
-            rejected=rejected,
-            started_at=started_at,
-            ended_at=time.time(),
-            model_seconds=embedded - started,
-            write_seconds=time.perf_counter() - embedded,
-            **seconds,
-        )
-        return pa.Table.from_pylist([vars(summary)])

@@ -1,24 +1,48 @@
-"""Finds the model to embed into a collection with, without loading it."""
+"""The model to embed into a collection with, which need not be loaded here if the collection knows it."""
 
-from embedder.images import CropSpec
+import os
+from dataclasses import dataclass, replace
+from typing import Self
+
 from embedder.models.checkpoint import Checkpoint
-from embedder.protocol import ModelIdentity
+from embedder.protocol import Embedder, ModelIdentity
 from index.collection.collection import Snapshot
 from index.collection.records import ModelRecord
 from index.versions.current import collection_model
-from jobs.embedding.request import ModelSource
 from jobs.errors import OtherModelError
+from jobs.values import DEMO_MODEL, model_named
 
 
-def known_models(snapshot: Snapshot) -> list[ModelRecord]:
-    """The collection's own (`index.versions.current.collection_model`) first, then those of the runs, newest first."""
-    there = collection_model(snapshot.collection, snapshot.committed)
-    return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Loads the model where it is called: in an actor, on its machine. `batch_size` images go in a forward pass."""
+
+    model: str
+    revision: str | None = None
+    device: str | None = None
+    batch_size: int = 64
+
+    def __call__(self) -> Embedder:
+        from embedder.models.clip import ClipEmbedder
+
+        # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
+        # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
+        return ClipEmbedder.load(
+            model_named(self.model),
+            revision=self.revision,
+            device=self.device,
+            batch_size=self.batch_size,
+            threads=os.cpu_count(),
+        )
+
+    def for_workers(self) -> Self:
+        """The same on other machines, where the demo model may lie elsewhere."""
+        return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
 
 
-def wanted_model(load: ModelSource) -> ModelRecord:
-    """The requested model, without loading it."""
-    return model_record(Checkpoint.find(load.model, load.revision).identity)
+def loaded_memory(checkpoint: Checkpoint) -> int:
+    """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
+    return 2**30 + sum(path.stat().st_size for path in checkpoint.weights)
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:
@@ -28,13 +52,19 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
     )
 
 
-def crop_of(model: ModelRecord, load: ModelSource) -> CropSpec:
-    """How the model's pictures are cropped. `OtherModelError` when there is another model in its place now."""
-    checkpoint = Checkpoint.find(load.model, load.revision)
+def known_models(snapshot: Snapshot) -> list[ModelRecord]:
+    """The collection's own (`index.versions.current.collection_model`) first, then those of the runs, newest first."""
+    there = collection_model(snapshot.collection, snapshot.committed)
+    return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
+
+
+def checkpoint_of(record: ModelRecord) -> Checkpoint:
+    """Where a recorded model lies. `OtherModelError` when there is another one in its place now."""
+    checkpoint = Checkpoint.find(record.id, record.revision)
     found = model_record(checkpoint.identity)
-    if not found.agrees_with(model):
+    if not found.agrees_with(record):
         raise OtherModelError(
-            f"{load.model} holds {found} now, the collection was embedded with {model}. Put that back, or "
-            "embed everything with the one that is there by naming it with --model"
+            f"{record.id} holds {found} now, the collection was embedded with {record}. Put that back, or embed "
+            "everything with the one that is there by naming it with --model"
         )
-    return checkpoint.preprocessing.crop
+    return checkpoint

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 import ray.data
 
@@ -15,12 +16,11 @@ from embedder.images import CropSpec
 from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.join import lacking
-from jobs.cluster.session import DECODE_MEMORY, Pool
+from jobs.cluster.pool import DECODE_MEMORY, Pool
+from jobs.embedding.actor import CollectionAt, EmbedBlock
 from jobs.embedding.commit import WrittenRun
-from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings
-from jobs.embedding.report import EmbedReport, Progress
-from jobs.embedding.request import EmbedOptions
-from jobs.embedding.worker_metrics import CountedEmbedBlock, counted_fetch_and_decode
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 
@@ -34,11 +34,16 @@ def write(
     *,
     load: Callable[[], Embedder],
     crop: CropSpec,
-    options: EmbedOptions,
     pool: Pool,
-    progress: Progress,
+    block_size: int = 256,
+    draft: bool = True,
+    progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
-    """Write the rows of a plan's images, live only after `commit`. `LeaseLostError` once another job writes."""
+    """Write the rows of a plan's images, live only after `commit`; `progress` is called for each block that is on disk.
+
+    `block_size` rows are embedded and written together; a crash can cost each actor so many. `draft` allows large JPEGs
+    to be decoded at reduced scale. `LeaseLostError` once another job writes.
+    """
     report = EmbedReport.of(plan)
     run = plan.run or collection.start_run(plan.source, plan.model)
     files = {block_of(file.path): file for file in plan.files}
@@ -50,31 +55,37 @@ def write(
             "run_id": run.run_id,
             "attempt": plan.attempt,
         }
-        for block in _blocks(plan.todo, crop, actor, options, pool):
+        decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
+        for block in _blocks(plan.todo, decode, actor, block_size, pool):
             if block_of(block.path) not in files:  # Ray may report a retried block twice
                 files[block_of(block.path)] = block.file
                 report.add(block)
-            progress.advance(report)
+            progress(report)
             collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
     return WrittenRun(plan=plan, run=run, files=list(files.values()), report=report)
 
 
+def _decode_threads(todo: pa.Table) -> int:
+    """Threads of a decode task: for local files two (one reads, the other decodes), more to wait for the network."""
+    remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
+    return 16 if pc.any(remote).as_py() else 2
+
+
 def _blocks(
-    todo: pa.Table, crop: CropSpec, actor: dict[str, object], options: EmbedOptions, pool: Pool
+    todo: pa.Table, decode: DecodeSettings, actor: dict[str, object], block_size: int, pool: Pool
 ) -> Iterator[BlockSummary]:
     """Run the pipeline; a summary of each block as soon as its rows are on disk."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    decode = DecodeSettings(crop=crop, draft=options.draft, threads=options.decode_threads)
     least, most = pool.actors
     # At most one block per task: an actor reports only at the end of a task.
-    step = min(DECODE_BATCH, options.block_size)
+    step = min(DECODE_BATCH, block_size)
     slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
     rows = (
         ray.data.from_arrow(slices)
         .map_batches(
-            counted_fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+            fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
             fn_kwargs={"settings": decode},
             batch_size=None,
             batch_format="pyarrow",
@@ -82,9 +93,9 @@ def _blocks(
             memory=DECODE_MEMORY,
         )
         .map_batches(
-            CountedEmbedBlock,
+            EmbedBlock,
             fn_constructor_kwargs=actor,
-            batch_size=options.block_size,
+            batch_size=block_size,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
             **pool.reserved,
@@ -93,7 +104,7 @@ def _blocks(
     )
     try:
         for row in rows:
-            yield BlockSummary.of(row)
+            yield BlockSummary(**row)
     except ray.exceptions.RayError as error:
         raise JobError(
             f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; the same command goes "

@@ -1,22 +1,53 @@
-"""The output of an embedding job: a progress bar while it runs, and a table at its end."""
+"""What a job found and did, in numbers. It fills as the job goes on."""
 
+import json
 import math
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Protocol, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Self
 
-import pyarrow as pa
-from rich.console import Console
+from index.collection.records import RowFile
+from jobs.planning.counts import Counts
+from jobs.planning.plan import Plan
+from jobs.planning.rejects import count_reasons, rejects_of
 
-from jobs.embedding.decode import BlockSummary
-from jobs.planning.plan import Plan, rejects_of
-from jobs.progress import RateBar
-from jobs.text_table import TextTable
+STAGES = ("fetch", "decode", "model", "write")
+_REPORTED = (
+    *("source", "collection", "model", "dry_run", "left_out", "runs", "index_before", "index_after"),
+    *("recall", "promoted", "note", "seconds", "worker_seconds"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSummary:
+    """The result of one block of rows, which is all that the driver gets of it. `*_at` are Unix times."""
+
+    path: str
+    actor: str
+    rows: int
+    size: int
+    sha256: str
+    embedded: int
+    rejected: int
+    started_at: float
+    ended_at: float
+    fetch_seconds: float
+    decode_seconds: float
+    model_seconds: float
+    write_seconds: float
+
+    @property
+    def file(self) -> RowFile:
+        """The manifest's entry for its file."""
+        return RowFile(path=self.path, rows=self.rows, size=self.size, sha256=self.sha256)
 
 
 @dataclass(kw_only=True)
 class EmbedReport:
-    """Counts and seconds of a job.
+    """Counts and seconds of a run.
 
     `refused` images were rejected by the listing, before the job began. `reject_reasons` counts all rejects of the
     source, including old ones. `retryable` are the `rejected` images that the next job tries again, known once the run
@@ -41,13 +72,12 @@ class EmbedReport:
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """The report of a job that has not begun."""
-        known = count_reasons(rejects_of(plan.listing, plan.live))
+        """The report of a run that has not begun."""
         return cls(
             listed=plan.listing.num_rows,
             already_there=plan.already_there,
             refused=plan.refused,
-            reject_reasons=known,
+            reject_reasons=count_reasons(rejects_of(plan.listing, plan.live)["error_reason"].to_pylist()),
         )
 
     def add(self, block: BlockSummary) -> None:
@@ -58,7 +88,7 @@ class EmbedReport:
         self.ended_at = max(self.ended_at, block.ended_at)
         self.embedded += block.embedded
         self.rejected += block.rejected
-        for name in ("fetch_seconds", "decode_seconds", "model_seconds", "write_seconds"):
+        for name in (f"{stage}_seconds" for stage in STAGES):
             setattr(self, name, getattr(self, name) + getattr(block, name))
 
     @property
@@ -70,6 +100,11 @@ class EmbedReport:
     def images_per_second(self) -> float:
         """Images embedded or rejected per second, without the start-up of Ray and the model."""
         return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
+
+    @property
+    def rate(self) -> str:
+        """For a progress bar."""
+        return f"{self.images_per_second:,.0f} images/s" + (f", {self.rejected} rejected" if self.rejected else "")
 
     @property
     def idle_share(self) -> float:
@@ -93,48 +128,82 @@ class EmbedReport:
         return f"{stage} (the model was busy {busy:.0%} of the time)"
 
 
-class Progress(Protocol):
-    """Told of each block that is on disk."""
+@dataclass(kw_only=True)
+class Report:
+    """What a job found and did; with `dry_run` what it would do.
 
-    def advance(self, report: EmbedReport) -> None: ...
+    `left_out` counts, by extension, the files beside the images that may be pictures of kinds that are not read.
+    `embedding` has a report for each run, or of the source if there was nothing to write; `runs` were committed.
+    `recall` is recall@10 of the live version. `seconds` are by stage of this process: "start" is the start-up of Ray
+    and the model, "embed" what followed it.
+    """
+
+    source: str = ""
+    collection: str = ""
+    model: str = ""
+    dry_run: bool = False
+    counts: Counts = field(default_factory=Counts)
+    left_out: Counter[str] = field(default_factory=Counter)
+    embedding: list[EmbedReport] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    index_before: str | None = None
+    index_after: str | None = None
+    recall: float | None = None
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def embedded(self) -> int:
+        return sum(each.embedded for each in self.embedding)
+
+    @property
+    def failed(self) -> int:
+        """Images that are tried again next time."""
+        return sum(each.retryable for each in self.embedding)
+
+    @property
+    def rejected(self) -> int:
+        """Images that cannot be used. With the embedded and the failed ones these are all that needed the model."""
+        return sum(each.rejected for each in self.embedding) - self.failed
+
+    @property
+    def promoted(self) -> bool:
+        """Whether this job made the live version live."""
+        return self.index_after != self.index_before
+
+    @property
+    def note(self) -> str | None:
+        return "; ".join(self.notes) or None
+
+    @property
+    def worker_seconds(self) -> dict[str, float]:
+        """Seconds of each stage, summed over all workers."""
+        return {stage: round(sum(getattr(each, f"{stage}_seconds") for each in self.embedding), 3) for stage in STAGES}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds of a stage."""
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = round(self.seconds.get(stage, 0.0) + perf_counter() - started, 3)
+
+    def known_counts(self) -> dict[str, int]:
+        """The counts by name, of what was found and what was done; nothing before the source was compared."""
+        done = {"embedded": self.embedded, "rejected": self.rejected, "failed": self.failed}
+        return asdict(self.counts) | done if self.counts != Counts() else {}
+
+    def to_json(self) -> str:
+        """The report of a job that succeeded, as one object; the counts stand beside the rest."""
+        rest = {name: getattr(self, name) for name in _REPORTED}
+        return _json({"outcome": "succeeded", **self.known_counts(), **rest})
+
+    def failure_json(self, outcome: str, message: str) -> str:
+        """The report of a job that did not end well: what is known of it."""
+        known = {"left_out": self.left_out, "seconds": self.seconds}
+        return _json({"outcome": outcome, "message": message, **self.known_counts(), **known})
 
 
-class ProgressBar(RateBar):
-    """Images."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        super().__init__(console, "embedding", total, "starting Ray and the model")
-
-    def advance(self, report: EmbedReport) -> None:
-        rate = f"{report.images_per_second:,.0f} images/s" + (
-            f", {report.rejected} rejected" if report.rejected else ""
-        )
-        self.show(report.embedded + report.rejected, rate)
-
-
-def count_reasons(rejects: pa.Table) -> Counter[str]:
-    """How often each reason occurs in rows of rejects; equally frequent ones are in the order of their names."""
-    return Counter(sorted(map(str, rejects["error_reason"].to_pylist())))
-
-
-def embed_table(report: EmbedReport) -> TextTable:
-    """The closing table."""
-    rejected = report.refused + report.rejected
-    rows = [
-        ("listed", f"{report.listed:,}", ""),
-        ("already there", f"{report.already_there:,}", ""),
-        ("embedded", f"{report.embedded:,}", ""),
-        ("rejected", f"{rejected:,}", ""),
-    ]
-    if (known := report.reject_reasons.total()) != rejected:
-        rows.append(("rejects in all", f"{known:,}", ""))
-    rows += [(f"  {reason}", f"{count:,}", "") for reason, count in report.reject_reasons.most_common()]
-    if report.seconds:
-        rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart"))
-        for stage, by in (("fetch", "thread"), ("decode", "thread"), ("model", "actor"), ("write", "actor")):
-            if seconds := getattr(report, f"{stage}_seconds"):
-                rate = (report.embedded + report.rejected) / seconds
-                rows.append((f"  {stage}", f"{rate:,.1f}", f"by one {by}"))
-        rows.append(("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them"))
-        rows.append(("bottleneck", "", report.bottleneck))
-    return TextTable((), rows, right={1})
+def _json(content: dict[str, object]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False)

@@ -1,81 +1,78 @@
 """From plans to rows on disk, on Ray if there are images to embed, else without it."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 
-from embedder.images import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
-from jobs.embedding.report import EmbedReport, ProgressBar
-from jobs.embedding.request import JobRequest, ModelSource
+from jobs.embedding.model import ModelSource, loaded_memory
+from jobs.embedding.report import EmbedReport
 from jobs.planning.plan import Plan
+from jobs.progress import RateBar
+from jobs.spec import JobSpec
 
 
-def carry_out(
-    request: JobRequest,
+def write_plans(
     plans: Sequence[Plan],
     collection: Collection,
+    spec: JobSpec,
+    checkpoint: Callable[[], Checkpoint],
     console: Console,
     *,
-    load: ModelSource,
-    crop: CropSpec | None,
+    verbose: bool,
 ) -> list[WrittenRun]:
-    """Write the rows of each plan, on one Ray cluster; `commit` makes them live. `crop` None: nothing to embed.
+    """Write the rows of each plan, on one Ray cluster; `commit` makes them live.
 
-    Raises what `jobs.embedding.pipeline.write` raises, and `JobError` for a cluster that cannot be joined or started.
+    `checkpoint` is called for the plans' model if there are images to embed. Raises what `write` raises, and `JobError`
+    for a cluster that cannot be joined or started.
     """
-    if crop is None:
-        # A run that was stopped between its last block and its commit needs no Ray.
-        return [
-            WrittenRun(
-                plan=plan,
-                run=plan.run or collection.start_run(plan.source, plan.model),
-                files=plan.files,
-                report=EmbedReport.of(plan),
-            )
-            for plan in plans
-        ]
-    # Imported late: a mistake in the request should not cost the seconds that Ray takes.
-    from jobs.cluster.session import Pool, ray_cluster
+    if not any(plan.todo.num_rows for plan in plans):
+        return [_without_ray(plan, collection) for plan in plans]
+    found, resources, model = checkpoint(), spec.resources, plans[0].model
+    # Imported late: a mistake in the job should not cost the seconds that Ray takes.
+    from jobs.cluster.pool import Pool
+    from jobs.cluster.session import ray_cluster
     from jobs.embedding.pipeline import write
 
+    load = ModelSource(
+        model=model.id, revision=model.revision, device=resources.device, batch_size=resources.batch_size
+    ).for_workers()
+    how: dict[str, Any] = {
+        "load": load,
+        "crop": found.preprocessing.crop,
+        "block_size": resources.block_size,
+        "draft": spec.draft,
+    }
     written = []
     try:
-        with ray_cluster(request.address, verbose=request.verbose):
+        with ray_cluster(resources.address, verbose=verbose):
             pool = Pool.fitting(
-                request.actors,
-                request.num_gpus,
-                request.accelerator_type,
-                resources=request.actor_resources,
-                memory=load.memory,
+                resources.actors,
+                resources.num_gpus,
+                resources.accelerator_type,
+                resources=resources.actor_resources,
+                memory=loaded_memory(found),
             )
-            if request.address is not None and (waits := pool.lacking_now()):
+            if resources.address is not None and (waits := pool.lacking_now()):
                 console.print(waits)
             for plan in plans:
-                options = replace(request.options, decode_threads=_decode_threads(plan.todo))
-                with ProgressBar(console, total=plan.todo.num_rows) as progress:
-                    written.append(
-                        write(
-                            plan,
-                            collection,
-                            load=load.for_workers(),
-                            crop=crop,
-                            options=options,
-                            pool=pool,
-                            progress=progress,
-                        )
-                    )
+                with RateBar(console, "embedding", plan.todo.num_rows, "starting Ray and the model") as bar:
+                    written.append(write(plan, collection, pool=pool, progress=partial(_show, bar), **how))
     except KeyboardInterrupt:
         console.print("what was embedded is kept: the same command goes on with it")
         raise
     return written
 
 
-def _decode_threads(todo: pa.Table) -> int:
-    """Threads of a decode task: for local files two (one reads, the other decodes), more to wait for the network."""
-    remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
-    return 16 if pc.any(remote).as_py() else 2
+def _without_ray(plan: Plan, collection: Collection) -> WrittenRun:
+    """The run of a plan with nothing to embed, such as one that was stopped between its last block and its commit."""
+    run = plan.run or collection.start_run(plan.source, plan.model)
+    return WrittenRun(plan=plan, run=run, files=plan.files, report=EmbedReport.of(plan))
+
+
+def _show(bar: RateBar, report: EmbedReport) -> None:
+    bar.show(report.embedded + report.rejected, report.rate)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.collection import Collection, Snapshot
+from index.collection.collection import Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RowFile
-from index.collection.rows import STATE, conform, metadata_columns
+from index.collection.records import ModelRecord
 from jobs.errors import TooManyMissingError
 from jobs.planning.counts import Counts
+from jobs.planning.metadata import compare_metadata, still_listed
 from jobs.planning.plan import plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
-from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
-
-_COMPARED_ROWS = 2**18
-"""Rows whose metadata is held at once."""
+from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, concat_listings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +99,7 @@ def compare(
     """Compare a listing with the live rows. Nothing is written."""
     live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
-    state, relabelled = _compared(same_model, listing)
+    state, relabelled = compare_metadata(same_model, listing)
     # Most collections have one source and one model: then these are the very same rows.
     rows = state if own is same_model else own.read(["image_id", "content_hash", "error_stage", "error_reason"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
@@ -122,7 +116,7 @@ def compare(
             listings[name] = _relisted(listing, theirs, kept, own=name == source)
     known, counts = [], Counts()
     for name, listed in listings.items():
-        keep = partial(_still_listed, snapshot.collection, listed)
+        keep = partial(still_listed, snapshot.collection, listed)
         plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash)
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
@@ -185,49 +179,6 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
     if not own:
         return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     return concat_listings([listing, rows.filter(pc.is_in(rows["image_id"], kept["image_id"]))])
-
-
-def _compared(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
-    """The `STATE` of rows, and a mask over them: their images are listed, with other metadata.
-
-    Metadata may be captions of any length, so of the rows' no more is held than a part.
-    """
-    names = live.metadata
-    listed = listing.select(metadata_columns(listing.schema))
-    schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
-    # In one array each, to take from.
-    there = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
-    states, masks = [live.schema_of(STATE).empty_table()], [np.zeros(0, bool)]
-    for rows in live.parts([*STATE, *names], _COMPARED_ROWS):
-        states.append(rows.select(STATE))
-        differs = np.zeros(rows.num_rows, bool)
-        if there:
-            at = pc.index_in(rows["image_id"], listing["image_id"])
-            for field in schema:
-                here = conform(rows, pa.schema([field]))[field.name]
-                differs |= _differ(there[field.name].take(at), here)
-            differs &= pc.is_valid(at).to_numpy()
-        masks.append(differs)
-    return pa.concat_tables(states), pa.array(np.concatenate(masks))
-
-
-def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
-    """A mask: what is nowhere is the same."""
-    neither = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
-    same: Column = pc.or_(neither, pc.equal(one, other).fill_null(False))
-    mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
-    return mask
-
-
-def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[RowFile]) -> list[RowFile]:
-    """The files of an unfinished run whose images are all still listed, and so: a row would outlive its image. The
-    other rows of a file that is left out are found again by `jobs.planning.reuse`.
-    """
-    rows, relabelled = _compared(LiveRows.of_files(collection.storage, files), listing)
-    gone = pc.invert(pc.is_in(rows["image_id"], listing["image_id"]))
-    wrong = np.cumsum([0, *pc.or_(gone, relabelled).to_numpy()])
-    ends = np.cumsum([file.rows for file in files])
-    return [file for file, end in zip(files, ends, strict=True) if wrong[end] == wrong[end - file.rows]]
 
 
 def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:

@@ -104,12 +104,6 @@ def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunSt
     return None if live and started[-1].run_id in live.runs else started[-1]
 
 
-def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
-    """The rows that are rejects of listed images; `rows` has one row for an id."""
-    listed = rows.filter(pc.is_in(rows["image_id"], value_set=listing["image_id"]))
-    return listed.filter(pc.is_valid(listed["error_reason"]))
-
-
 def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
     """`STATE` of row files, oldest first, with the newest row of each id."""
     return _fold([LiveRows.of_files(collection.storage, files).read(STATE)])

@@ -1,4 +1,4 @@
-"""The outcomes of a job's runs, kept in the job's collection."""
+"""What became of the last jobs of a collection, kept in the collection itself."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from index.collection.records import Record
 from index.errors import LeaseError
 from index.storage import Storage
 from index.storage.bucket import without_secrets
-from jobs.text_table import TextTable
+from jobs.embedding.report import Report
 
 KEPT = 200
-"""Runs that are kept, besides the last success of each source: half a year of nights."""
-
-_SHOWN = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
+"""Entries that are kept, besides the last success of each source: half a year of nights."""
 
 Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
 
 
-class JobRun(Record):
-    """One run of a job. `counts` and `seconds` are those of the report; `busy` means that another job was writing.
-
-    `index` is the version that was live at its end.
+class HistoryEntry(Record):
+    """What became of a job. `counts` and `seconds` are those of its report, `index` is the version that was live at its
+    end; `busy` means that another job was writing.
     """
 
     id: str
@@ -49,12 +46,11 @@ class JobRun(Record):
     recall: float | None = None
 
     @classmethod
-    def begin(cls, source: str, collection: str) -> JobRun:
-        """A run of this process that starts now. Credentials in the addresses are left out."""
+    def begin(cls, source: str, collection: str) -> HistoryEntry:
+        """A job of this process that starts now. Credentials in the addresses are left out."""
         now = datetime.now(UTC)
-        run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
         return cls(
-            id=run_id,
+            id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
             started_at=now,
             source=without_secrets(source),
             collection=without_secrets(collection),
@@ -62,9 +58,12 @@ class JobRun(Record):
             pid=os.getpid(),
         )
 
-    def end(self, outcome: Outcome, message: str | None = None, **fields: Any) -> JobRun:
-        """The same run with its outcome."""
-        changes = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message, **fields}
+    def end(self, outcome: Outcome, message: str | None = None, report: Report | None = None) -> HistoryEntry:
+        """The same job with its outcome, and with what is known of what it did."""
+        changes: dict[str, Any] = {"ended_at": datetime.now(UTC), "outcome": outcome, "message": message}
+        if report:
+            done = {"counts": report.known_counts(), "seconds": report.seconds}
+            changes |= {**done, "index": report.index_after, "recall": report.recall}
         return self.model_copy(update=changes)
 
     @property
@@ -83,12 +82,12 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str]:
     return "failed" if isinstance(error, Exception) else "stopped", message
 
 
-def save(storage: Storage, run: JobRun) -> None:
-    """Record a run, replacing its earlier record, and remove the oldest runs.
+def save(storage: Storage, entry: HistoryEntry) -> None:
+    """Record a job, replacing its earlier record, and remove the oldest entries.
 
     The last success of each source stays, to show for how long a job has failed, no matter how long that is.
     """
-    storage.write_atomic(f"{HISTORY}/{run.id}.json", run.to_bytes())
+    storage.write_atomic(f"{HISTORY}/{entry.id}.json", entry.to_bytes())
     for old in _ids(storage)[:-KEPT]:
         record = _read(storage, old)
         if record and record.outcome == "succeeded" and last_success(storage, record.source) == record:
@@ -97,58 +96,44 @@ def save(storage: Storage, run: JobRun) -> None:
         storage.delete(f"{HISTORY}/{old}.log")
 
 
-def save_output(storage: Storage, run_id: str, output: str) -> None:
-    """Keep what a run printed."""
-    storage.write_atomic(f"{HISTORY}/{run_id}.log", output.encode())
+def save_output(storage: Storage, entry_id: str, output: str) -> None:
+    """Keep what a job printed."""
+    storage.write_atomic(f"{HISTORY}/{entry_id}.log", output.encode())
 
 
-def read_output(storage: Storage, run_id: str) -> str:
-    """The output of a run. FileNotFoundError if it was not kept: only `likeness schedule` keeps it."""
-    return storage.read(f"{HISTORY}/{run_id}.log").decode(errors="replace")
+def read_output(storage: Storage, entry_id: str) -> str:
+    """What a job printed. FileNotFoundError if it was not kept: only `likeness schedule` keeps it."""
+    return storage.read(f"{HISTORY}/{entry_id}.log").decode(errors="replace")
 
 
-def last_runs(collection: Collection, count: int) -> list[JobRun]:
-    """The newest `count` runs, oldest first, without unreadable ones."""
-    runs = [_read(collection.storage, run_id) for run_id in _ids(collection.storage)[-count:]]
-    return [run for run in runs if run]
+def last_entries(collection: Collection, count: int) -> list[HistoryEntry]:
+    """The newest `count` entries, oldest first, without unreadable ones."""
+    entries = [_read(collection.storage, entry_id) for entry_id in _ids(collection.storage)[-count:]]
+    return [entry for entry in entries if entry]
 
 
-def last_success(storage: Storage, source: str) -> JobRun | None:
-    """The newest run of a source that succeeded."""
-    runs = (_read(storage, run_id) for run_id in reversed(_ids(storage)))
-    return next((run for run in runs if run and (run.source, run.outcome) == (source, "succeeded")), None)
+def last_success(storage: Storage, source: str) -> HistoryEntry | None:
+    """The newest job of a source that succeeded."""
+    entries = (_read(storage, entry_id) for entry_id in reversed(_ids(storage)))
+    return next((each for each in entries if each and (each.source, each.outcome) == (source, "succeeded")), None)
 
 
-def facts(collection: Collection, runs: Sequence[JobRun]) -> list[dict[str, Any]]:
-    """Runs for programs. A run without an end or a lease is `unfinished`: it is still listing, or has crashed."""
+def facts(collection: Collection, entries: Sequence[HistoryEntry]) -> list[dict[str, Any]]:
+    """Entries for programs. A job without an end or a lease is `unfinished`: it is still listing, or has crashed."""
     writer = holder(collection.storage)
     shown = []
-    for run in runs:
-        content = run.model_dump(mode="json")
-        if run.outcome == "running" and (writer is None or (writer.host, writer.pid) != (run.host, run.pid)):
+    for entry in entries:
+        content = entry.model_dump(mode="json")
+        if entry.outcome == "running" and (writer is None or (writer.host, writer.pid) != (entry.host, entry.pid)):
             content["outcome"] = "unfinished"
         shown.append(content)
     return shown
 
 
-def runs_table(shown: Sequence[dict[str, Any]]) -> TextTable:
-    """`facts` for people. A run's id says when it began, in UTC."""
-    rows = []
-    for run in shown:
-        counts = [f"{run['counts'].get(name, 0):,} {name}" for name in _SHOWN if run["counts"].get(name)]
-        took = ""
-        if run["ended_at"]:
-            took = str(datetime.fromisoformat(run["ended_at"]) - datetime.fromisoformat(run["started_at"]))
-        row = (run["id"], took.partition(".")[0], run["outcome"], ", ".join(counts), run["index"], run["message"])
-        rows.append([value or "" for value in row])
-    header = ("run", "took", "outcome", "images", "index", "message")
-    return TextTable(header, rows, right={1}, unfolded={0, 1, 2, 4})
-
-
-def _read(storage: Storage, run_id: str) -> JobRun | None:
-    """The run; None if another process is removing it, or if it was altered: the others are still shown."""
+def _read(storage: Storage, entry_id: str) -> HistoryEntry | None:
+    """The entry; None if another process is removing it, or if it was altered: the others are still shown."""
     try:
-        return JobRun.from_bytes(storage.read(f"{HISTORY}/{run_id}.json"))
+        return HistoryEntry.from_bytes(storage.read(f"{HISTORY}/{entry_id}.json"))
     except (FileNotFoundError, ValueError):
         return None
 

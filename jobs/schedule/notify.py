@@ -1,4 +1,4 @@
-"""Notifies a webhook or a command of a run's outcome. Errors here are logged, and fail no job."""
+"""Notifies a webhook or a command of a job's outcome. Errors here are logged, and fail no job."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from jobs.schedule.history import JobRun
-from jobs.schedule.spec import Notify, Target
+from jobs.schedule.history import HistoryEntry
+from jobs.spec import Notify, Target
 
 TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
@@ -37,13 +37,13 @@ class _NotToldError(Exception):
     """Why a notification failed, in our own words: messages of libraries contain the address, and with it a secret."""
 
 
-def notify(targets: Notify, run: JobRun) -> None:
-    """Send the notification for a finished run. `busy` and `stopped` count as failures."""
-    target = targets.on_success if run.outcome == "succeeded" else targets.on_failure
+def notify(targets: Notify, entry: HistoryEntry) -> None:
+    """Send the notification for a finished job. `busy` and `stopped` count as failures."""
+    target = targets.on_success if entry.outcome == "succeeded" else targets.on_failure
     if target is None:
         return
     # Chat services show `text` as the message.
-    body = json.dumps({"text": run.text, **run.model_dump(mode="json")}).encode()
+    body = json.dumps({"text": entry.text, **entry.model_dump(mode="json")}).encode()
     url = target.url and os.path.expandvars(target.url)
     try:
         if url is not None:
@@ -52,7 +52,7 @@ def notify(targets: Notify, run: JobRun) -> None:
             _run(target, body)
     except (_NotToldError, requests.RequestException, OSError, ValueError) as error:
         why = error if isinstance(error, _NotToldError) else type(error).__name__
-        logger.warning("telling %s of run %s failed: %s", "the command" if url is None else _host(url), run.id, why)
+        logger.warning("telling %s of job %s failed: %s", "the command" if url is None else _host(url), entry.id, why)
 
 
 def _post(url: str, body: bytes) -> None:

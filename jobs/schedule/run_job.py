@@ -1,85 +1,68 @@
-"""One run of a job from a file: re-embed, remove old versions, record the outcome, and send notifications."""
+"""A job from a file, from its beginning to its notification: re-embed, remove old versions, record the outcome."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, replace
-
-from rich.console import Console
 
 from index.collection import Collection
 from index.errors import CollectionError
 from index.versions.prune import prune
-from jobs.embedding.update_report import ReembedReport, Stopwatch
-from jobs.schedule.history import JobRun, last_success, outcome_of, save
+from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
-from jobs.schedule.spec import JobSpec
-from jobs.update import reembed
+from jobs.spec import JobSpec
+from jobs.update import Update
 
 logger = logging.getLogger(__name__)
 
 
-def run_job(spec: JobSpec, console: Console, *, verbose: bool = False, clock: Stopwatch | None = None) -> ReembedReport:
-    """Bring the collection up to date as its job says. Raises like `jobs.update.reembed`, after the notification."""
-    run, clock = JobRun.begin(spec.source, spec.collection), clock or Stopwatch()
-    remember(spec, run)
+def run_job(update: Update) -> None:
+    """Bring the collection up to date as its job says. Raises like `Update.run`, after the notification."""
+    spec, report = update.spec, update.report
+    entry = HistoryEntry.begin(spec.source, spec.collection)
+    record(spec, entry)
     try:
-        report = _retain(spec, reembed(replace(spec.settings(), verbose=verbose), console, clock))
+        update.run()
+        _retain(update)
     except BaseException as error:
-        counts = asdict(clock.counts) if clock.counts else {}
-        finish(spec, run.end(*outcome_of(error), counts=counts, seconds=clock.seconds))
+        finish(spec, entry.end(*outcome_of(error), report))
         raise
-    counts = asdict(report.counts) | {
-        "embedded": report.embedded,
-        "rejected": report.rejected,
-        "failed": report.failed,
-    }
-    done = run.end(
-        "succeeded",
-        report.note,
-        counts=counts,
-        seconds=report.seconds,
-        index=report.index_after,
-        recall=report.recall,
-    )
-    finish(spec, done)
-    return report
+    finish(spec, entry.end("succeeded", report.note, report))
 
 
-def finish(spec: JobSpec, run: JobRun) -> None:
-    """Record a finished run and its metrics, and send its notification. Failures of this are logged."""
-    remember(spec, run)
+def finish(spec: JobSpec, entry: HistoryEntry) -> None:
+    """Record a finished job and its metrics, and send its notification. Failures of this are logged."""
+    record(spec, entry)
     if spec.metrics_file:
         try:
-            write_metrics(spec.metrics_file, run, run if run.outcome == "succeeded" else _last_success(spec, run))
+            write_metrics(spec.metrics_file, entry, _last_success(spec, entry))
         except OSError as error:
-            logger.warning("the metrics of run %s could not be written: %s", run.id, error)
-    notify(spec.notify, run)
+            logger.warning("the metrics of job %s could not be written: %s", entry.id, error)
+    notify(spec.notify, entry)
 
 
-def _retain(spec: JobSpec, report: ReembedReport) -> ReembedReport:
-    """Remove old versions. Errors are only noted: the rest is done, and the next run removes them."""
+def record(spec: JobSpec, entry: HistoryEntry) -> None:
+    """Write a job to the history. A failure is logged."""
     try:
-        prune(Collection.open(spec.collection), spec.retention.keep)
+        save(Collection.open(spec.collection).storage, entry)
     except (CollectionError, OSError) as error:
-        note = f"old index versions stay for now: {error}"
-        return replace(report, note=f"{report.note}; {note}" if report.note else note)
-    return report
+        # The first job makes the collection, so there is none yet when it begins.
+        if entry.ended_at:
+            logger.warning("job %s is not in the history: %s", entry.id, error)
 
 
-def remember(spec: JobSpec, run: JobRun) -> None:
-    """Record a run. A failure is logged."""
+def _retain(update: Update) -> None:
+    """Remove old versions. Errors are only noted: the rest is done, and the next job removes them."""
     try:
-        save(Collection.open(spec.collection).storage, run)
+        prune(Collection.open(update.spec.collection), update.spec.retention.keep)
     except (CollectionError, OSError) as error:
-        # The first run makes the collection, so there is none yet when it begins.
-        if run.ended_at:
-            logger.warning("run %s is not in the history: %s", run.id, error)
+        update.report.notes.append(f"old index versions stay for now: {error}")
 
 
-def _last_success(spec: JobSpec, run: JobRun) -> JobRun | None:
+def _last_success(spec: JobSpec, entry: HistoryEntry) -> HistoryEntry | None:
+    if entry.outcome == "succeeded":
+        return entry
     try:
-        return last_success(Collection.open(spec.collection).storage, run.source)
-    except (CollectionError, OSError):  # it cannot be reached, or the first run failed before it made one
+        return last_success(Collection.open(spec.collection).storage, entry.source)
+    except (CollectionError, OSError):  # it cannot be reached, or the first job failed before it made one
         return None

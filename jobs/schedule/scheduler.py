@@ -1,29 +1,29 @@
-"""Runs a job on a schedule on one machine, by APScheduler, with a separate process for each run."""
+"""Runs a job on a schedule on one machine, each run in a separate process."""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
-from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.base import BaseTrigger
-
 from index.collection import Collection
 from index.errors import CollectionError
 from jobs.errors import SpecError
-from jobs.schedule.history import JobRun, last_runs, save_output
-from jobs.schedule.run_job import finish, remember
-from jobs.schedule.spec import JobSpec, read_spec
+from jobs.schedule.history import HistoryEntry, last_entries, save_output
+from jobs.schedule.run_job import finish, record
+from jobs.schedule.spec_file import read_spec
+from jobs.spec import JobSpec
 
 COMMAND = (sys.executable, "-m", "jobs", "reembed", "--spec")
 OUTPUT_LINES = 2_000
@@ -53,8 +53,8 @@ class ScheduledJob:
         try:
             child = self._child = self._start()
         except OSError as error:  # no memory, or Likeness was moved: only this process can report it
-            run = JobRun.begin(self._spec.source, self._spec.collection)
-            finish(self._spec, run.end("failed", f"could not be started: {error}"))
+            entry = HistoryEntry.begin(self._spec.source, self._spec.collection)
+            finish(self._spec, entry.end("failed", f"could not be started: {error}"))
             return
         if self._stopping.is_set():  # `stop` was called before the process existed
             child.send_signal(signal.SIGINT)
@@ -103,61 +103,61 @@ class ScheduledJob:
                 self._out.flush()
 
     def _close(self, pid: int, code: int, began: datetime, output: str) -> None:
-        """Keep the output, and record the run if it could not do so itself."""
-        with suppress(SpecError):  # the file's notification targets are told of this run too
+        """Keep the output, and record the job if it could not do so itself."""
+        with suppress(SpecError):  # the file's notification targets are told of this job too
             self._spec = read_spec(self._path)
-        run = _run_of(self._spec, pid, began)
-        if run is None or run.outcome == "running":
-            run = run or _begin(self._spec, pid, began)
+        entry = _entry_of(self._spec, pid, began)
+        if entry is None or entry.outcome == "running":
+            begun = HistoryEntry.begin(self._spec.source, self._spec.collection)
+            entry = entry or begun.model_copy(update={"pid": pid, "started_at": began})
             if code == 0:  # it has sent its notification itself, and only its history could not be written
-                run = run.end("succeeded")
-                remember(self._spec, run)
+                entry = entry.end("succeeded")
+                record(self._spec, entry)
             else:
-                run = run.end("stopped" if self._stopping.is_set() else "failed", _why(code, output))
-                finish(self._spec, run)
+                entry = entry.end("stopped" if self._stopping.is_set() else "failed", _why(code, output))
+                finish(self._spec, entry)
         try:
-            save_output(Collection.open(self._spec.collection).storage, run.id, output)
+            save_output(Collection.open(self._spec.collection).storage, entry.id, output)
         except (CollectionError, OSError) as error:
-            logger.warning("what run %s printed is not kept: %s", run.id, error)
+            logger.warning("what job %s printed is not kept: %s", entry.id, error)
 
 
-def run_schedule(job: ScheduledJob, trigger: BaseTrigger, stop: threading.Event) -> None:
-    """Run a job at the trigger's times until `stop` is set, and then stop a run in progress.
+def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.Event, *, jitter_s: float = 0) -> None:
+    """Run a job at these times, each up to `jitter_s` later, until `stop` is set; then stop a run in progress.
 
-    A run that is due while another is in progress is skipped, with a warning. One run makes up for all runs that were
-    missed while the machine slept.
+    Times that pass during a run are skipped, with a warning. One run makes up for all that the machine slept through.
     """
-    scheduler = BackgroundScheduler()
 
-    def run() -> None:
-        job.run()
-        print_next()
+    def run_when_due() -> None:
+        for due in times:
+            if due <= datetime.now(UTC):
+                logger.warning("the run at %s is skipped: the one before it ended later", due)
+                continue
+            due += timedelta(seconds=random.uniform(0, jitter_s))
+            logger.info("the next run is at %s", due)
+            while (wait := (due - datetime.now(UTC)).total_seconds()) > 0:
+                if stop.wait(min(wait, _LOOK_S)):
+                    return
+            try:
+                job.run()
+            except Exception:  # whatever it is, it must not cost the nights to come
+                logger.exception("the run at %s failed", due)
 
-    def print_next() -> None:
-        logger.info("the next run is at %s", scheduled.next_run_time)
-
-    scheduled = scheduler.add_job(run, trigger, max_instances=1, coalesce=True, misfire_grace_time=None)
-    scheduler.start()
-    print_next()
-    while not stop.wait(_LOOK_S):
-        scheduler.wakeup()
+    thread = threading.Thread(target=run_when_due)
+    thread.start()
+    stop.wait()
     job.stop()
-    scheduler.shutdown()
+    thread.join()
 
 
-def _run_of(spec: JobSpec, pid: int, began: datetime) -> JobRun | None:
+def _entry_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:
+    """What a job's process has recorded of it."""
     try:
-        runs = last_runs(Collection.open(spec.collection), 20)
+        entries = last_entries(Collection.open(spec.collection), 20)
     except (CollectionError, OSError):
         return None
-    return next(
-        (run for run in runs if (run.host, run.pid) == (socket.gethostname(), pid) and run.started_at >= began), None
-    )
-
-
-def _begin(spec: JobSpec, pid: int, began: datetime) -> JobRun:
-    run = JobRun.begin(spec.source, spec.collection)
-    return run.model_copy(update={"pid": pid, "started_at": began})
+    mine = (socket.gethostname(), pid)
+    return next((each for each in entries if (each.host, each.pid) == mine and each.started_at >= began), None)
 
 
 def _why(code: int, output: str) -> str:

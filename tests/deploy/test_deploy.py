@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import yaml
 from ray.dashboard.modules.job.cli import submit
 
 from index.collection import Collection
-from jobs.schedule.cron import cron_trigger
-from jobs.schedule.history import last_runs
-from jobs.schedule.spec import read_spec
+from jobs.schedule.cron import cron_times
+from jobs.schedule.history import last_entries
+from jobs.schedule.spec_file import read_spec
 from tests.support.nights.quiet_night import make_job
 from tests.support.paths import DEPLOY
 
@@ -28,7 +29,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def outcomes(job: Path) -> list[tuple[str, int | None]]:
-    runs = last_runs(Collection.open(str(job.parent / "collection")), 10)
+    runs = last_entries(Collection.open(str(job.parent / "collection")), 10)
     return [(run.outcome, run.counts.get("unchanged")) for run in runs]
 
 
@@ -67,7 +68,7 @@ def test_the_crontab(job: Path) -> None:
     variables = dict(line.split("=", 1) for line in lines[:-1])
     assert set(variables) == {"LIKENESS", "JOB", "LOG"}
     *times, command = lines[-1].split(maxsplit=5)
-    cron_trigger(" ".join(times), None, 0)
+    cron_times(" ".join(times), None, datetime.now(UTC))
     assert not re.search(r"(?<!\\)%", command)
     log = job.parent / "reembed.log"
     done = shell(command, job, LIKENESS=str(LIKENESS), JOB=str(job), LOG=str(log))
@@ -139,7 +140,7 @@ def test_the_cron_job_of_kubernetes(job: Path, tmp_path: Path) -> None:
     assert by_kind["RoleBinding"]["subjects"][0]["name"] == account
     assert by_kind["RoleBinding"]["roleRef"]["name"] == by_kind["Role"]["metadata"]["name"]
     cron = by_kind["CronJob"]["spec"]
-    cron_trigger(cron["schedule"], cron["timeZone"], 0)
+    cron_times(cron["schedule"], cron["timeZone"], datetime.now(UTC))
     pod = cron["jobTemplate"]["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account
     files = by_kind["ConfigMap"]["data"]

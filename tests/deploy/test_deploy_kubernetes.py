@@ -11,7 +11,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from api.deployment.ingress import APP_NAME
 from api.settings import ServeSettings
-from jobs.schedule.spec import read_spec
+from jobs.schedule.spec_file import read_spec
 from tests.deploy.kuberay_fields import ClusterSpec, RayJob, RayService, valid
 from tests.support.paths import ROOT
 

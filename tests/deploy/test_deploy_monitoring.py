@@ -23,7 +23,7 @@ from api.observe.metrics import Metrics
 from api.observe.request_record import RequestRecord
 from api.settings import RequestLimits
 from jobs.embedding import worker_metrics
-from jobs.schedule.history import JobRun
+from jobs.schedule.history import HistoryEntry
 from jobs.schedule.metrics_file import write_metrics
 from tests.support.paths import ROOT
 from tests.support.servers.stub_service import stub_service
@@ -96,7 +96,7 @@ def of_the_service() -> dict[str, set[str]]:
 
 def of_jobs(folder: Path) -> dict[str, set[str]]:
     """What `metrics_file` gets at the end of a run."""
-    run = JobRun.begin("/pictures", "/collection").end("succeeded")
+    run = HistoryEntry.begin("/pictures", "/collection").end("succeeded")
     run = run.model_copy(update={"counts": {"added": 1}, "seconds": {"embed": 1.0}, "recall": 0.99})
     write_metrics(str(folder / "job.prom"), run, run)
     families = text_string_to_metric_families((folder / "job.prom").read_text())

@@ -28,9 +28,11 @@ from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.versions.promotion import list_versions, rollback
 from index.versions.prune import prune
-from jobs.cli.tables import collection_facts, facts_table, list_rejects
+from jobs.cli.tables import collection_facts, facts_table
+from jobs.embedding.report import Report
 from jobs.planning.plan import written_files
-from jobs.schedule.history import JobRun, last_runs, read_output, save, save_output
+from jobs.planning.rejects import list_rejects
+from jobs.schedule.history import HistoryEntry, last_entries, read_output, save, save_output
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 
 IDS = [f"{number:03d}" for number in range(300)]
@@ -63,8 +65,8 @@ def make(folder: Path) -> Collection:
     assert build_index(collection).version == LIVE
     stopped = collection.start_run("memory:", MODEL)
     collection.write_rows(stopped.run_id, "0001-block", rows(["late"], unit_vectors(1, seed=4)))
-    outcome = JobRun.begin("memory:", collection.location)
-    save(collection.storage, outcome.end("succeeded", index=LIVE))
+    outcome = HistoryEntry.begin("memory:", collection.location)
+    save(collection.storage, outcome.end("succeeded", None, Report(index_after=LIVE)))
     save_output(collection.storage, outcome.id, "what it printed\n")
     then = datetime.now(UTC) - timedelta(hours=1)
     lease = LeaseRecord(token="t", command="embed", user="u", host="h", pid=1, process="", since=then, expires_at=then)
@@ -178,7 +180,7 @@ def check(untouched: Untouched, number: int, caplog: pytest.LogCaptureFixture, d
     collection = untouched.damaged(path, damage(data, drawn))
     for act in (show_everything, list_rejects, list_versions, lambda c: prune(c, 1, dry_run=True)):
         unless_refused(path, partial(act, collection))
-    for run in last_runs(collection, 10):
+    for run in last_entries(collection, 10):
         read_output(collection.storage, run.id)
     caplog.clear()
     if searcher := unless_refused(path, partial(open_last_good, collection)):

@@ -341,7 +341,7 @@ def test_settings_that_make_no_sense(run: Run, growing: Path, arguments: list[st
     [("500", 500), ("600MB", 600_000_000), ("2GiB", 2 * 1024**3), ("1.5 kb", 1_500), ("1TB", 10**12), ("7B", 7)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert parse_size("--max-memory", text) == size
+    assert parse_size(text) == size
 
 
 # Help
@@ -646,7 +646,7 @@ def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkey
     assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
 
 
-@pytest.mark.parametrize("module", ["pyarrow", "jobs.cli.options"])
+@pytest.mark.parametrize("module", ["pyarrow", "jobs.values"])
 def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
     """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
     code = f"""

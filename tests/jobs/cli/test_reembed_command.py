@@ -16,8 +16,8 @@ from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.records import RunManifest
 from jobs.cli import app
-from jobs.cluster.ray_init import init
-from jobs.schedule.history import last_runs
+from jobs.cluster.join import init
+from jobs.schedule.history import last_entries
 from tests.support.collections.hand_made import MODEL, rows
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, png
@@ -161,7 +161,7 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
     arguments = ("--spec", job) if with_spec else (tmp_path / "pictures", tmp_path / "collection")
     code, _, err = run(*arguments, "--report", tmp_path / "none" / "outcome.json")
     assert (code, f"there is no folder {tmp_path}/none" in " ".join(err.split())) == (2, True)
-    assert last_runs(Collection.open(str(tmp_path / "collection")), 1) == []
+    assert last_entries(Collection.open(str(tmp_path / "collection")), 1) == []
 
 
 @pytest.mark.ray
@@ -187,7 +187,7 @@ def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Pat
         printed, _ = job.communicate(timeout=100)
     assert job.returncode == 130, printed
     assert "what was embedded is kept: the same command goes on with it" in printed
-    history = [run.outcome for run in last_runs(Collection.open(str(collection)), 5)]
+    history = [run.outcome for run in last_entries(Collection.open(str(collection)), 5)]
     assert history == (["stopped"] if with_spec else [])
 
 

@@ -16,8 +16,8 @@ from api.http.app import create_app
 from api.settings import ServeSettings
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster
-from jobs.embedding.request import EmbedOptions
-from jobs.update import ReembedSettings, reembed
+from jobs.spec import IndexBudget, JobSpec, Resources
+from jobs.update import Update
 from tests.jobs.cluster.test_on_cluster import NPU, Nodes, live, pytestmark  # noqa: F401  (what holds for clusters in tests)
 from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, impatient, watched  # noqa: F401  (impatient is a fixture)
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
@@ -45,16 +45,14 @@ def test_a_cluster_on_a_store_that_fails(bucket: Bucket, tmp_path: Path, monkeyp
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}")  # that of the nodes as well, which start now
         nodes = Nodes(1)
         try:
-            job = ReembedSettings(
+            job = JobSpec(
                 source=Source(bucket).address,
                 collection=location,
                 model=DEMO,
-                options=EmbedOptions(block_size=SEGMENT),
-                address=nodes.address,
-                actor_resources=NPU["resources"],
-                index={"segment_rows": SEGMENT},
+                resources=Resources(address=nodes.address, actor_resources=NPU["resources"], block_size=SEGMENT),
+                index=IndexBudget(segment_rows=SEGMENT),
             )
-            assert reembed(job, QUIET).embedded == COUNT
+            assert Update(spec=job, console=QUIET).run().embedded == COUNT
             manifest = Collection.open(location).read_version("000001")
             assert [segment.ntotal for segment in manifest.segments] == [SEGMENT] * (COUNT // SEGMENT)
             assert_rows_are_the_same(Collection.open(location), here.collection)

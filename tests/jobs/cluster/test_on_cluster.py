@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,18 @@ from index.build.segment import SegmentJob
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, SegmentRecord
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.commit import commit
-from jobs.embedding.model import model_record
+from jobs.embedding.model import ModelSource, model_record
 from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions, ModelSource
-from jobs.embedding.update_report import ReembedReport
+from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import JobError
 from jobs.indexing.on_ray import run_on_ray
 from jobs.sources.list_images import list_images
-from jobs.update import ReembedSettings, reembed
+from jobs.spec import JobSpec, Resources
+from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.plans import plan_of
@@ -177,12 +178,12 @@ class Slow:
 
 
 class Told:
-    """A `Progress` that does something once so many rows are on disk."""
+    """Does something once so many rows are on disk."""
 
     def __init__(self, *then: tuple[int, Callable[[], None]]) -> None:
         self.then = list(then)
 
-    def advance(self, report: EmbedReport) -> None:
+    def __call__(self, report: EmbedReport) -> None:
         if self.then and report.embedded + report.rejected >= self.then[0][0]:
             _, act = self.then.pop(0)
             act()
@@ -198,9 +199,8 @@ def embed_slowly(gallery: Gallery, location: Path, pool: Pool, load: Callable[[]
     fake = FakeEmbedder()
     source = str(gallery.folder)
     plan = plan_of(list_images(source), collection, source, model_record(fake.identity))
-    options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)
-    written = write(plan, collection, load=load, crop=fake.crop, options=options, pool=pool, progress=told)
-    commit(collection, [written], options.max_reject_rate)
+    written = write(plan, collection, load=load, crop=fake.crop, pool=pool, block_size=BLOCK, progress=told)
+    commit(collection, [written], 0.5)
     return written.report
 
 
@@ -213,22 +213,18 @@ def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_ow
     monkeypatch.chdir(elsewhere)  # Ray adds the working directory to what workers import from
     log = tmp_path / "log"
 
-    def load(_: ReembedSettings, model: str, __: str | None) -> ModelSource:
-        return NotedModel(model=model, log=str(log))
+    monkeypatch.setattr("jobs.embedding.write_plans.ModelSource", partial(NotedModel, log=str(log)))
 
-    monkeypatch.setattr(ReembedSettings, "load", load)
-
-    def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[ReembedReport, Collection]:
-        settings = ReembedSettings(
+    def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[Report, Collection]:
+        spec = JobSpec(
             source=str(gallery.folder),
             collection=str(tmp_path / name),
             model=str(DEMO_MODEL),
-            options=EmbedOptions(block_size=BLOCK, max_reject_rate=0.5),
-            address=address,
-            actor_resources=resources,
-            index=None,
+            resources=Resources(address=address, block_size=BLOCK, actor_resources=resources),
+            max_reject_rate=0.5,
         )
-        return reembed(settings, Console(quiet=True)), Collection.open(str(tmp_path / name))
+        report = Update(spec=spec, console=Console(quiet=True), index=False).run()
+        return report, Collection.open(str(tmp_path / name))
 
     there, many = run("many", three.address, {"npu": 1})
     noted = [line.split() for line in log.read_text().splitlines()]
@@ -307,7 +303,7 @@ def exported(name: str, label: str) -> dict[tuple[str, str], float]:
 
 def test_stages_are_counted_in_metrics_of_ray(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
     class Watched(Told):
-        def advance(self, report: EmbedReport) -> None:
+        def __call__(self, report: EmbedReport) -> None:
             for name, label in (("rows", "stage"), ("rejects", "reason"), ("stage_seconds", "stage")):
                 seen.update({(name, *key): v for key, v in exported(f"ray_likeness_job_{name}_total", label).items()})
             idle.update(exported("ray_likeness_job_actor_idle_share", ""))
@@ -315,7 +311,7 @@ def test_stages_are_counted_in_metrics_of_ray(three: Nodes, gallery: Gallery, tm
     seen: dict[tuple[str, str, str], float] = {}
     idle: dict[tuple[str, str], float] = {}
     with ray_cluster(three.address, verbose=False):
-        Watched().advance(EmbedReport(listed=0, already_there=0))
+        Watched()(EmbedReport(listed=0, already_there=0))
         before, seen = seen, {}
         embed_slowly(gallery, tmp_path / "c", Pool(), Slow(str(tmp_path / "log"), 0.1), Watched())
     counts: Counter[tuple[str, str]] = Counter()

@@ -1,5 +1,6 @@
 """How many embedding actors a cluster gets, what is told where it cannot hold them, and what options may ask for."""
 
+import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -7,14 +8,15 @@ from unittest.mock import Mock
 import pytest
 import ray
 from ray._private.runtime_env.packaging import get_uri_for_directory
-from typer.testing import CliRunner
 
-from jobs.cli import app
+from embedder.models.checkpoint import Checkpoint
+from jobs.cli.options import job_spec
 from jobs.cluster.join import join, lacking, shipped_code
-from jobs.cluster.session import Pool
-from jobs.embedding.request import ModelSource
+from jobs.cluster.pool import Pool
+from jobs.embedding.model import ModelSource, loaded_memory
 from jobs.errors import JobError, UsageError
-from jobs.values import DEMO_MODEL, parse_resources
+from jobs.spec import JobSpec
+from jobs.values import DEMO_MODEL
 
 GIB = 2**30
 
@@ -142,23 +144,35 @@ def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[
 
 
 def test_resources_of_actors_are_json() -> None:
-    assert parse_resources(None) == {}
-    assert parse_resources('{"npu": 1, "disk": 0.5}') == {"npu": 1, "disk": 0.5}
+    def parsed(text: str | None) -> dict[str, float]:
+        return spec_of(actor_resources=text).resources.actor_resources
+
+    assert parsed(None) == {}
+    assert parsed('{"npu": 1, "disk": 0.5}') == {"npu": 1, "disk": 0.5}
     for text in ("npu", "[1]"):
-        with pytest.raises(UsageError, match=r"--actor-resources is .*expected a JSON object of amounts"):
-            parse_resources(text)
+        with pytest.raises(UsageError, match=r"--actor-resources is .*expected a JSON object such as"):
+            parsed(text)
     for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5"):
         with pytest.raises(UsageError, match=r"--actor-resources has .* for npu: expected a share of 1, .* or a whole"):
-            parse_resources(f'{{"npu": {amount}}}')
+            parsed(f'{{"npu": {amount}}}')
     with pytest.raises(UsageError, match=r"--actor-resources names GPU, memory: "):
-        parse_resources('{"memory": 1, "GPU": 1}')
+        parsed('{"memory": 1, "GPU": 1}')
 
 
-@pytest.mark.parametrize("amount", ["1.5", "inf"])
-def test_gpus_are_shares_of_one_or_whole_numbers(amount: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app.app, ["embed", str(tmp_path), str(tmp_path / "c"), "--num-gpus", amount])
-    assert done.exit_code == 2
-    assert "expected a share of 1" in " ".join(done.output.split())
+@pytest.mark.parametrize("amount", [1.5, math.inf])
+def test_gpus_are_shares_of_one_or_whole_numbers(amount: float) -> None:
+    with pytest.raises(UsageError, match=r"--num-gpus has .* for GPUs: expected a share of 1"):
+        spec_of(num_gpus=amount)
+
+
+@pytest.mark.parametrize("name", ["source", "collection"])
+def test_a_job_has_a_source_and_a_collection(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name.upper()} is empty"):
+        spec_of(**{name: ""})
+
+
+def spec_of(**options: Any) -> JobSpec:
+    return job_spec(Mock(params={"source": "a", "collection": "b", **options}))
 
 
 def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
@@ -198,7 +212,7 @@ def test_the_demo_model_is_found_by_its_name_on_other_machines(monkeypatch: pyte
     assert load().identity == ModelSource(model=str(DEMO_MODEL))().identity
     assert ModelSource(model="google/siglip").for_workers().model == "google/siglip"
     weights = sum(path.stat().st_size for path in DEMO_MODEL.glob("*.safetensors"))
-    assert ModelSource(model=str(DEMO_MODEL)).memory == GIB + weights
+    assert loaded_memory(Checkpoint.find(str(DEMO_MODEL))) == GIB + weights
 
 
 def test_a_package_that_a_worker_lacks_is_named() -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from index.search import Searcher
-from jobs.cli.tables import list_rejects
 from jobs.demo.collection import make_demo_collection
+from jobs.planning.rejects import list_rejects
 
 
 def test_it_holds_the_gallery_and_is_made_once(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from index.analysis.compare import changes
 from index.search import Searcher
-from jobs.cli.tables import list_rejects
 from jobs.demo.nights import make_nights
+from jobs.planning.rejects import list_rejects
 
 
 def test_the_second_night_holds_what_has_changed(tmp_path: Path) -> None:

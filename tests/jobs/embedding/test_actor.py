@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from jobs.embedding.actor import EmbedImages
+from jobs.embedding.actor import embed_rows
 
 SIDE = 8
 FAKE = FakeEmbedder(side=SIDE, dim=4)
@@ -24,17 +24,13 @@ def batch(crops: Sequence[NDArray[np.uint8] | None], kind: pa.DataType) -> pa.Ta
     return pa.table({"image_id": ids, "pixels": pa.array(cells, kind), "label": ids[::-1]})
 
 
-def actor() -> EmbedImages:
-    return EmbedImages(lambda: FAKE)
-
-
 @pytest.mark.parametrize("kind", BINARY_TYPES, ids=str)
 def test_each_row_gets_its_own_vector_and_rejected_rows_none(kind: pa.DataType) -> None:
     crops = pictures(9)
     rejected = {0, 4, 5, 8}
     table = batch([None if row in rejected else crops[row] for row in range(9)], kind)
 
-    embedded = actor()(table)
+    embedded = embed_rows(table, FAKE)
 
     assert embedded.column_names == ["image_id", "label", "embedding"]
     assert embedded.schema.field("embedding").type == pa.list_(pa.float32(), 4)
@@ -50,8 +46,8 @@ def test_a_slice_that_follows_rejected_rows_stays_aligned(kind: pa.DataType) -> 
     table = batch([None, crops[1], None, *crops[3:]], kind)
     chunked = pa.concat_tables([table.slice(3), table.slice(1, 2)])
 
-    assert actor()(table.slice(4))["embedding"].to_pylist() == FAKE.embed_images(crops[4:]).tolist()
-    assert actor()(chunked)["embedding"].to_pylist() == [
+    assert embed_rows(table.slice(4), FAKE)["embedding"].to_pylist() == FAKE.embed_images(crops[4:]).tolist()
+    assert embed_rows(chunked, FAKE)["embedding"].to_pylist() == [
         *FAKE.embed_images(crops[3:]).tolist(),
         FAKE.embed_images(crops[1:2])[0].tolist(),
         None,
@@ -61,7 +57,7 @@ def test_a_slice_that_follows_rejected_rows_stays_aligned(kind: pa.DataType) -> 
 @pytest.mark.parametrize("kind", [*BINARY_TYPES, pa.null()], ids=str)
 @pytest.mark.parametrize("rows", [0, 3])
 def test_an_all_rejected_or_empty_batch_keeps_its_rows(kind: pa.DataType, rows: int) -> None:
-    embedded = actor()(batch([None] * rows, kind))
+    embedded = embed_rows(batch([None] * rows, kind), FAKE)
 
     assert embedded["embedding"].to_pylist() == [None] * rows
     assert embedded["image_id"].to_pylist() == [f"id-{row}" for row in range(rows)]
@@ -72,7 +68,7 @@ def test_pictures_of_another_size_are_refused_with_both_sizes() -> None:
     table = batch([np.zeros((4, 4, 3), np.uint8)], pa.binary())
 
     with pytest.raises(ModelError, match=r"expected pixels of 192 bytes, 8 × 8 × 3, got \[48\]"):
-        actor()(table)
+        embed_rows(table, FAKE)
 
 
 def test_a_model_error_is_raised_and_not_turned_into_missing_vectors() -> None:
@@ -81,11 +77,7 @@ def test_a_model_error_is_raised_and_not_turned_into_missing_vectors() -> None:
             raise ModelError("out of memory")
 
     with pytest.raises(ModelError, match="out of memory"):
-        EmbedImages(lambda: Broken(side=SIDE))(batch(list(pictures(3)), pa.binary()))
-
-
-def test_the_actor_tells_the_identity_of_the_model_it_loaded() -> None:
-    assert actor().identity == FAKE.identity
+        embed_rows(batch(list(pictures(3)), pa.binary()), Broken(side=SIDE))
 
 
 def test_the_fake_is_deterministic_unit_norm_and_nearer_for_pictures_that_look_alike() -> None:

@@ -16,13 +16,13 @@ from embedder.fake import FakeEmbedder
 from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
 from jobs.errors import JobError, TooManyRejectsError
 from jobs.sources.list_images import list_images
 from tests.support.collections.plans import plan_of
@@ -31,11 +31,6 @@ pytestmark = pytest.mark.ray
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Ray's workers cannot import a test
-
-
-class Silent:
-    def advance(self, report: EmbedReport) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +55,9 @@ def run(
     opened = Collection.create_or_open(str(collection))
     fake = FakeEmbedder()
     plan = plan_of(list_images(str(source)), opened, str(source), model_record(fake.identity))
-    options = EmbedOptions(block_size=16, max_reject_rate=max_reject_rate)
     if plan.done:
         return EmbedReport.of(plan)
-    written = write(plan, opened, load=load, crop=fake.crop, options=options, pool=Pool(), progress=Silent())
+    written = write(plan, opened, load=load, crop=fake.crop, pool=Pool(), block_size=16)
     commit(opened, [written], max_reject_rate)
     return written.report
 

@@ -9,9 +9,8 @@ from index.collection import Collection
 from index.search import Searcher
 from index.versions.promotion import rollback
 from jobs.cli.options import console
-from jobs.cli.tables import list_rejects
-from jobs.embedding.request import EmbedOptions
 from jobs.errors import EmptySourceError, OtherModelError
+from jobs.planning.rejects import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
 from tests.support.pictures.tiny_checkpoints import save_siglip
@@ -74,10 +73,10 @@ def test_mend_08_the_command_that_removes_what_is_gone_works_as_it_is_printed(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With more gone than `reembed` allows by itself, and only some kinds of files taken."""
-    nights.embed(extensions="bmp,png")
+    nights.embed(None, DEMO, "--extensions", "bmp,png")
     for seed in range(4):
         (nights.pictures / f"{seed}.bmp").unlink()
-    nights.embed(extensions="bmp,png")
+    nights.embed(None, DEMO, "--extensions", "bmp,png")
     said = capsys.readouterr().out
     arguments = f"'{nights.pictures}' {nights.location} --extensions bmp,png --max-missing 0.41"
     assert f"`likeness reembed {arguments}` removes them" in said
@@ -90,7 +89,7 @@ def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
     nights.pictures = tmp_path / "list.csv"
     lines = [f"my pictures/{seed}.bmp,{seed}\n" for seed in range(9)]
     nights.pictures.write_text("uri,id\n" + "".join(lines) + "my pictures/9.bmp,3\n")
-    nights.embed(max_reject_rate=0.1)
+    nights.embed(None, DEMO, "--max-reject-rate", "0.1")
     assert nights.embedded == [[str(seed) for seed in range(9)]]
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     for line in (["listed", "10"], ["already", "there", "0"], ["rejected", "1"], ["duplicate_id", "1"]):
@@ -103,7 +102,7 @@ def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
     )
     assert Searcher.open(nights.collection).ntotal == 9
     runs = nights.collection.runs()
-    nights.embed(max_reject_rate=0.1)
+    nights.embed(None, DEMO, "--max-reject-rate", "0.1")
     assert (nights.embedded[1], nights.collection.runs()) == ([], runs)
     nights.pictures.write_text("uri,id\n" + "".join(lines) + "my pictures/9.bmp,9\n")
     nights.embed()
@@ -116,9 +115,9 @@ def test_mend_09_rows_that_a_list_refuses_stay_rejects_with_another_model(nights
     save_siglip(tmp_path)
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
-    nights.embed(listed, max_reject_rate=1)
+    nights.embed(listed, DEMO, "--max-reject-rate", "1")
     nights.embed(put(tmp_path / "other", 20, 21))
-    report = nights.night(str(tmp_path), source=tmp_path / "other", options=EmbedOptions(max_reject_rate=1))
+    report = nights.night(str(tmp_path), source=tmp_path / "other", max_reject_rate=1)
     assert (report.counts.refused, sorted(nights.embedded[-1])) == (2, ["20.bmp", "21.bmp", "x"])
     assert [row["image_id"] for row in list_rejects(nights.collection)] == ["list.csv#line=4", "x#duplicate=2"]
     assert Searcher.open(nights.collection).ntotal == 3
@@ -136,13 +135,12 @@ def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
     nights.embed()
     whole = (nights.pictures / "b.tar").read_bytes()
     (nights.pictures / "b.tar").write_bytes(whole[:1000])
-    lenient = EmbedOptions(max_reject_rate=0.2)
     note = f"nothing is deleted: cannot read {nights.pictures}/b.tar as an uncompressed tar"
-    report = nights.night(options=lenient)
+    report = nights.night(max_reject_rate=0.2)
     assert (report.counts.refused, report.counts.missing, report.counts.deleted) == (1, 4, 0)
     assert note in str(report.note)
-    assert note in str(nights.night(options=lenient).note)
-    nights.embed(max_reject_rate=0.2)
+    assert note in str(nights.night(max_reject_rate=0.2).note)
+    nights.embed(None, DEMO, "--max-reject-rate", "0.2")
     assert note in (said := capsys.readouterr().out)
     assert "removes them" not in said
     assert Searcher.open(nights.collection).ntotal == 10
@@ -196,7 +194,7 @@ def test_an_empty_source_is_an_error_and_changes_nothing(nights: Nights) -> None
 
 
 def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    nights.embed(index=False)
+    nights.embed(None, DEMO, "--no-index")
     assert nights.collection.current() is None
     assert "index" not in capsys.readouterr().out
     nights.embed()

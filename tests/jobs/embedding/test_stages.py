@@ -18,16 +18,16 @@ from benchmarks.hostile import pictures as hostile
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from embedder.fetch import Fetcher
-from embedder.images.decode import CropSpec, decode_image
+from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
-from jobs.cluster.session import Pool
+from jobs.cluster.pool import Pool
+from jobs.embedding.actor import CollectionAt, EmbedBlock
 from jobs.embedding.commit import commit
-from jobs.embedding.decode import BlockSummary, CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
+from jobs.embedding.report import BlockSummary
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -78,16 +78,14 @@ def test_whoever_writes_a_block_late_replaces_nothing(
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
+    def blocks(_: pa.Table, __: DecodeSettings, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
         frozen.append(EmbedBlock(**{**actor, "load": OtherDevice}))
         for each in (EmbedBlock(**actor), *frozen):
-            yield BlockSummary.of(each(table).to_pylist()[0])
+            yield BlockSummary(**each(table).to_pylist()[0])
 
     monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
-    written = write(
-        plan, collection, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent()
-    )
+    written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
     assert (written.report.embedded, len(written.files)) == (1, 1)
     frozen[0](table)
     commit(collection, [written], 0.0)
@@ -102,14 +100,14 @@ def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes
 ) -> None:
     given: list[dict[str, object]] = []
 
-    def blocks(_: pa.Table, __: CropSpec, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
+    def blocks(_: pa.Table, __: DecodeSettings, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
         given.append(actor)
         return iter(())
 
     monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
-    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, options=EmbedOptions(), pool=Pool(), progress=Silent())
+    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
     opened = Mock()
     monkeypatch.setattr(Collection, "open", opened)
     at = given[0]["collection"]
@@ -128,9 +126,10 @@ class OtherDevice(FakeEmbedder):
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
 
 
-class Silent:
-    def advance(self, report: EmbedReport) -> None:
-        pass
+def summary(path: str) -> BlockSummary:
+    names = ("started_at", "ended_at", "fetch_seconds", "decode_seconds", "model_seconds", "write_seconds")
+    times: dict[str, Any] = dict.fromkeys(names, 0.0)
+    return BlockSummary(path=path, actor="here", rows=1, size=1, sha256="0" * 64, embedded=1, rejected=0, **times)
 
 
 def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(

@@ -14,9 +14,9 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.collection.rows import row_schema
-from jobs.cli.tables import list_rejects
 from jobs.planning.block_names import block_name
 from jobs.planning.plan import Plan, block_of, fold, written_files
+from jobs.planning.rejects import list_rejects
 from jobs.sources.listing import listing_table
 from tests.support.collections import plans
 

@@ -15,7 +15,8 @@ from index.collection.records import ModelRecord
 from jobs.errors import EmptySourceError, SourceError
 from jobs.planning.changes import compare
 from jobs.sources.listing import listing_table
-from jobs.update import ReembedSettings, reembed
+from jobs.spec import JobSpec
+from jobs.update import Update
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.support.collections.small_collection import png
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
@@ -121,15 +122,15 @@ def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch
         raise ListedError(held and held.command)
 
     monkeypatch.setattr("jobs.update.list_images", look)
-    settings = ReembedSettings(source=str(tmp_path / "pictures"), collection=collection.location)
+    settings = JobSpec(source=str(tmp_path / "pictures"), collection=collection.location)
     with pytest.raises(ListedError, match="reembed"):
-        reembed(settings, Console(quiet=True))
+        Update(spec=settings, console=Console(quiet=True)).run()
 
 
 def test_a_source_that_is_not_there_leaves_no_collection_behind(tmp_path: Path) -> None:
-    settings = ReembedSettings(source=str(tmp_path / "nowhere"), collection=str(tmp_path / "new"), model="demo")
+    settings = JobSpec(source=str(tmp_path / "nowhere"), collection=str(tmp_path / "new"), model="demo")
     with pytest.raises(SourceError, match="does not exist"):
-        reembed(settings, Console(quiet=True))
+        Update(spec=settings, console=Console(quiet=True)).run()
     assert not (tmp_path / "new").exists()
 
 
@@ -141,11 +142,9 @@ def test_a_source_without_images_leaves_no_collection_behind(
     (tmp_path / "pictures").mkdir()
     if name:
         (tmp_path / "pictures" / name).touch()
-    settings = ReembedSettings(
-        source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing
-    )
+    settings = JobSpec(source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing)
     with pytest.raises(EmptySourceError, match="expected images"):
-        reembed(settings, Console(quiet=True))
+        Update(spec=settings, console=Console(quiet=True)).run()
     assert not (tmp_path / "new").exists()
 
 
@@ -159,10 +158,10 @@ def test_what_another_job_embeds_after_a_first_listing_is_not_gone(tmp_path: Pat
     def meanwhile(location: str) -> Collection:
         with patch.object(Collection, "create_or_open", create):
             (nights.pictures / "2.bmp").write_bytes(bmp(2))
-            nights.night(DEMO, index=None)
+            nights.night(DEMO, index=False)
         return create(location)
 
     with patch.object(Collection, "create_or_open", meanwhile):
-        report = nights.night(DEMO, index=None, max_missing=1.0)
+        report = nights.night(DEMO, index=False, max_missing=1.0)
     assert (report.counts.listed, report.counts.missing, report.left_out) == (2, 0, {})
     assert nights.collection.live_rows(["image_id"])["image_id"].to_pylist() == ["1.bmp", "2.bmp"]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.embedding.request import EmbedOptions
 from jobs.errors import SpecError
-from jobs.schedule.spec import JobSpec, read_spec
+from jobs.schedule.spec_file import read_spec
+from jobs.spec import JobSpec
 from jobs.values import DEMO_MODEL
 from tests.support.paths import ROOT
 
@@ -41,25 +41,24 @@ def spec_of(tmp_path: Path, text: str) -> JobSpec:
 
 def test_every_field_reaches_the_job(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, WHOLE)
-    settings = spec.settings()
-    assert settings.source == str(tmp_path / "pictures")  # from the file's folder, wherever it is run
-    assert settings.collection == "s3://bucket/collection"
-    assert settings.model == str(DEMO_MODEL)
-    assert (settings.actors, settings.num_gpus, settings.address) == ((2, 8), 0.5, "auto")
-    assert settings.actor_resources == {"npu": 2}
-    assert (settings.batch_size, settings.options.block_size, settings.options.max_reject_rate) == (32, 128, 0.1)
-    assert settings.index == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
-    assert (settings.missing, settings.max_missing, settings.verify_hash) == ("keep", 0.5, True)
-    assert (settings.extensions, settings.options.draft) == (("jpg",), False)
+    resources = spec.resources
+    assert spec.source == str(tmp_path / "pictures")  # from the file's folder, wherever it is run
+    assert spec.collection == "s3://bucket/collection"
+    assert spec.model == str(DEMO_MODEL)
+    assert (resources.actors, resources.num_gpus, resources.address) == ((2, 8), 0.5, "auto")
+    assert resources.actor_resources == {"npu": 2}
+    assert (resources.batch_size, resources.block_size, spec.max_reject_rate) == (32, 128, 0.1)
+    assert spec.index.model_dump(exclude_none=True) == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
+    assert (spec.missing, spec.max_missing, spec.verify_hash) == ("keep", 0.5, True)
+    assert (spec.extensions, spec.draft) == (("jpg",), False)
     assert spec.retention.keep == 5
     assert spec.metrics_file == str(tmp_path / "metrics" / "likeness.prom")
 
 
 def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "source: s3://a/b\ncollection: /data/c\n")
-    assert (spec.settings().model, spec.settings().index, spec.settings().actors) == (None, {}, None)
+    assert spec == JobSpec(source="s3://a/b", collection="/data/c")
     assert (spec.retention.keep, spec.missing, spec.max_missing) == (3, "delete", 0.2)
-    assert spec.settings().options == EmbedOptions()
 
 
 def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_numbers_and_revisions_are_taken_as_they_are_written(tmp_path: Path) -> 
 
 def test_extensions_are_read_as_those_of_the_command(tmp_path: Path) -> None:
     text = "source: a\ncollection: b\nextensions: "
-    assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").settings().extensions == ("jpg", "png", "tiff")
+    assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").extensions == ("jpg", "png", "tiff")
 
 
 def test_names_of_models(tmp_path: Path) -> None:
@@ -97,7 +96,7 @@ def test_names_of_models(tmp_path: Path) -> None:
         ),
         (
             WHOLE.replace("2GiB", "lots"),
-            r"line 7, index\.max_memory: it is 'lots': expected a size such as 600MB, 2GiB or a number of bytes",
+            r"line 7, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a number of bytes",
         ),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
         (WHOLE + "retension: {}\n", r"line 19, retension: is no field of a job: deploy/job\.schema\.json lists them"),
@@ -153,7 +152,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_schema_that_editors_use_is_up_to_date() -> None:
-    """Write it anew with: python -m jobs.schedule.spec > deploy/job.schema.json"""
+    """Write it anew with: python -m jobs.spec > deploy/job.schema.json"""
     path = ROOT / "deploy" / "job.schema.json"
     schema = JobSpec.model_json_schema()
     assert json.loads(path.read_text()) == schema

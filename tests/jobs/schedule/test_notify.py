@@ -13,17 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from index.collection import Collection, writing
 from jobs.schedule import notify as notify_module
-from jobs.schedule.history import KEPT, JobRun, facts, last_runs, last_success, outcome_of, save
+from jobs.schedule.history import KEPT, HistoryEntry, facts, last_entries, last_success, outcome_of, save
 from jobs.schedule.metrics_file import write_metrics
 from jobs.schedule.notify import notify
-from jobs.schedule.spec import Notify, Target
+from jobs.spec import Notify, Target
 from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
 
 STARTED = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 
 
-def a_run(outcome: Any = "succeeded", message: str | None = None, **fields: Any) -> JobRun:
-    begun = JobRun.begin("/pictures", "/collection").model_copy(update={"id": "run-1", "started_at": STARTED})
+def a_run(outcome: Any = "succeeded", message: str | None = None, **fields: Any) -> HistoryEntry:
+    begun = HistoryEntry.begin("/pictures", "/collection").model_copy(update={"id": "run-1", "started_at": STARTED})
     ended = {"ended_at": STARTED + timedelta(minutes=5), "index": "000007"}
     return begun.end(outcome, message).model_copy(update=ended | fields)
 
@@ -82,17 +82,17 @@ def test_a_hook_that_refuses_is_logged_without_its_secret(
     monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
     hook.replies = answering(status)
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
-    assert f"telling 127.0.0.1 of run run-1 failed: it answered {status}" in caplog.records[-1].getMessage()
+    assert f"telling 127.0.0.1 of job run-1 failed: it answered {status}" in caplog.records[-1].getMessage()
     assert "T0P-SECRET" not in caplog.text
 
 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET", "telling 127.0.0.1 of run run-1 failed"),
-        ("http://no.such.host.invalid/hook?token=T0P-SECRET", "telling no.such.host.invalid of run run-1 failed"),
-        ("http://[T0P-SECRET/hook", "telling the webhook of run run-1 failed"),
-        ("http://127.0.0.1:T0P-SECRET/hook", "telling 127.0.0.1 of run run-1 failed"),
+        ("http://user:T0P-SECRET@127.0.0.1:9/T0P-SECRET?token=T0P-SECRET", "telling 127.0.0.1 of job run-1 failed"),
+        ("http://no.such.host.invalid/hook?token=T0P-SECRET", "telling no.such.host.invalid of job run-1 failed"),
+        ("http://[T0P-SECRET/hook", "telling the webhook of job run-1 failed"),
+        ("http://127.0.0.1:T0P-SECRET/hook", "telling 127.0.0.1 of job run-1 failed"),
     ],
 )
 def test_nobody_listens(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
@@ -182,7 +182,7 @@ def test_while_no_success_is_known_the_file_keeps_what_it_says_of_the_same_job(t
 
 
 def test_credentials_in_addresses_are_told_to_nobody() -> None:
-    run = JobRun.begin("s3://KEY:secret@bucket/pictures", "s3://KEY:secret@bucket/c?region=eu-west-1")
+    run = HistoryEntry.begin("s3://KEY:secret@bucket/pictures", "s3://KEY:secret@bucket/c?region=eu-west-1")
     assert (run.source, run.collection) == ("s3://bucket/pictures", "s3://bucket/c?region=eu-west-1")
     assert outcome_of(ValueError("s3://KEY:secret@bucket is empty")) == ("failed", "s3://bucket is empty")
 
@@ -191,10 +191,10 @@ def test_runs_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     for number in range(KEPT + 3):
         save(collection.storage, a_run(id=f"{number:04d}"))
-    assert [run.id for run in last_runs(collection, 2)] == [f"{KEPT + 1:04d}", f"{KEPT + 2:04d}"]
-    assert len(last_runs(collection, 10 * KEPT)) == KEPT
+    assert [run.id for run in last_entries(collection, 2)] == [f"{KEPT + 1:04d}", f"{KEPT + 2:04d}"]
+    assert len(last_entries(collection, 10 * KEPT)) == KEPT
     (tmp_path / "history" / f"{KEPT + 2:04d}.json").write_text("{}")
-    assert [run.id for run in last_runs(collection, 2)] == [f"{KEPT + 1:04d}"]
+    assert [run.id for run in last_entries(collection, 2)] == [f"{KEPT + 1:04d}"]
     assert Collection.create_or_open(str(tmp_path)) == collection  # what jobs write down is the collection's own
 
 
@@ -214,8 +214,8 @@ def test_the_last_success_of_each_source_is_not_forgotten(tmp_path: Path) -> Non
 
 def test_a_run_without_an_end_runs_while_it_holds_the_lease(tmp_path: Path) -> None:
     collection = Collection.create_or_open(str(tmp_path))
-    run = JobRun.begin("/pictures", str(tmp_path))
+    run = HistoryEntry.begin("/pictures", str(tmp_path))
     save(collection.storage, run)
     with writing(collection, "reembed"):
-        assert [each["outcome"] for each in facts(collection, last_runs(collection, 1))] == ["running"]
-    assert [each["outcome"] for each in facts(collection, last_runs(collection, 1))] == ["unfinished"]
+        assert [each["outcome"] for each in facts(collection, last_entries(collection, 1))] == ["running"]
+    assert [each["outcome"] for each in facts(collection, last_entries(collection, 1))] == ["unfinished"]

@@ -10,45 +10,38 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from apscheduler.triggers.interval import IntervalTrigger
 from rich.console import Console
 
 from index.collection import Collection, writing
 from index.errors import CollectionError
 from jobs.errors import JobError, UsageError
-from jobs.schedule.cron import cron_trigger
-from jobs.schedule.history import JobRun, last_runs, read_output, save
+from jobs.schedule.cron import cron_times
+from jobs.schedule.history import HistoryEntry, last_entries, read_output, save
 from jobs.schedule.run_job import finish, run_job
 from jobs.schedule.scheduler import ScheduledJob, run_schedule
-from jobs.schedule.spec import read_spec
+from jobs.schedule.spec_file import read_spec
+from jobs.update import Update
 from tests.support.nights.quiet_night import make_job
 
 LIKENESS = [sys.executable, "-m", "jobs"]
 
 
-def next_times(cron: str, count: int, zone: str = "UTC", start: str = "2026-11-21T12:00:00+00:00") -> list[str]:
-    trigger = cron_trigger(cron, zone, 0)
-    times: list[datetime] = []
-    now = datetime.fromisoformat(start)
-    for _ in range(count):
-        due = trigger.get_next_fire_time(times[-1] if times else None, now)
-        assert due is not None
-        times.append(due)
-        now = due
-    return [f"{due:%a %m-%d %H:%M}" for due in times]
+def next_times(cron: str, number: int, zone: str, start: str) -> list[datetime]:
+    return list(islice(cron_times(cron, zone, datetime.fromisoformat(start)), number))
 
 
 @pytest.mark.parametrize(
     ("cron", "times"),
     [
         ("0 3 * * *", ["Sun 11-22 03:00", "Mon 11-23 03:00"]),
-        ("*/20 * * * *", ["Sat 11-21 12:00", "Sat 11-21 12:20"]),
+        ("*/20 * * * *", ["Sat 11-21 12:20", "Sat 11-21 12:40"]),
         ("30 4 1 * *", ["Tue 12-01 04:30", "Fri 01-01 04:30"]),
         ("0 3 * * 0", ["Sun 11-22 03:00", "Sun 11-29 03:00"]),  # crontab's 0 and 7 are Sunday
         ("0 3 * * 7", ["Sun 11-22 03:00", "Sun 11-29 03:00"]),
@@ -60,14 +53,14 @@ def next_times(cron: str, count: int, zone: str = "UTC", start: str = "2026-11-2
     ],
 )
 def test_times_are_crontabs(cron: str, times: list[str]) -> None:
-    assert next_times(cron, len(times)) == times
+    found = next_times(cron, len(times), "UTC", "2026-11-21T12:00:00+00:00")
+    assert [f"{due:%a %m-%d %H:%M}" for due in found] == times
 
 
-def test_times_are_of_the_zone_that_is_named() -> None:
-    trigger = cron_trigger("0 3 * * *", "Europe/Berlin", 0)
-    winter = trigger.get_next_fire_time(None, datetime(2026, 11, 21, 12, tzinfo=UTC))
-    summer = trigger.get_next_fire_time(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
-    assert [due.astimezone(UTC).hour for due in (winter, summer)] == [2, 1]
+@pytest.mark.parametrize(("month", "hour"), [("11", 2), ("07", 1)])
+def test_times_are_of_the_zone_that_is_named(month: str, hour: int) -> None:
+    [due] = next_times("0 3 * * *", 1, "Europe/Berlin", f"2026-{month}-21T12:00:00+00:00")
+    assert due.astimezone(UTC).hour == hour
 
 
 @pytest.mark.parametrize(
@@ -80,57 +73,61 @@ def test_times_are_of_the_zone_that_is_named() -> None:
     ],
 )
 def test_a_time_that_comes_twice_in_a_night_is_used_once(cron: str, times: list[str]) -> None:
-    assert due_in_berlin(cron, datetime(2026, 10, 24, 0, tzinfo=UTC), len(times)) == times
+    assert due_in_berlin(cron, "2026-10-23T23:00:00+00:00", len(times)) == times
 
 
-def test_jitter_makes_no_second_run_in_that_night() -> None:
-    for _ in range(20):  # with up to 50 minutes some come after the hour that is repeated
-        due = due_in_berlin("30 2 * * *", datetime(2026, 10, 24, 0, tzinfo=UTC), 3, jitter_s=3000)
-        assert [time[:2] for time in due] == ["24", "25", "26"]
+def test_a_scheduler_that_starts_in_the_repeated_hour_makes_no_second_run() -> None:
+    assert due_in_berlin("30 2 * * *", "2026-10-25T01:10:00+00:00", 1) == ["26 02:30+0100"]
 
 
 def test_times_of_each_hour_come_in_the_hour_that_is_repeated_too() -> None:
-    start = datetime(2026, 10, 25, 0, 10, tzinfo=UTC)
     times = ["25 02:30+0200", "25 02:00+0100", "25 02:30+0100", "25 03:00+0100"]
-    assert due_in_berlin("*/30 * * * *", start, 4) == times
+    assert due_in_berlin("*/30 * * * *", "2026-10-25T00:10:00+00:00", 4) == times
 
 
 def test_a_time_that_the_night_leaves_out_is_not_lost() -> None:
     """The clocks go forward from 02:00 to 03:00 on the 29th."""
-    found = due_in_berlin("30 2 * * *", datetime(2026, 3, 28, 0, tzinfo=UTC), 3)
+    found = due_in_berlin("30 2 * * *", "2026-03-28T00:00:00+00:00", 3)
     assert found == ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]
 
 
-def due_in_berlin(cron: str, now: datetime, count: int, *, jitter_s: int = 0) -> list[str]:
-    """As the scheduler asks: each time for what follows the last."""
-    trigger = cron_trigger(cron, "Europe/Berlin", jitter_s)
-    times: list[datetime] = []
-    for _ in range(count):
-        due = trigger.get_next_fire_time(times[-1] if times else None, now)
-        assert due is not None
-        times.append(due)
-        now = max(now, due)
-    return [f"{due:%d %H:%M%z}" for due in times]
+def due_in_berlin(cron: str, start: str, number: int) -> list[str]:
+    return [f"{due:%d %H:%M%z}" for due in next_times(cron, number, "Europe/Berlin", start)]
 
 
 def test_jitter_is_never_early() -> None:
-    trigger = cron_trigger("0 3 * * *", "UTC", 600)
-    delays = {
-        (trigger.get_next_fire_time(None, datetime(2026, 11, 21, 12, tzinfo=UTC)).timestamp() - 1795316400)
-        for _ in range(50)
-    }
-    assert len(delays) > 10
-    assert 0 <= min(delays) <= max(delays) <= 600
+    due = datetime.now(UTC) + timedelta(seconds=0.3)
+    stop, began = threading.Event(), list[datetime]()
+
+    def run() -> None:
+        began.append(datetime.now(UTC))
+        stop.set()
+
+    run_schedule(Mock(run=run), iter([due]), stop, jitter_s=0.2)
+    assert began[0] >= due
+
+
+def test_a_run_that_fails_does_not_end_the_schedule() -> None:
+    stop, now, runs = threading.Event(), datetime.now(UTC), list[int]()
+
+    def run() -> None:
+        runs.append(len(runs))
+        if len(runs) == 1:
+            raise ValueError("a mistake of ours")
+        stop.set()
+
+    run_schedule(Mock(run=run), (now + timedelta(seconds=0.2 * number) for number in range(1, 9)), stop)
+    assert runs == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("cron", "zone", "message"),
     [
         ("0 3 * *", "UTC", r"--cron is '0 3 \* \*': expected five fields"),
-        ("0 25 * * *", "UTC", r"--cron is .*25"),
-        ("0 3 * * 8", "UTC", "expected weekdays such as 1-5, mon-fri or 0,6, got '8'"),
-        ("0 3 * * fry", "UTC", "expected one of sun, mon, tue, wed, thu, fri, sat, got 'fry'"),
-        ("0 3 31 2 *", "UTC", "there is no such day"),
+        ("0 25 * * *", "UTC", r"--cron is .*25.*: Bad hour"),
+        ("0 3 * * 8", "UTC", "Bad day-of-week"),
+        ("0 3 * * fry", "UTC", "--cron is '0 3 \\* \\* fry': Bad day-of-week"),
+        ("0 3 31 2 *", "UTC", "Bad day-of-month"),
         ("0 3 1 * 1", "UTC", "expected a day of the month or a weekday, and \\* for the other"),
         ("0 3 * * *", "Mars/Olympus", "--timezone is 'Mars/Olympus': expected a name such as Europe/Berlin or UTC"),
         ("0 3 * * *", "../etc/passwd", "--timezone is"),
@@ -138,7 +135,7 @@ def test_jitter_is_never_early() -> None:
 )
 def test_times_that_make_no_sense(cron: str, zone: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cron_trigger(cron, zone, 0)
+        cron_times(cron, zone, datetime.now(UTC))
 
 
 TOLD = """\
@@ -170,8 +167,8 @@ def child(monkeypatch: pytest.MonkeyPatch, spec: Path) -> Callable[[str], Schedu
     return make
 
 
-def runs_of(spec: Path) -> list[JobRun]:
-    return last_runs(Collection.open(str(spec.parent / "collection")), 100)
+def runs_of(spec: Path) -> list[HistoryEntry]:
+    return last_entries(Collection.open(str(spec.parent / "collection")), 100)
 
 
 KILLED = "killed by SIGKILL, as happens when memory runs out"
@@ -181,9 +178,9 @@ import os, signal, sys
 from pathlib import Path
 from typing import Any
 from index.collection import Collection
-from jobs.schedule.history import JobRun, save
+from jobs.schedule.history import HistoryEntry, save
 storage = Collection.open("collection").storage
-run = JobRun.begin("pictures", str(Path("collection").absolute()))
+run = HistoryEntry.begin("pictures", str(Path("collection").absolute()))
 save(storage, run)
 print("working", flush=True)
 """
@@ -253,7 +250,8 @@ def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
         "    save(storage, run.end('stopped', 'put down'))\n    sys.exit(130)"
     )
     stop = threading.Event()
-    thread = threading.Thread(target=run_schedule, args=(job, IntervalTrigger(seconds=0.2), stop))
+    often = (datetime.now(UTC) + timedelta(seconds=0.2 * number) for number in count(1))
+    thread = threading.Thread(target=run_schedule, args=(job, often, stop))
     thread.start()
     try:
         until(lambda: [run.outcome for run in runs_of(spec)] == ["running"])
@@ -312,7 +310,9 @@ def test_old_versions_that_stay_are_a_note_and_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
-    report = run_job(read_spec(make_job(tmp_path)), Console(quiet=True))
+    update = Update(spec=read_spec(make_job(tmp_path)), console=Console(quiet=True))
+    run_job(update)
+    report = update.report
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
 
@@ -323,15 +323,15 @@ def test_how_long_a_job_has_failed_is_known_after_many_failures(
     job = make_job(tmp_path)
     job.write_text(job.read_text() + "metrics_file: job.prom\n")
     spec = read_spec(job)
-    run_job(spec, Console(quiet=True))
+    run_job(Update(spec=spec, console=Console(quiet=True)))
     last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
     assert len(last) == 1
-    failed = JobRun.begin(spec.source, spec.collection).end("failed")
+    failed = HistoryEntry.begin(spec.source, spec.collection).end("failed")
     for number in range(101):  # more than were once looked through
         save(Collection.open(spec.collection).storage, failed.model_copy(update={"id": f"3000-{number:03d}"}))
-    monkeypatch.setattr("jobs.schedule.run_job.reembed", Mock(side_effect=JobError("no GPU")))
+    monkeypatch.setattr(Update, "run", Mock(side_effect=JobError("no GPU")))
     with pytest.raises(JobError):
-        run_job(spec, Console(quiet=True))
+        run_job(Update(spec=spec, console=Console(quiet=True)))
     metrics = (tmp_path / "job.prom").read_text()
     assert last[0] in metrics
     assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
@@ -344,7 +344,7 @@ def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_suc
     job = make_job(tmp_path)
     job.write_text(job.read_text() + "metrics_file: job.prom\n")
     spec = read_spec(job)
-    success = JobRun.begin(spec.source, spec.collection).end("succeeded")
+    success = HistoryEntry.begin(spec.source, spec.collection).end("succeeded")
     finish(spec, success)
     last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
     assert len(last) == 1
@@ -368,9 +368,9 @@ def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
     def told(file: str) -> dict[str, Any]:
         return dict(json.loads((tmp_path / file).read_text()))
 
-    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    assert likeness("history", "collection").stdout.startswith("the history is empty")
     assert likeness("reembed", "--spec", "job.yaml", "--dry-run").returncode == 0
-    assert likeness("runs", "collection").stdout.startswith("no run yet")
+    assert likeness("history", "collection").stdout.startswith("the history is empty")
     (tmp_path / "pictures" / "red.png").unlink()
     done = likeness("reembed", "--spec", "job.yaml")
     assert done.returncode == 3, done.stderr
@@ -386,11 +386,11 @@ def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
     with writing(Collection.open(str(tmp_path / "collection")), "compact"):
         assert likeness("reembed", "--spec", "job.yaml").returncode == 75
     assert told("failed.json")["outcome"] == "busy"
-    shown = json.loads(likeness("runs", "collection", "--format", "json").stdout)
+    shown = json.loads(likeness("history", "collection", "--format", "json").stdout)
     assert [run["outcome"] for run in shown] == ["failed", "succeeded", "busy"]
-    table = likeness("runs", "collection", "--last", "2").stdout
+    table = likeness("history", "collection", "--last", "2").stdout
     assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4}\t\S+\t(\w+)", table) == ["succeeded", "busy"]
     refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
     assert refused.returncode == 2
     assert "--model, source beside --spec" in refused.stderr
-    assert likeness("runs", "collection", "--log", "no-such").returncode == 2
+    assert likeness("history", "collection", "--log", "no-such").returncode == 2

@@ -14,14 +14,13 @@ from index.collection import Collection
 from index.errors import LeaseLostError, NotACollectionError, RecallTooLowError
 from index.search import Searcher
 from index.versions.promotion import rollback
-from jobs.cli.tables import list_rejects
-from jobs.embedding.request import EmbedOptions
 from jobs.errors import SourceError, TooManyMissingError, TooManyRejectsError
+from jobs.planning.rejects import list_rejects
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
 from tests.support.pictures.tiny_checkpoints import save_siglip
 
-LENIENT = EmbedOptions(max_reject_rate=0.5)
+LENIENT = 0.5
 
 
 class CrashedError(Exception):
@@ -269,14 +268,14 @@ def test_a_dry_run_of_a_collection_that_is_not_there_yet(nights: Nights, tmp_pat
 def test_a_broken_file_is_not_fetched_again_until_it_changes(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = nights.pictures / "broken.png"
     broken.write_bytes(b"no picture")
-    report = nights.night(options=LENIENT)
+    report = nights.night(max_reject_rate=LENIENT)
     assert (report.rejected, report.failed) == (1, 0)
     with monkeypatch.context() as patch:
         patch.setattr(Fetcher, "fetch", None)
-        report = nights.night(options=LENIENT)
+        report = nights.night(max_reject_rate=LENIENT)
     assert (report.counts.unchanged, report.counts.retried) == (11, 0)
     broken.write_bytes(bmp(40))
-    report = nights.night(options=LENIENT)
+    report = nights.night(max_reject_rate=LENIENT)
     assert (report.counts.changed, report.counts.retried, nights.embedded[-1]) == (1, 0, ["broken.png"])
     assert_rows_are_what_is_there(nights)
 
@@ -292,18 +291,18 @@ def test_what_could_not_be_fetched_is_tried_again_every_night(nights: Nights, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Fetcher, "fetch", time_out)
-        report = nights.night(options=LENIENT)
+        report = nights.night(max_reject_rate=LENIENT)
         assert (report.counts.new, report.counts.retried, report.rejected, report.failed) == (1, 0, 0, 1)
-        report = nights.night(options=LENIENT)
+        report = nights.night(max_reject_rate=LENIENT)
         assert (report.counts.changed, report.counts.retried, report.failed) == (0, 1, 1)
         # Nothing has changed: an index like the last would push out one that could be gone back to.
         assert (report.runs, report.promoted) == ([], False)
     assert [row["error_reason"] for row in list_rejects(nights.collection)] == ["timeout"]
-    report = nights.night(options=LENIENT)
+    report = nights.night(max_reject_rate=LENIENT)
     assert (report.counts.retried, report.embedded, report.failed) == (1, 1, 0)
     assert nights.embedded[1:] == [["b.bmp"]] * 3
     assert_rows_are_what_is_there(nights)
-    assert nights.night(options=LENIENT).runs == []
+    assert nights.night(max_reject_rate=LENIENT).runs == []
 
 
 def test_a_list_whose_pictures_were_out_of_reach_is_embedded_once_they_are_there(
@@ -335,10 +334,10 @@ def test_new_labels_reach_rows_and_index_without_the_model(
 
     write_list("label,stars", "cat,1", "dog,2", "none,3")
     nights = Nights(listed, str(tmp_path / "listed"))
-    nights.night(DEMO, options=LENIENT)
+    nights.night(DEMO, max_reject_rate=LENIENT)
     monkeypatch.setattr(Fetcher, "fetch", None)
     write_list("label,year", "cat,1999", "wolf,2001", "broken,")
-    report = nights.night(options=LENIENT)
+    report = nights.night(max_reject_rate=LENIENT)
     counts = report.counts
     assert (counts.changed, counts.reused, counts.to_embed, counts.missing, report.promoted) == (3, 3, 0, 0, True)
     assert "stars" not in nights.collection.live_rows().column_names
@@ -352,7 +351,7 @@ def test_new_labels_reach_rows_and_index_without_the_model(
     [[found]] = searcher.search([vector_of(bmp(1), DEMO)], 3, filter={"label": "wolf"})
     assert (found.metadata["label"], found.metadata["year"]) == ("wolf", 2001)
     write_list("label,year", "cat,1999", "wolf,2001", "broken,")
-    assert nights.night(options=LENIENT).runs == []
+    assert nights.night(max_reject_rate=LENIENT).runs == []
 
 
 def test_a_picture_in_another_folder_has_that_ones_label(nights: Nights) -> None:

@@ -24,8 +24,7 @@ from index.collection import writing
 from index.errors import DamagedVersionError, LeaseHeldError, LeaseLostError
 from index.versions.promotion import rollback
 from index.versions.prune import prune
-from jobs.embedding.request import EmbedOptions
-from jobs.embedding.update_report import ReembedReport
+from jobs.embedding.report import Report
 from tests.support.collections.storage_steps import KilledError, at, expire, is_number, kill
 from tests.support.nights.reembed_nights import (
     BROKEN,
@@ -154,12 +153,12 @@ class AnyNights(RuleBasedStateMachine):
         if (self.root / "collection" / "CURRENT").exists():
             assert_search_is_exact(self.nights.collection)
 
-    def _run(self, source: str, model: int, wanted: str) -> ReembedReport:
+    def _run(self, source: str, model: int, wanted: str) -> Report:
         report = self.nights.night(
             self.models[model],
             source=self.root / source,
             max_missing=1.0,
-            options=EmbedOptions(max_reject_rate=1.0),
+            max_reject_rate=1.0,
         )
         self._check(source, wanted)
         if report.note is None:
@@ -176,7 +175,7 @@ class AnyNights(RuleBasedStateMachine):
         assert_search_is_exact(self.nights.collection)
 
     def _happening(
-        self, event: tuple[str, int, bool] | None, run: Callable[[], ReembedReport]
+        self, event: tuple[str, int, bool] | None, run: Callable[[], Report]
     ) -> AbstractContextManager[None]:
         if event is None:
             return nullcontext()
@@ -188,13 +187,13 @@ class AnyNights(RuleBasedStateMachine):
         }
         return at(is_number(number), after=after, happen=happen[what])
 
-    def _second_job(self, run: Callable[[], ReembedReport]) -> None:
+    def _second_job(self, run: Callable[[], Report]) -> None:
         before = self._files()
         with pytest.raises(LeaseHeldError, match="`likeness reembed` of"):
             run()
         assert self._files() == before
 
-    def _overtake(self, run: Callable[[], ReembedReport]) -> None:
+    def _overtake(self, run: Callable[[], Report]) -> None:
         """As when the job was frozen for longer than its lease lasts, and another came by."""
         expire(self.nights.collection.storage)
         run()

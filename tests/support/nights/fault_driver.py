@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster.session import Pool, ray_cluster
+from jobs.cluster.pool import Pool
+from jobs.cluster.session import ray_cluster
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
-from jobs.embedding.request import EmbedOptions
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 
@@ -53,11 +53,8 @@ class Load:
         return LoggingEmbedder(self.log)
 
 
-class Lines:
-    """A `Progress` that says how far the job has come."""
-
-    def advance(self, report: EmbedReport) -> None:
-        print(report.embedded + report.rejected, flush=True)
+def say_how_far(report: EmbedReport) -> None:
+    print(report.embedded + report.rejected, flush=True)
 
 
 def main(source: str, location: str, log: str) -> None:
@@ -69,11 +66,16 @@ def main(source: str, location: str, log: str) -> None:
     plan = change.known[0].plan
     print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
-        options = EmbedOptions(block_size=BLOCK, max_reject_rate=0.5)
         written = write(
-            plan, collection, load=Load(log), crop=fake.crop, options=options, pool=Pool(), progress=Lines()
+            plan,
+            collection,
+            load=Load(log),
+            crop=fake.crop,
+            pool=Pool(),
+            block_size=BLOCK,
+            progress=say_how_far,
         )
-        commit(collection, [written], options.max_reject_rate)
+        commit(collection, [written], 0.5)
     print("done", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Nights without Ray, for tests: `jobs.update.reembed` itself, with the stages called one by one in this process."""
+"""Nights without Ray, for tests: `jobs.update.Update` itself, with the stages called one by one in this process."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -19,17 +19,18 @@ import pyarrow as pa
 from PIL import Image
 from rich.console import Console
 
-from embedder.images.decode import CropSpec, decode_image
+from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
-from jobs.cli import images
-from jobs.cluster.session import Pool
-from jobs.embedding.decode import BlockSummary, DecodeSettings, EmbedBlock, fetch_and_decode
-from jobs.embedding.request import EmbedOptions
-from jobs.embedding.update_report import ReembedReport
-from jobs.update import ReembedSettings, reembed
+from jobs.cli import app
+from jobs.cluster.pool import Pool
+from jobs.embedding.actor import EmbedBlock
+from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.report import BlockSummary, Report
+from jobs.spec import JobSpec, Resources
+from jobs.update import Update
 from jobs.values import DEMO_MODEL
 
 DEMO = str(DEMO_MODEL)
@@ -59,35 +60,44 @@ class Nights:
         after_block: Callable[[], None] = lambda: None,
         source: Path | str | None = None,
         console: Console | None = None,
-        **settings: Any,
-    ) -> ReembedReport:
+        dry_run: bool = False,
+        index: bool = True,
+        **fields: Any,
+    ) -> Report:
         """One job. `after_block` is called whenever a block is on disk, and may raise."""
-        wanted = ReembedSettings(
-            source=str(source or self.pictures), collection=self.location, model=model, device="cpu", **settings
+        spec = JobSpec(
+            source=str(source or self.pictures),
+            collection=self.location,
+            model=model,
+            resources=Resources(device="cpu"),
+            **fields,
         )
+        update = Update(spec=spec, console=console or Console(quiet=True), dry_run=dry_run, index=index)
         with self._without_ray(after_block):
-            return reembed(wanted, console or Console(quiet=True))
+            return update.run()
 
-    def embed(self, source: Path | None = None, model: str | None = DEMO, **options: Any) -> None:
+    def embed(self, source: Path | None = None, model: str | None = DEMO, *options: str) -> None:
         """The command `embed`, with what it prints."""
+        named = ["--model", model] if model else []
         with self._without_ray():
-            images.embed(str(source or self.pictures), self.location, model, device="cpu", **options)
+            app.app(
+                ["embed", str(source or self.pictures), self.location, *named, "--device", "cpu", *options],
+                standalone_mode=False,
+            )
 
     @contextmanager
     def _without_ray(self, after_block: Callable[[], None] = lambda: None) -> Iterator[None]:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def blocks(
-            todo: pa.Table, crop: CropSpec, actor: dict[str, Any], options: EmbedOptions, pool: Pool
-        ) -> Iterator[BlockSummary]:
-            embed, decode = EmbedBlock(**actor), DecodeSettings(crop=crop, draft=options.draft, threads=2)
+        def blocks(todo: pa.Table, decode: DecodeSettings, actor: dict[str, Any], *_: object) -> Iterator[BlockSummary]:
+            embed = EmbedBlock(**actor)
             for start in range(0, todo.num_rows, self.block):
                 part = todo.slice(start, self.block)
                 block = embed(fetch_and_decode(part, settings=decode)).to_pylist()[0]
                 embedded.extend(map(str, part["image_id"].to_pylist()))
                 after_block()
-                yield BlockSummary.of(block)
+                yield BlockSummary(**block)
 
         with (
             patch("jobs.embedding.pipeline._blocks", blocks),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from jobs.embedding.update_report import ReembedReport
+from jobs.embedding.report import Report
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 from tests.support.servers.load import Asked, eventually
 from tests.support.servers.served import Served, serving
@@ -41,7 +41,7 @@ class ServedNights:
             number = self._next()
             (self.nights.pictures / f"{number}.bmp").write_bytes(bmp(number))
 
-    def night(self, model: str | None = None) -> ReembedReport:
+    def night(self, model: str | None = None) -> Report:
         """A night that ends when the server answers with what it made."""
         report = self.nights.night(model)
         self.await_version()

@@ -1,0 +1,62 @@
+"""The command `demo`. `app` registers it."""
+
+import socket
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.cli.images import show_embedded
+from jobs.cli.options import console
+from jobs.spec import JobSpec
+from jobs.values import DEMO_MODEL
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the gallery and its collection go.")] = Path("demo-data"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    once: Annotated[bool, typer.Option("--once", help="End after the first answers.")] = False,
+) -> None:
+    """Draw 2,000 pictures, embed and index them, search by picture, URL and words, and serve the result.
+
+    Example: `likeness demo --once`
+    """
+    from api.compose import build_service
+    from api.http.app import create_app
+    from api.local import running
+    from api.settings import ServeSettings
+    from jobs.demo.gallery import make_gallery
+    from jobs.demo.tour import show_queries
+    from jobs.update import Update
+
+    pictures, collection = folder / "pictures", folder / "collection"
+    with console.status(f"drawing 2,000 pictures into {pictures}"):
+        gallery = make_gallery(pictures)
+    job = JobSpec(source=str(pictures), collection=str(collection), model=str(DEMO_MODEL), missing="keep")
+    show_embedded(Update(spec=job, console=console).run())
+    port = _free_port(port)
+    # The tour's URL query names this server itself.
+    settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
+    with (
+        closing(build_service(settings)) as service,
+        running(create_app(service, limits=settings.limits()), port=port) as url,
+    ):
+        example = gallery.exhibits[0]
+        show_queries(url, pictures / example.image_id, gallery.exhibits[1].image_id, console)
+        if not once:
+            console.print(f"\n{url} is the place to try more; the pictures are in {pictures}")
+            console.print("Ctrl-C ends the server")
+            threading.Event().wait()
+
+
+def _free_port(wanted: int) -> int:
+    """The wanted port, or a free one if that is taken or 0."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,76 @@
+"""Tables about jobs for the terminal: what one did, and what became of the last ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.markup import escape
+
+from jobs.embedding.report import STAGES, EmbedReport, Report
+from jobs.text_table import TextTable
+
+_HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
+
+
+def embed_table(report: EmbedReport) -> TextTable:
+    """The closing table of `embed`."""
+    rejected = report.refused + report.rejected
+    rows = [
+        ("listed", f"{report.listed:,}", ""),
+        ("already there", f"{report.already_there:,}", ""),
+        ("embedded", f"{report.embedded:,}", ""),
+        ("rejected", f"{rejected:,}", ""),
+    ]
+    if (known := report.reject_reasons.total()) != rejected:
+        rows.append(("rejects in all", f"{known:,}", ""))
+    rows += [(f"  {reason}", f"{count:,}", "") for reason, count in report.reject_reasons.most_common()]
+    if report.seconds:
+        rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart"))
+        for stage, by in zip(STAGES, ("thread", "thread", "actor", "actor"), strict=True):
+            if seconds := getattr(report, f"{stage}_seconds"):
+                rate = (report.embedded + report.rejected) / seconds
+                rows.append((f"  {stage}", f"{rate:,.1f}", f"by one {by}"))
+        rows.append(("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them"))
+        rows.append(("bottleneck", "", report.bottleneck))
+    return TextTable((), rows, right={1})
+
+
+def reembed_table(report: Report) -> TextTable:
+    """The closing table of `reembed`, without zero counts."""
+    shown = asdict(report.counts)
+    if not report.dry_run:
+        shown |= {"embedded": report.embedded, "rejected": report.rejected, "failed": report.failed}
+    counts = [
+        (name.replace("_", " "), f"{count:,}")
+        for name, count in shown.items()
+        if count or name in ("listed", "unchanged")
+    ]
+    seconds = [(f"  {stage}", f"{seconds:,.1f} s") for stage, seconds in report.seconds.items()]
+    return TextTable((), [*counts, *seconds], right={1})
+
+
+def closing_lines(report: Report) -> list[str]:
+    """The note and what is said of the index, in rich's markup."""
+    lines = [f"[yellow]{escape(report.note)}"] if report.note else []
+    if report.dry_run:
+        lines.append("nothing was changed")
+    elif report.promoted:
+        lines.append(f"index {report.index_after} is live, recall@10 {report.recall:.4f}, {escape(report.model)}")
+    elif report.index_after:
+        lines.append(f"index {report.index_after} stays live")
+    return lines
+
+
+def history_table(shown: Sequence[Mapping[str, Any]]) -> TextTable:
+    """`schedule.history.facts` for people. A job's id says when it began, in UTC."""
+    rows = []
+    for job in shown:
+        counts = [f"{job['counts'].get(name, 0):,} {name}" for name in _HISTORY_COUNTS if job["counts"].get(name)]
+        took = ""
+        if job["ended_at"]:
+            took = str(datetime.fromisoformat(job["ended_at"]) - datetime.fromisoformat(job["started_at"]))
+        row = (job["id"], took.partition(".")[0], job["outcome"], ", ".join(counts), job["index"], job["message"])
+        rows.append([value or "" for value in row])
+    header = ("job", "took", "outcome", "images", "index", "message")
+    return TextTable(header, rows, right={1}, unfolded={0, 1, 2, 4})

@@ -1,0 +1,108 @@
+"""The command `search`. `app` registers it."""
+
+import shlex
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Annotated
+
+import typer
+
+from embedder.errors import FetchError
+from index.collection import Collection
+from index.match import Match
+from index.queries import MAX_K, Example, SearchOptions
+from jobs.cli.options import (
+    CollectionArgument,
+    FormatOption,
+    MovedModelOption,
+    console,
+    parsed,
+    show,
+    without_none,
+)
+from jobs.errors import UsageError
+from jobs.values import model_named, parse_object
+
+_FILTER = '{"label": "cat", "width": {"$gte": 640}}'
+
+
+def search(
+    collection: CollectionArgument,
+    query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words see --text.")] = None,
+    text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(help="The id of an image of the collection instead; may be repeated."),
+    ] = None,
+    unlike: Annotated[
+        list[str] | None, typer.Option(help="With --like: the id of an image that matches should be unlike.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="How many matches.")] = 10,
+    offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
+    min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
+    distinct: Annotated[
+        float | None,
+        typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98."),
+    ] = None,
+    filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
+    model: MovedModelOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Find the images most like a picture, or like words. No server is needed.
+
+    Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`,
+    `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
+    """
+    from api.compose import build_service
+    from api.search.query import Part, Query, plain
+    from api.settings import ServeSettings
+    from jobs.cli.tables import match_table
+
+    if unlike and not like:
+        raise UsageError("--unlike goes with --like: also name an image that matches should be like")
+    if [query is not None, text is not None, bool(like)].count(True) != 1:
+        raise UsageError("expected one of a picture, --text and --like")
+    if offset >= MAX_K:
+        raise UsageError(f"--offset is {offset:,}: expected at most {MAX_K - 1:,}")
+    if not 1 <= k <= MAX_K - offset:
+        raise UsageError(f"-k is {k}: expected 1 to {MAX_K - offset:,}" + (f" after {offset:,}" if offset else ""))
+    condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
+    options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, filter=condition)
+    if like:
+        matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
+    else:
+        # Before the model, which takes seconds.
+        Collection.open(collection)
+        picture = None if query is None else _picture(query)
+        with console.status("loading the index and the model"):
+            settings = ServeSettings(**without_none(collection=collection, model=model and model_named(model)))
+            service = build_service(settings)
+        with closing(service):
+            matches = service.search(Query(parts=(Part(data=picture, text=text),), k=k, options=options)).matches
+    show(output, [plain(asdict(match)) for match in matches], lambda: match_table(matches, first=offset + 1))
+
+
+def _picture(query: str) -> bytes:
+    """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
+    from embedder.fetch import Fetcher
+    from embedder.fetch.policy import FetchPolicy
+    from index.storage.picture_reader import PictureReader
+
+    try:
+        return Fetcher(FetchPolicy(), buckets=PictureReader()).fetch(query)
+    except FetchError as error:
+        if "://" in query or error.reason not in ("not_found", "bad_uri"):
+            raise
+        raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
+
+
+def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
+    """Search by images of the collection, without loading a model."""
+    from index.search.searcher import open_last_good
+
+    with console.status("loading the index"):
+        searcher = open_last_good(Collection.open(collection))
+    matches = searcher.more_like([*map(Example, like)], [*map(Example, unlike)], k, **options)
+    if len(like) > 1 or unlike:
+        return matches  # a mix scores on another scale than an image
+    return [replace(match, percentile=searcher.percentile(match.score)) for match in matches]

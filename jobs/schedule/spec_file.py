@@ -1,0 +1,82 @@
+"""A job in a file, in YAML, for `likeness reembed --spec` and `likeness schedule`."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from jobs.errors import SpecError
+from jobs.spec import JobSpec
+
+
+class _Loader(yaml.SafeLoader):
+    """Whole numbers as in YAML 1.2, and no dates: to YAML 1.1 an unquoted 2:8 is 128, 010 is 8, and 08 an error."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node))
+
+
+_INT, _DATE = "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _DATE)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
+
+
+def read_spec(path: Path) -> JobSpec:
+    """The job in a file. SpecError names the file, and each line and field with what was expected there."""
+    try:
+        with path.open(encoding="utf-8") as file:  # given a string, errors show the line, and with it a secret
+            loader = _Loader(file)
+            node = loader.get_single_node()
+            content = loader.construct_document(node) if node else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read ({error}): expected a job in YAML; deploy/job.yaml is one") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: `!!int eight`
+        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        spec = JobSpec.model_validate(content)
+    except ValidationError as error:
+        raise SpecError("; ".join(_problem(path, node, each) for each in error.errors())) from error
+    return _located(spec, path.absolute().parent)
+
+
+def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
+    """One line of what is wrong: `job.yaml, line 3, index.target_recall: …`."""
+    location: Sequence[str | int] = error["loc"]
+    line = node.start_mark.line + 1 if node else 1
+    for name in location:
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next((pair for pair in node.value if pair[0].value == name), None)
+        if found is None:
+            break
+        node, line = found[1], found[0].start_mark.line + 1
+    message = error["msg"].removeprefix("Value error, ").removeprefix("is ")
+    if error["type"] == "missing":
+        message = "is missing"
+    elif error["type"] == "extra_forbidden":
+        message = "is no field of a job: deploy/job.schema.json lists them"
+    elif error["type"] != "value_error" and location and location[0] != "notify":  # whose addresses are secret
+        message = f"{message}, got {error['input']!r}"
+    field = ".".join(map(str, location))
+    return f"{path}, line {line}{f', {field}' if field else ''}: {message}"
+
+
+def _located(spec: JobSpec, folder: Path) -> JobSpec:
+    """The same job with absolute paths, wherever it is run from."""
+
+    def absolute(value: str) -> str:
+        return value if "://" in value else str(folder / Path(value).expanduser())
+
+    changes = {"source": absolute(spec.source), "collection": absolute(spec.collection)}
+    if spec.metrics_file:
+        changes["metrics_file"] = absolute(spec.metrics_file)
+    if spec.model and spec.model.startswith((".", "/", "~")):
+        changes["model"] = absolute(spec.model)
+    return spec.model_copy(update=changes)

@@ -1,0 +1,138 @@
+"""What a job is to do: the one settings object, whether it comes from a command's options, from a file or from Python.
+
+`python -m jobs.spec` prints the schema of such a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from jobs.values import (
+    IMAGE_EXTENSIONS,
+    checked_amount,
+    checked_extensions,
+    checked_resources,
+    model_named,
+    parse_actors,
+    parse_object,
+    parse_size,
+)
+
+
+def _written(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Texts and whole numbers are parsed; what Python's callers have parsed already stays."""
+    return BeforeValidator(lambda value: parse(str(value)) if isinstance(value, str | int) else value)
+
+
+Size = Annotated[
+    int,
+    _written(parse_size),
+    Field(gt=0),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["2GiB", "600MB", 500000000]}),
+]
+Actors = Annotated[
+    tuple[int, int],
+    _written(parse_actors),
+    WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]}),
+]
+Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: checked_amount(amount, "GPUs"))]
+Amounts = Annotated[
+    dict[str, Any],
+    _written(lambda text: parse_object(text, '{"npu": 1}')),
+    AfterValidator(checked_resources),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}),
+]
+Extensions = Annotated[tuple[str, ...], _written(lambda text: text.split(",")), AfterValidator(checked_extensions)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Resources(_Section):
+    """Where the job runs, and on how much."""
+
+    address: str | None = Field(None, description="a Ray cluster's address; none: one is started on this machine")
+    actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
+    num_gpus: Gpus | None = Field(None, description="GPUs for each actor: a whole number, or a share of one")
+    accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
+    actor_resources: Amounts = Field(
+        default_factory=dict, description="what each actor takes of a cluster's own resources, such as {npu: 1}"
+    )
+    device: str | None = Field(None, description="cuda, cpu, …; none: a GPU where there is one")
+    batch_size: int = Field(64, ge=1, description="images in a forward pass")
+    block_size: int = Field(256, ge=1, description="images written together: what a crash can cost")
+
+
+class IndexBudget(_Section):
+    """What is wanted of the index. What is left out stays as it is for the live version."""
+
+    target_recall: float | None = Field(None, gt=0, le=1, description="recall@10 below which no version goes live")
+    max_memory: Size | None = Field(None, description="what searching may keep in memory")
+    latency_ms: float | None = Field(None, gt=0, description="an exact scan is preferred up to so many milliseconds")
+    factory: str | None = Field(None, description="a faiss factory string, instead of the choice")
+    segment_rows: int | None = Field(None, ge=1, description="the most images in a segment")
+
+
+class Retention(_Section):
+    """What is removed at the end of a job that went well, as `likeness prune` does it."""
+
+    keep: int = Field(3, ge=1, description="index versions that stay, the live one counted")
+
+
+class Target(_Section):
+    """Who is told of a job: exactly one of the two."""
+
+    url: str | None = Field(
+        None,
+        pattern=r"^(https?://|\$\{)",
+        description="the report is posted there as JSON; ${NAME} takes an environment variable",
+    )
+    command: str | None = Field(None, min_length=1, description="run by sh, with the report as JSON on its stdin")
+
+    @model_validator(mode="after")
+    def _one(self) -> Target:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("expected one of url and command")
+        return self
+
+
+class Notify(_Section):
+    """Who is told. A notification that fails is logged, and never fails the job."""
+
+    on_success: Target | None = None
+    on_failure: Target | None = None
+
+
+class JobSpec(_Section):
+    """One job: bring a collection up to date with its source. In a file, relative paths start at its own folder."""
+
+    source: str = Field(min_length=1, description="a folder or bucket prefix of images, a list, Parquet or tars")
+    collection: str = Field(min_length=1, description="a folder or bucket prefix")
+    model: Annotated[str, AfterValidator(model_named)] | None = Field(
+        None, description="hub id or ./folder, or demo; none: that of the live index"
+    )
+    revision: str | None = Field(None, description="the model's branch, tag or commit on the hub")
+    resources: Resources = Resources()
+    index: IndexBudget = IndexBudget()
+    retention: Retention = Retention()
+    extensions: Extensions = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to take")
+    missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
+    max_missing: float = Field(
+        0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"
+    )
+    max_reject_rate: float = Field(0.05, ge=0, le=1, description="share of the images that may be rejected")
+    verify_hash: bool = Field(False, description="read the bytes of every image, whatever its size and time say")
+    draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
+    notify: Notify = Notify()
+    metrics_file: str | None = Field(
+        None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(JobSpec.model_json_schema(), indent=2))
