@@ -21,7 +21,8 @@ from index.collection.records import ModelRecord
 from index.collection.rows import FIXED, TEXT, metadata_columns, newest
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.versions.current import collection_model
-from jobs.cli.tables import collection_facts, list_rejects
+from jobs.cli.tables import collection_facts
+from jobs.planning.rejects import list_rejects
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 
 
