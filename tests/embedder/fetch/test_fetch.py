@@ -336,5 +336,6 @@ def test_stores_that_refuse_or_fail(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with scripted(reply) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
-        error = failure(f"s3://bucket/{key}", retries=0, timeout_s=1)
-    assert (error.reason, error.retryable) == (reason, retryable)
+        with pytest.raises(FetchError) as caught:
+            Fetcher(buckets=PictureReader(request_s=1, attempts=1)).fetch(f"s3://bucket/{key}")
+    assert (caught.value.reason, caught.value.retryable) == (reason, retryable)

@@ -631,7 +631,7 @@ def test_keys_that_are_no_paths_are_listed_without_etags(store: Bucket) -> None:
     assert ids(listing) == names
     assert listing["etag"].null_count == len(names)
     assert fetched(listing.take([0, 2])) == [b"a b.jpg", "é.jpg".encode()]
-    with pytest.raises(FetchError, match="Empty path component"):  # which a job counts as a reject
+    with pytest.raises(FetchError, match="empty path segment"):  # which a job counts as a reject
         fetched(listing.slice(1, 1))
 
 
