@@ -113,14 +113,17 @@ def decode_image(
     several times faster, and nearly the same pixels. Without it, and in other formats, the pixels are those of
     the reference but for rounding (1 grey level).
     """
-    import numpy as np
+    import numpy as np  # not for `decode_rgb`
 
     rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
     return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
 
 
 def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[Image.Image, Size, str]:
-    """`decode_image` without NumPy, half of the time in which a decoder's process starts: crop, size and format."""
+    """The crop as a picture, the size as displayed, and the format; raises `ImageError`.
+
+    Without NumPy: importing it would take half of the time in which a decoder's process starts.
+    """
     with _opened(data, limits) as image:
         rgb, size = _render(image, data, limits, crop.fit, crop.resample, draft=draft)
         return rgb, size, (image.format or "").lower()

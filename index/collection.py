@@ -201,28 +201,22 @@ class Collection:
         """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
         complete versions.
         """
-        content = self._current_record()
-        if content is None:
-            if not self.versions():
-                return None
-            # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
-            content = self._current_record()
-        problem = "is missing"
-        try:
-            if content is not None:
-                return Current.from_bytes(content).version
-        except ValueError as error:
-            problem = f"is damaged ({error})"
-        raise DamagedVersionError(
-            f"CURRENT {problem}: it names the live version of {', '.join(self.versions()) or 'none'}; `likeness index` "
-            "makes the newest good one live, `likeness promote` another",
-            "CURRENT",
-        )
-
-    def _current_record(self) -> bytes | None:
         with suppress(FileNotFoundError):
-            return self.storage.read("CURRENT")
-        return None
+            return self._read_current()
+        versions = self.versions()
+        if not versions:
+            return None
+        # A first build makes CURRENT and then a version: both may have come since CURRENT was looked for.
+        with suppress(FileNotFoundError):
+            return self._read_current()
+        raise _lost_current("is missing", versions)
+
+    def _read_current(self) -> str | None:
+        """FileNotFoundError when CURRENT is missing, DamagedVersionError when it cannot be read."""
+        try:
+            return Current.from_bytes(self.storage.read("CURRENT")).version
+        except ValueError as error:
+            raise _lost_current(f"is damaged ({error})", self.versions()) from error
 
     def begin_current(self) -> None:
         """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
@@ -329,3 +323,11 @@ def _run_time(run_id: str) -> datetime | None:
         return datetime.strptime(run_id.partition("-")[0], _RUN_ID_TIME).replace(tzinfo=UTC)
     except ValueError:
         return None
+
+
+def _lost_current(problem: str, versions: Sequence[str]) -> DamagedVersionError:
+    return DamagedVersionError(
+        f"CURRENT {problem}: it names the live version of {', '.join(versions) or 'none'}; `likeness index` makes "
+        "the newest good one live, `likeness promote` another",
+        "CURRENT",
+    )
