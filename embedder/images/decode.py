@@ -5,13 +5,13 @@ pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`). Whatever is wrong
 `ImageError`; Pillow may warn of it before. All functions are thread-safe.
 """
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 # Imported to be registered: Image.open would import every plugin instead, in an arbitrary thread.
 from PIL import (
@@ -32,6 +32,10 @@ from embedder.images.cost import cost_of, unpacked_bytes, webp_cost
 from embedder.images.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 from embedder.images.pixel_modes import resized_rgb
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
@@ -108,10 +112,20 @@ def decode_image(
     several times faster, and nearly the same pixels. Without it, and in other formats, the pixels are those of
     the reference but for rounding (1 grey level).
     """
+    import numpy as np  # not for `decode_rgb`
+
+    rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=draft)
+    return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
+
+
+def decode_rgb(data: bytes, crop: CropSpec, *, limits: ImageLimits, draft: bool) -> tuple[Image.Image, Size, str]:
+    """The crop as a picture, the size as displayed, and the format; raises `ImageError`.
+
+    Without NumPy: importing it would take half of the time in which a decoder's process starts.
+    """
     with _opened(data, limits) as image:
-        rgb, (width, height) = _render(image, data, limits, crop.fit, crop.resample, draft=draft)
-        name = (image.format or "").lower()
-        return DecodedImage(pixels=np.array(rgb), width=width, height=height, format=name)
+        rgb, size = _render(image, data, limits, crop.fit, crop.resample, draft=draft)
+        return rgb, size, (image.format or "").lower()
 
 
 def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS) -> bytes:
@@ -127,7 +141,7 @@ def thumbnail(data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMIT
         rgb, _ = _render(image, data, limits, fit, Image.Resampling.BICUBIC, draft=True)
         target = io.BytesIO()
         # The encoder copies comments from the image it is given; one made from the pixels has none.
-        Image.fromarray(np.asarray(rgb)).save(target, "JPEG", quality=85)
+        Image.frombytes("RGB", rgb.size, rgb.tobytes()).save(target, "JPEG", quality=85)
         return target.getvalue()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from PIL import AvifImagePlugin, Image
 
 from embedder.errors import ImageError
-from embedder.images.decode import CropSpec, decode_image, thumbnail
+from embedder.images.decode import CropSpec, decode_rgb, thumbnail
 from embedder.images.limits import ImageLimits
 
 Answer = tuple[dict[str, Any], bytes]
@@ -64,7 +64,7 @@ def _answer(task: dict[str, Any], data: bytes) -> Answer:
         if "side" in task:
             return {}, thumbnail(data, task["side"], limits=limits)
         crop = CropSpec(**{**task["crop"], "resample": Image.Resampling(task["crop"]["resample"])})
-        image = decode_image(data, crop, limits=limits, draft=task["draft"])
-        return {"width": image.width, "height": image.height, "format": image.format}, image.pixels.tobytes()
+        rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=task["draft"])
+        return {"width": width, "height": height, "format": name}, rgb.tobytes()
     except ImageError as error:
         return {"reason": error.reason, "message": error.message, "retryable": error.retryable}, b""

@@ -5,9 +5,8 @@ the conversion. A large picture is converted in strips: a whole one would double
 """
 
 from collections.abc import Callable
-from math import ceil, floor
+from math import ceil, floor, isfinite
 
-import numpy as np
 from PIL import Image
 
 _STRIP_PIXELS = 2**21
@@ -84,7 +83,7 @@ def _grey_range(image: Image.Image) -> tuple[float, float]:
     Files do not have this range. With values below 0 or above all usual ranges, the picture's own range is used.
     """
     low, high = (float(value) for value in image.getextrema())  # type: ignore[arg-type]
-    if not np.isfinite((low, high)).all():
+    if not (isfinite(low) and isfinite(high)):
         return 0, 1
     if low < 0:
         return low, high
@@ -93,6 +92,8 @@ def _grey_range(image: Image.Image) -> tuple[float, float]:
 
 
 def _to_grey(image: Image.Image, black: float, white: float) -> Image.Image:
+    import numpy as np  # needed for few pictures, and slow to import
+
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=black, posinf=white, neginf=black)
     grey = np.clip((values - black) * (255 / max(white - black, 1e-12)), 0, 255)
     return Image.fromarray(grey.round().astype(np.uint8)).convert("RGB")
