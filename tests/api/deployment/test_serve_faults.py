@@ -73,7 +73,7 @@ def test_a_server_that_is_told_to_stop_takes_the_application_down(folder: Path, 
         before = served.replicas()
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 130
-    assert not any(each.is_running() for each in before)
+    eventually(lambda: not any(each.is_running() for each in before), "the replicas end")
     assert not re.search("Aborted|Traceback|SIGTERM", served.log.read_text())
 
 
