@@ -279,16 +279,6 @@ def test_nodes_that_are_lost_cost_no_row_and_double_none(gallery: Gallery, tmp_p
     assert len(set(log.read_text().split())) >= 2
 
 
-def test_a_pool_grows_with_what_is_to_do(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
-    with ray_cluster(three.address, verbose=False):
-        pool = Pool.fitting((1, 2), None, resources={"npu": 1})
-        report = embed_slowly(gallery, tmp_path / "c", pool, Slow(str(tmp_path / "log"), 0.1), Told())
-    assert report.embedded == COUNT - BROKEN
-    assert set((tmp_path / "log").read_text().split()) == three.ids
-    assert len(report.actors) == 2
-    assert 0 <= report.idle_share < 1
-
-
 def exported(name: str, label: str) -> dict[tuple[str, str], float]:
     """A metric as the cluster's nodes export it, by worker and label."""
     found = {}
@@ -301,7 +291,9 @@ def exported(name: str, label: str) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_stages_are_counted_in_metrics_of_ray(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
+def test_a_pool_grows_with_what_is_to_do_and_stages_are_counted_in_metrics_of_ray(
+    three: Nodes, gallery: Gallery, tmp_path: Path
+) -> None:
     class Watched(Told):
         def __call__(self, report: EmbedReport) -> None:
             for name, label in (("rows", "stage"), ("rejects", "reason"), ("stage_seconds", "stage")):
@@ -313,7 +305,12 @@ def test_stages_are_counted_in_metrics_of_ray(three: Nodes, gallery: Gallery, tm
     with ray_cluster(three.address, verbose=False):
         Watched()(EmbedReport(listed=0, already_there=0))
         before, seen = seen, {}
-        embed_slowly(gallery, tmp_path / "c", Pool(), Slow(str(tmp_path / "log"), 0.1), Watched())
+        pool = Pool.fitting((1, 2), None, resources={"npu": 1})
+        report = embed_slowly(gallery, tmp_path / "c", pool, Slow(str(tmp_path / "log"), 0.1), Watched())
+    assert report.embedded == COUNT - BROKEN
+    assert set((tmp_path / "log").read_text().split()) == three.ids
+    assert len(report.actors) == 2
+    assert 0 <= report.idle_share < 1
     counts: Counter[tuple[str, str]] = Counter()
     for (name, worker, label), value in seen.items():
         counts[name, label] += value - before.get((name, worker, label), 0)  # type: ignore[assignment]
