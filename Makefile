@@ -35,8 +35,8 @@ test: $(READY)  ## Run the tests, except the slow ones (6 minutes on 2 cores)
 test-slow: $(READY)  ## Run the slow tests: one of each kind of fault, crash, browser and cluster
 	$(PYTEST) -m "(slow or browser) and not long"
 
-test-long: $(READY)  ## Run the soaks, and tests at length (about an hour)
-	$(BIN)/python -m pytest -m long
+test-long: $(READY)  ## Run the soaks, and tests at length (about half an hour)
+	$(PYTEST) -m long
 
 check: $(READY)  ## Lint, formatting, types, and which package may import which
 	$(BIN)/ruff check .
