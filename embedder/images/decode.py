@@ -13,19 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-# Imported to be registered: Image.open would import every plugin instead, in an arbitrary thread.
-from PIL import (
-    AvifImagePlugin,  # noqa: F401
-    BmpImagePlugin,  # noqa: F401
-    ExifTags,
-    GifImagePlugin,  # noqa: F401
-    Image,
-    JpegImagePlugin,  # noqa: F401
-    PngImagePlugin,
-    TiffImagePlugin,  # noqa: F401
-    UnidentifiedImageError,
-    WebPImagePlugin,  # noqa: F401
-)
+# Imported to be registered, as Image.open has it done for the other formats.
+import PIL.AvifImagePlugin
+import PIL.PngImagePlugin
+import PIL.TiffImagePlugin
+import PIL.WebPImagePlugin
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from embedder.errors import ImageError
 from embedder.images.cost import cost_of, unpacked_bytes, webp_cost
@@ -38,7 +31,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
-PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
+PIL.PngImagePlugin.MAX_TEXT_CHUNK = PIL.PngImagePlugin.MAX_TEXT_MEMORY
+Image.preinit()  # otherwise by the first Image.open, in an arbitrary thread
 
 Size = tuple[int, int]
 Box = tuple[float, float, float, float]

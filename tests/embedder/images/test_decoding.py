@@ -273,8 +273,9 @@ def test_mend_14_memory_is_limited_for_the_process() -> None:
     process = DecodeProcess(2**26, 0)
     task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
     try:
-        facts, _ = process.ask(task, hostile.png(5_000, 5_000) + bytes(50_000), lambda: True)
-        assert (facts["reason"], facts["retryable"]) == ("out_of_memory", True)
+        with pytest.raises(ImageError) as caught:
+            process.ask(task, hostile.png(5_000, 5_000) + bytes(50_000), lambda: True)
+        assert (caught.value.reason, caught.value.retryable) == ("out_of_memory", True)
         assert process.ask(task, encode(quarters(), "png"), lambda: True)[0]["format"] == "png"
     finally:
         process.kill()

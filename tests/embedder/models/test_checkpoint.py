@@ -89,7 +89,7 @@ def test_what_a_configuration_leaves_out_is_what_transformers_fills_in(
     ours = vision_config(model_type, {})
     theirs = config().to_dict()
     assert ours == {name: theirs[name] for name in ours}
-    assert len(ours) == (6 if model_type == "clip" else 7)
+    assert len(ours) == 7
     assert vision_config(model_type, {"vision_config": {"patch_size": 3}, "patch_size": 3})["patch_size"] == 3
 
 
