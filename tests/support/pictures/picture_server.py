@@ -18,7 +18,7 @@ Route = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Server:
-    """A server on 127.0.0.1 whose paths are functions of the request's handler."""
+    """A server on 127.0.0.1 whose paths, with or without their queries, are functions of the request's handler."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {"/picture": lambda handler: answer(handler, PICTURE)}
@@ -34,9 +34,11 @@ class Server:
                 outer.requests.append((self.path, dict(self.headers)))
                 outer.connections.add(self.client_address)
                 try:
-                    outer.routes.get(self.path, missing)(self)
+                    outer.routes.get(self.path, outer.routes.get(self.path.partition("?")[0], missing))(self)
                 except OSError:
                     self.close_connection = True  # the client has seen enough
+
+            do_HEAD = do_GET  # noqa: N815  (a name that http.server looks for)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -67,7 +69,8 @@ def answer(handler: BaseHTTPRequestHandler, body: bytes, *, status: int = 200, *
     for name, value in (names | {key.replace("_", "-"): value for key, value in headers.items()}).items():
         handler.send_header(name, value)
     handler.end_headers()
-    handler.wfile.write(body)
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
 
 
 def missing(handler: BaseHTTPRequestHandler) -> None:
