@@ -17,8 +17,7 @@ _CELLS = 4
 class FakeEmbedder:
     """A fixed random projection of a picture's 4×4 mean colours: near for pictures that look alike.
 
-    A text's vector is drawn from its hash: equal texts get equal vectors, near no picture on purpose.
-    `side` must be a multiple of 4. Loads in no time, pickles, and needs nothing but numpy.
+    A text's vector is drawn from its hash. `side` must be a multiple of 4.
     """
 
     def __init__(self, *, side: int = 32, dim: int = 16) -> None:

@@ -5,7 +5,7 @@ first, EXIF orientation is applied to the small crop, and large JPEGs, but no ot
 scale.
 
 A file of a few hundred bytes can take gigabytes and hours, and a thread that decodes it cannot be stopped, so pictures
-are decoded in processes of their own, in jobs and servers alike. Headers are checked first (`cost.py`, `limits.py`).
+are decoded in processes of their own, in jobs and servers alike. Headers are checked first (`limits.py`).
 Usual pictures go to as many processes as there are cores; one that takes much goes to the only process for heavy ones,
 so usual pictures never wait for those. The kernel ends a process whose picture takes too long, and it ends with its
 owner.

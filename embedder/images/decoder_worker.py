@@ -1,8 +1,7 @@
 """A process that decodes pictures, so that a picture can cost no more than this process.
 
 `embedder.images.decoder_process` starts it. It reads a task and a picture's file from its socket, and answers with
-facts and bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process. It
-ends when the socket is closed; and the kernel ends it when a picture takes too long, even if nobody is left to watch.
+facts and bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process.
 """
 
 import json

@@ -95,7 +95,7 @@ def _describe_text(head: bytes) -> str | None:
 
 
 def ends_early(data: bytes, name: str) -> bool | None:
-    """Whether the file breaks off, judged by its own structure; None if that does not show it.
+    """Whether a file of a supported format breaks off, judged by its own structure; None if that does not show it.
 
     The end marker, or the length in the header, is more reliable than a decoder's message: a flipped bit in a length
     field makes a decoder run out of bytes too.
@@ -108,18 +108,14 @@ def ends_early(data: bytes, name: str) -> bool | None:
             return b"IEND" not in data[-64:]
         case "GIF":
             return not data.rstrip(b"\0").endswith(b";")
-        case "WEBP":
-            return _shorter(data, 8 + int.from_bytes(data[4:8], "little"))
-        case "BMP":
-            return _shorter(data, int.from_bytes(data[2:6], "little"))
-        case "TIFF":
-            return _shorter(data, int.from_bytes(data[4:8], "little" if data[:1] == b"I" else "big"))
         case "AVIF":
             return _boxes_end_early(data)
-    return None
-
-
-def _shorter(data: bytes, needed: int) -> bool | None:
+        case "WEBP":
+            needed = 8 + int.from_bytes(data[4:8], "little")
+        case "BMP":
+            needed = int.from_bytes(data[2:6], "little")
+        case _:  # TIFF
+            needed = int.from_bytes(data[4:8], "little" if data[:1] == b"I" else "big")
     return True if len(data) < needed else None
 
 
@@ -128,11 +124,9 @@ def _boxes_end_early(data: bytes) -> bool:
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
-        if size == 0:  # this box goes on to the end of the file
-            return False
         if size == 1:
             size = int.from_bytes(data[at + 8 : at + 16], "big")
-        if size < 8:
+        if size < 8:  # 0: this box goes on to the end of the file
             return False
         at += size
     return at > len(data)

@@ -82,10 +82,8 @@ class Checkpoint:
         return ModelIdentity(model_id=self.model_id, revision=self.revision, fingerprint=self._fingerprint(), dim=dim)
 
     def _fingerprint(self) -> str:
-        """SHA-256 of everything that decides a picture's vector: weights, arithmetic and preprocessing.
-
-        It is the same for every copy of a checkpoint, no matter how its safetensors are split. It leaves out the
-        tokenizer: the vectors in an index do not depend on it.
+        """SHA-256 of everything that decides a picture's vector, so without the tokenizer: weights, arithmetic and
+        preprocessing. The same for every copy of a checkpoint, no matter how its safetensors are split.
         """
         digest = hashlib.sha256()
         vision = vision_config(self.model_type, self.config)
@@ -207,11 +205,10 @@ def _crop(settings: dict[str, Any]) -> CropSpec:
 
 
 def _side(size: int | dict[str, int]) -> int:
-    if isinstance(size, int):
-        return size
-    if size["height"] != size["width"]:
+    height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
+    if height != width:
         raise ValueError(f"{size} is not square")
-    return int(size["height"])
+    return height
 
 
 def _channels(values: list[float]) -> tuple[float, ...]:

@@ -152,8 +152,7 @@ def _image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tenso
 def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
     """ModelError when the model does not take the crops of its image processor, or gives vectors of another length."""
     side, dim = checkpoint.preprocessing.crop.side, checkpoint.identity.dim
-    parameter = next(model.parameters())
-    blank = torch.zeros(1, 3, side, side, device=parameter.device, dtype=parameter.dtype)
+    blank = next(model.parameters()).new_zeros(1, 3, side, side)
     try:
         found = _image_features(model, blank).shape[1]
         if found != dim:

@@ -37,14 +37,6 @@ def test_untrusted_urls_get_a_stricter_policy() -> None:
     assert not policy.allows_host("127.0.0.1", 8001)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("schemes", frozenset({"ftp"})), ("max_bytes", 0), ("connect_timeout_s", -1), ("retries", -1)]
-)
-def test_contradictory_limits_are_refused_at_once(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=name):
-        FetchPolicy(**{name: value})
-
-
 # Local files
 
 

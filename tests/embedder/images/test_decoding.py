@@ -22,12 +22,11 @@ from PIL import Image
 from benchmarks.hostile import pictures as hostile
 from embedder.errors import ImageError
 from embedder.images import decoder_pool, pixel_modes
-from embedder.images.cost import cost_of, count_scans, webp_cost
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import DecodeProcess
 from embedder.images.formats import webp_size
-from embedder.images.limits import ImageLimits
+from embedder.images.limits import ImageLimits, cost_of, count_scans, webp_cost
 from tests.support.pictures.sample_images import CENTRE, encode, quarters, smooth
 
 OWN = ImageLimits()
