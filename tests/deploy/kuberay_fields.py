@@ -8,7 +8,6 @@ may be right, and has to be looked up in them. What is Kubernetes' own inside is
 from typing import Annotated, Any, Literal
 
 import kubernetes_validate
-from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
@@ -53,13 +52,6 @@ class _HeadGroup(_Fields):
     ray_start_params: StartParams = {}
     template: PodTemplate
 
-    @model_validator(mode="after")
-    def _without_redis(self) -> "_HeadGroup":
-        env = {each["name"] for each in self.template["spec"]["containers"][0].get("env", ())}
-        if refused := env & {"RAY_REDIS_ADDRESS", "REDIS_USERNAME"}:
-            raise ValueError(f"expected gcsFaultToleranceOptions in the place of {sorted(refused)}")
-        return self
-
 
 class _WorkerGroup(_Fields):
     group_name: str
@@ -84,13 +76,6 @@ class ClusterSpec(_Fields):
     auth_options: _AuthOptions | None = None
     head_group_spec: _HeadGroup
     worker_group_specs: list[_WorkerGroup] = []
-
-    @model_validator(mode="after")
-    def _of_a_ray_with_tokens(self) -> "ClusterSpec":
-        token = self.auth_options is not None and self.auth_options.mode == "token"
-        if token and Version(self.ray_version or "0") < Version("2.52.0"):
-            raise ValueError(f"expected rayVersion 2.52.0 or newer with authOptions, got {self.ray_version}")
-        return self
 
 
 class _JobSpec(_Fields):
