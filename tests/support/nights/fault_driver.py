@@ -7,14 +7,13 @@ import hashlib
 import os
 import sys
 import time
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedder.fake import FakeEmbedder
-from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
@@ -43,16 +42,6 @@ class LoggingEmbedder(FakeEmbedder):
         return super().embed_images(pixels)
 
 
-@dataclass(frozen=True)
-class Load:
-    """Makes the model in the actor."""
-
-    log: str
-
-    def __call__(self) -> Embedder:
-        return LoggingEmbedder(self.log)
-
-
 def say_how_far(report: EmbedReport) -> None:
     print(report.embedded + report.rejected, flush=True)
 
@@ -66,14 +55,9 @@ def main(source: str, location: str, log: str) -> None:
     plan = change.known[0].plan
     print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
+        load = partial(LoggingEmbedder, log)
         written = write(
-            plan,
-            collection,
-            load=Load(log),
-            crop=fake.crop,
-            pool=Pool(),
-            block_size=BLOCK,
-            progress=say_how_far,
+            plan, collection, load=load, crop=fake.crop, pool=Pool(), block_size=BLOCK, progress=say_how_far
         )
         commit(collection, [written], 0.5)
     print("done", flush=True)
