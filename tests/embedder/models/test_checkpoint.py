@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,15 +47,15 @@ def fingerprint(folder: Path) -> str:
     return load(folder).identity.fingerprint
 
 
-def config(**changes: object) -> Callable[[Path], object]:
+def config(**changes: Any) -> Callable[[Path], object]:
     return holding("config.json", **changes)
 
 
-def settings(**changes: object) -> Callable[[Path], object]:
+def settings(**changes: Any) -> Callable[[Path], object]:
     return holding("preprocessor_config.json", **changes)
 
 
-def holding(name: str, text: str | None = None, **changes: object) -> Callable[[Path], object]:
+def holding(name: str, text: str | None = None, **changes: Any) -> Callable[[Path], object]:
     """Puts a text into a file, or changes its JSON."""
 
     def change(folder: Path) -> None:

@@ -18,14 +18,15 @@ Encode = Callable[[Image.Image], bytes]
 
 def stock_crop(image: Image.Image, crop: CropSpec) -> NDArray[np.uint8]:
     """`(side, side, 3)`: the centre as CLIP's stock image processor cuts it."""
+    assert crop.shortest_edge is not None
     processor = CLIPImageProcessorPil(
-        size={"shortest_edge": crop.shortest_edge},  # type: ignore[arg-type]
+        size={"shortest_edge": crop.shortest_edge},
         crop_size={"height": crop.side, "width": crop.side},
         do_rescale=False,
         do_normalize=False,
     )
     pixels = processor(image, return_tensors="np")["pixel_values"][0]
-    return np.moveaxis(pixels, 0, -1).astype(np.uint8)
+    return np.asarray(np.moveaxis(pixels, 0, -1), np.uint8)
 
 
 def gradient(size: Size, rng: np.random.Generator) -> Image.Image:
