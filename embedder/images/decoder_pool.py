@@ -25,8 +25,6 @@ from embedder.images.decode import CropSpec, DecodedImage
 from embedder.images.decoder_process import Answer, DecodeProcess, IsAwaited, Task, abandoned
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
 
-# For one's own pictures, which may be the largest that there are.
-_TIMEOUT_S: Final = 60.0
 # What the header of a usual picture says at most. A JPEG of 20 megapixels is one.
 _USUAL_MEMORY: Final = 64 * 2**20
 _USUAL_SECONDS: Final = 0.2
@@ -37,10 +35,6 @@ _HEAVY_REASONS: Final = frozenset({"too_much_memory", "too_slow", "out_of_memory
 _SLACK: Final = 256 * 2**20
 _HEAVY_NICENESS: Final = 10
 _POLL_S: Final = 0.1
-
-
-def _always() -> bool:
-    return True
 
 
 class DecodePool:
@@ -55,7 +49,7 @@ class DecodePool:
         self,
         workers: int | None = None,
         *,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float = 60.0,
         max_wait_s: float = float("inf"),
         max_waiting: int = sys.maxsize,
     ) -> None:
@@ -87,7 +81,7 @@ class DecodePool:
         *,
         limits: ImageLimits = DEFAULT_LIMITS,
         draft: bool = True,
-        is_awaited: IsAwaited = _always,
+        is_awaited: IsAwaited = lambda: True,
     ) -> DecodedImage:
         """`embedder.images.decode.decode_image`, given up once `is_awaited` does not hold. Raises `ImageError`.
 
@@ -97,7 +91,7 @@ class DecodePool:
         return DecodedImage(pixels=np.frombuffer(pixels, np.uint8).reshape(crop.side, crop.side, 3), **facts)
 
     def thumbnail(
-        self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, is_awaited: IsAwaited = _always
+        self, data: bytes, max_side: int, *, limits: ImageLimits = DEFAULT_LIMITS, is_awaited: IsAwaited = lambda: True
     ) -> bytes:
         """`embedder.images.decode.thumbnail`; raises as `decode`."""
         return self._answer({"side": max_side}, data, limits, is_awaited)[1]

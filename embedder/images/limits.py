@@ -15,7 +15,6 @@ from embedder.errors import ImageError
 _MAX_UNPACKED: Final = 800
 # A page of A4 at 600 dpi has 35 million, and may be nearly empty.
 _LARGE: Final = 40_000_000
-
 _PIXEL_BYTES: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 """Bytes of a pixel in Pillow's memory; 4 in all other modes."""
 
@@ -23,7 +22,6 @@ _PIXEL_BYTES: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2
 _DECODER_BYTES: Final = {"AVIF": 8.0, "TIFF": 4.0, "BMP": 2.0}
 _WEBP_PIXEL_BYTES: Final = 16.5
 _COEFFICIENT_BYTES: Final = 2
-
 _SECONDS_A_PIXEL: Final = 30e-9
 _SECONDS_A_PIXEL_OF_WEBP: Final = 45e-9
 _SECONDS_A_PIXEL_OF_JPEG: Final = 4e-9

@@ -77,7 +77,7 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """The model's identity. Reads all weights, without torch."""
+        """Reads all weights, without torch."""
         dim = embedding_dim(self.model_type, self.config)
         return ModelIdentity(model_id=self.model_id, revision=self.revision, fingerprint=self._fingerprint(), dim=dim)
 
