@@ -20,7 +20,6 @@ from jobs.cluster.session import ray_cluster
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 
@@ -42,10 +41,6 @@ class LoggingEmbedder(FakeEmbedder):
         return super().embed_images(pixels)
 
 
-def say_how_far(report: EmbedReport) -> None:
-    print(report.embedded + report.rejected, flush=True)
-
-
 def main(source: str, location: str, log: str) -> None:
     collection = Collection.create_or_open(location)
     fake = FakeEmbedder()
@@ -53,14 +48,10 @@ def main(source: str, location: str, log: str) -> None:
         list_images(source), collection.snapshot(), source, model_record(fake.identity), delete=False, verify_hash=False
     )
     plan = change.known[0].plan
-    print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
         load = partial(LoggingEmbedder, log)
-        written = write(
-            plan, collection, load=load, crop=fake.crop, pool=Pool(), block_size=BLOCK, progress=say_how_far
-        )
+        written = write(plan, collection, load=load, crop=fake.crop, pool=Pool(), block_size=BLOCK)
         commit(collection, [written], 0.5)
-    print("done", flush=True)
 
 
 if __name__ == "__main__":
