@@ -50,7 +50,8 @@ class Cells:
 
     def _find(self, key: tuple[str, int], cell: Cell) -> _Loaded | None:
         wanted = (key, cell.column)
-        return next((it for it in self._loaded if (it.file, it.column) == wanted and cell.row in it.rows), None)
+        kept = (loaded for loaded in self._loaded if (loaded.file, loaded.column) == wanted)
+        return next((loaded for loaded in kept if cell.row in loaded.rows), None)
 
 
 def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _Loaded:
