@@ -17,10 +17,9 @@ class EmbedderError(Exception):
 
 
 class Rejected(EmbedderError):  # noqa: N818 (the word that the rows, the CLI and the reports use)
-    """One picture cannot be used. `str(error)` is the message.
+    """`reason` is a stable snake_case slug, to count and filter by; `retryable`: the same picture may work later.
 
-    `reason` is a stable snake_case slug, fit for counting and filtering; `retryable` says whether the same
-    picture may work later. `stage` belongs to the class: raise a subclass.
+    `stage` belongs to the class: raise a subclass.
     """
 
     stage: ClassVar[str]
@@ -37,14 +36,10 @@ class Rejected(EmbedderError):  # noqa: N818 (the word that the rows, the CLI an
 
 
 class ImageError(Rejected):
-    """The bytes do not decode to a picture within the limits."""
-
     stage = "decode"
 
 
 class FetchError(Rejected):
-    """The bytes of a picture could not be fetched."""
-
     stage = "fetch"
 
 

@@ -17,8 +17,7 @@ _CELLS = 4
 class FakeEmbedder:
     """A fixed random projection of a picture's 4×4 mean colours: near for pictures that look alike.
 
-    A text's vector is drawn from its hash: equal texts get equal vectors, near no picture on purpose.
-    `side` must be a multiple of 4. Loads in no time, pickles, and needs nothing but numpy.
+    A text's vector is drawn from its hash. `side` must be a multiple of 4.
     """
 
     def __init__(self, *, side: int = 32, dim: int = 16) -> None:
@@ -36,8 +35,7 @@ class FakeEmbedder:
         if pixels.dtype != np.uint8 or pixels.shape[1:] != (side, side, 3):
             raise ModelError(f"expected uint8 (n, {side}, {side}, 3), got {pixels.dtype} {pixels.shape}")
         count = len(pixels)
-        cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4))
-        cells = cells.reshape(count, _CELLS * _CELLS * 3)
+        cells = pixels.reshape(count, _CELLS, step, _CELLS, step, 3).mean(axis=(2, 4)).reshape(count, _CELLS**2 * 3)
         # The constant one keeps a mid-grey picture from having the zero vector. einsum and not @: BLAS may add in
         # another order for another batch size, and a fake's vectors should not vary with that.
         features = np.concatenate([cells / 127.5 - 1, np.ones((count, 1))], axis=1).astype(np.float32)

@@ -1,7 +1,4 @@
-"""The project's interface of a model: its identity, and its embeddings of images and texts.
-
-Not in `embedder.models.clip`, so that a process that needs only these types does not import torch.
-"""
+"""The project's interface of a model, without torch."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,7 +1,5 @@
-"""From a host's name to addresses that may be connected to.
-
-The address that was checked is the one that is connected to: nothing resolves the name a second time, so an
-answer that changes in between (DNS rebinding) changes nothing.
+"""From a host's name to a connection to an address that was checked: an answer that changes afterwards (DNS rebinding)
+changes nothing.
 """
 
 import ipaddress
@@ -35,11 +33,7 @@ class ForbiddenAddressError(Exception):
 
 
 def is_public(address: str) -> bool:
-    """Whether a numeric address belongs to the public internet.
-
-    IPv4 inside IPv6 (mapped, NAT64) is judged by the IPv4 address. Private, loopback, link-local, shared
-    (carrier-grade NAT), multicast, reserved and unspecified addresses are not public.
-    """
+    """Whether a numeric address belongs to the public internet. IPv4 inside IPv6 (mapped, NAT64) is judged as IPv4."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.scope_id is not None:
@@ -61,8 +55,7 @@ def resolve_host(host: str, port: int) -> list[str]:
 def open_socket(host: str, port: int, *, timeout: float, resolve: Resolver, any_address: bool = False) -> socket.socket:
     """Connect to the first address that answers within `timeout` seconds, look-up included.
 
-    One address that is not public forbids the host: ForbiddenAddressError, before anything is sent. Otherwise
-    the errors of sockets: `socket.gaierror`, `TimeoutError`, `OSError`.
+    One address that is not public forbids the host: ForbiddenAddressError. Otherwise the errors of sockets.
     """
     deadline = time.monotonic() + timeout
     addresses = _resolve_within(timeout, resolve, host, port)
@@ -89,10 +82,9 @@ def _resolve_within(timeout: float, resolve: Resolver, host: str, port: int) -> 
     def look_up() -> None:
         try:
             answer.set_result(resolve(host, port))
-        except ValueError as error:  # a name that cannot be one: a part too long, a NUL
-            answer.set_exception(socket.gaierror(socket.EAI_NONAME, str(error)))
-        except Exception as error:
-            answer.set_exception(error)
+        except Exception as error:  # ValueError: a name that cannot be one, with a part too long or a NUL
+            unknown = isinstance(error, ValueError)
+            answer.set_exception(socket.gaierror(socket.EAI_NONAME, str(error)) if unknown else error)
 
     Thread(target=look_up, name="resolve-host", daemon=True).start()
     return answer.result(timeout)

@@ -1,10 +1,7 @@
 """Pooled http(s) connections that connect through a given function and stop reading in time.
 
-Why not requests-hardened, which pins addresses too: it puts the address in place of the URL's host and
-patches the checks of the name back in, takes no resolver and no list of allowed hosts, lets fec0::/10,
-::127.0.0.1 and Azure's 168.63.129.16 pass, tries one address only, has no deadline, byte cap or port check.
-Connecting is the one step that has to differ, and urllib3 has a method for it; host, certificate and Host
-header stay as they are.
+Connecting is the one step that has to differ, and urllib3 has a method for it; host, certificate and Host header stay
+as they are. requests-hardened, which pins addresses too, lets fec0::/10, ::127.0.0.1 and Azure's 168.63.129.16 pass.
 """
 
 import http.client

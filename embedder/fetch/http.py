@@ -16,7 +16,7 @@ from urllib3.util import Timeout, Url, parse_url
 from embedder.errors import FetchError
 from embedder.fetch.addresses import ForbiddenAddressError, Resolver, open_socket, resolve_host
 from embedder.fetch.connections import PinnedPools, WireLimitError
-from embedder.fetch.policy import FetchPolicy
+from embedder.fetch.policy import PORTS, FetchPolicy
 from embedder.fetch.uris import shown
 
 # "identity": an uncompressed body cannot explode, and pictures do not shrink anyway.
@@ -39,11 +39,7 @@ class HttpClient:
     """Fetches URLs. Thread-safe; keeps connections open for the next fetch from the same host."""
 
     def __init__(
-        self,
-        policy: FetchPolicy,
-        *,
-        resolve: Resolver = resolve_host,
-        sleep: Callable[[float], None] = time.sleep,
+        self, policy: FetchPolicy, *, resolve: Resolver = resolve_host, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._policy = policy
         self._resolve = resolve
@@ -68,7 +64,7 @@ class HttpClient:
             self._sleep(wait)
 
     def _connect(self, host: str, port: int, timeout: float) -> socket.socket:
-        any_address = self._policy.allows_any_address(host, port)
+        any_address = self._policy.allows_host(host, port)
         return open_socket(host, port, timeout=timeout, resolve=self._resolve, any_address=any_address)
 
     def _follow(self, url: str, deadline: float) -> bytes:
@@ -120,21 +116,18 @@ class HttpClient:
             target = parse_url(url)
         except (urllib3.exceptions.LocationValueError, ValueError) as error:
             raise FetchError("bad_uri", f"{name}: not a URL; check its spelling") from error
-        if target.scheme not in ("http", "https") or target.scheme not in self._policy.schemes:
+        if target.scheme not in PORTS or target.scheme not in self._policy.schemes:
             raise FetchError("forbidden_scheme", f"{name}: only http and https are followed")
         if not target.host:
             raise FetchError("bad_uri", f"{name}: a host was expected after {target.scheme}://")
         if target.auth is not None:
             raise FetchError(
-                "forbidden_userinfo",
-                f"{name}: user names and passwords in URLs are not used; leave them out",
+                "forbidden_userinfo", f"{name}: user names and passwords in URLs are not used; leave them out"
             )
-        port = target.port if target.port is not None else {"http": 80, "https": 443}[target.scheme]
-        if not self._policy.allows_port(target.host, port):
-            ports = ", ".join(map(str, sorted(self._policy.ports or ())))
+        port = target.port if target.port is not None else PORTS[target.scheme]
+        if port not in PORTS.values() and not self._policy.allows_host(target.host, port):
             raise FetchError(
-                "forbidden_port",
-                f"{name}: port {port} is not allowed (allowed: {ports}, or an allowed host)",
+                "forbidden_port", f"{name}: port {port} is not allowed (allowed: 80, 443, or an allowed host)"
             )
         return target, target.host, port
 
@@ -147,10 +140,9 @@ class HttpClient:
         if status != 200:
             raise FetchError(f"http_{status}", f"{name}: the server answered {status}, expected 200")
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if self._policy.image_content_only and not kind.startswith("image/") and kind not in _UNTYPED:
+        if self._policy.public_only and not kind.startswith("image/") and kind not in _UNTYPED:
             raise FetchError(
-                "not_an_image",
-                f"{name}: expected a picture, the server sent {kind}; link to the picture itself",
+                "not_an_image", f"{name}: expected a picture, the server sent {kind}; link to the picture itself"
             )
 
     def _body(self, name: str, response: BaseHTTPResponse) -> bytes:
@@ -163,9 +155,7 @@ class HttpClient:
             if len(body) > limit:
                 raise self._too_many(name)
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
-        if encoding in ("", "identity"):
-            return bytes(body)
-        return self._inflate(name, bytes(body), encoding)
+        return bytes(body) if encoding in ("", "identity") else self._inflate(name, bytes(body), encoding)
 
     def _inflate(self, name: str, body: bytes, encoding: str) -> bytes:
         # Some servers compress although the request says not to.
@@ -187,17 +177,14 @@ class HttpClient:
         return data
 
     def _too_many(self, name: str) -> FetchError:
-        limit = self._policy.max_bytes
-        return FetchError("too_many_bytes", f"{name}: larger than the {limit:,} bytes allowed")
+        return FetchError("too_many_bytes", f"{name}: larger than the {self._policy.max_bytes:,} bytes allowed")
 
     def _failure(self, name: str, error: Exception) -> FetchError:
         match error:
             case ForbiddenAddressError():
                 # The message leaves out the address: strangers should not learn how names resolve inside.
-                return FetchError(
-                    "forbidden_address",
-                    f"{name}: the host is not on the public internet, nor one of the allowed hosts",
-                )
+                message = f"{name}: the host is not on the public internet, nor one of the allowed hosts"
+                return FetchError("forbidden_address", message)
             case WireLimitError():
                 return self._too_many(name)
             case urllib3.exceptions.NameResolutionError():

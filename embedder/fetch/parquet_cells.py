@@ -49,10 +49,9 @@ class Cells:
         return _bytes(uri, cell, found.values[cell.row - found.rows.start].as_py())
 
     def _find(self, key: tuple[str, int], cell: Cell) -> _Loaded | None:
-        for loaded in self._loaded:
-            if loaded.file == key and loaded.column == cell.column and cell.row in loaded.rows:
-                return loaded
-        return None
+        wanted = (key, cell.column)
+        kept = (loaded for loaded in self._loaded if (loaded.file, loaded.column) == wanted)
+        return next((loaded for loaded in kept if cell.row in loaded.rows), None)
 
 
 def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _Loaded:
@@ -66,7 +65,12 @@ def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _Loaded:
         for group in range(table.metadata.num_row_groups):
             rows = range(first, first + table.metadata.row_group(group).num_rows)
             if cell.row in rows:
-                _check_size(uri, table.metadata.row_group(group), cell.column)
+                size = _column_bytes(table.metadata.row_group(group), cell.column)
+                if size > _MAX_GROUP_BYTES:
+                    message = f"a row group of {size:,} bytes, at most {_MAX_GROUP_BYTES:,} are read"
+                    raise FetchError(
+                        "too_many_bytes", f"{shown(uri)}: {message}; write the file with smaller row groups"
+                    )
                 values = table.read_row_group(group, columns=[cell.column], use_threads=False).column(0)
                 return _Loaded(key, cell.column, rows, values)
             first = rows.stop
@@ -75,15 +79,9 @@ def _load(file: pa.NativeFile, key: tuple[str, int], cell: Cell) -> _Loaded:
     raise FetchError("no_such_row", f"{shown(uri)}: has no row {cell.row}; it has {first:,}, counted from 0")
 
 
-def _check_size(uri: str, group: Any, column: str) -> None:
+def _column_bytes(group: Any, column: str) -> int:
     leaves = [group.column(i) for i in range(group.num_columns)]
-    size = sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
-    if size > _MAX_GROUP_BYTES:
-        raise FetchError(
-            "too_many_bytes",
-            f"{shown(uri)}: a row group of {size:,} bytes, at most {_MAX_GROUP_BYTES:,} are read; "
-            "write the file with smaller row groups",
-        )
+    return sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema.split(".")[0] == column)
 
 
 def _bytes(uri: str, cell: Cell, value: object) -> bytes:

@@ -3,67 +3,47 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_MIB = 1 << 20
 BUCKET_SCHEMES = frozenset({"s3", "gs", "az"})
-_SCHEMES = BUCKET_SCHEMES | {"file", "http", "https"}
+PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchPolicy:
     """The limits of a `Fetcher`. The defaults suit a job that reads its own sources.
 
-    Times, retries, ports and hosts are for http(s). `timeout_s` is the deadline of one fetch from the look-up of its
-    name to the last byte, including redirects, retries and the waits between them.
-    `allowed_hosts` holds "host" (any port) or "host:port"; neither their address nor their port is checked.
-    `ports` None allows all.
+    Times, retries and hosts are for http(s). `timeout_s` is the deadline of one fetch from the look-up of its name to
+    the last byte, including redirects, retries and the waits between them. `public_only` allows pictures of public
+    addresses on `PORTS`, and of `allowed_hosts`, "host" (any port) or "host:port".
     """
 
-    max_bytes: int = 64 * _MIB
+    max_bytes: int = 64 * 2**20
     timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
     retries: int = 3
     backoff_s: float = 0.5
     max_redirects: int = 5
-    schemes: frozenset[str] = _SCHEMES
-    public_addresses_only: bool = False
-    ports: frozenset[int] | None = None
+    schemes: frozenset[str] = BUCKET_SCHEMES | {"file", *PORTS}
+    public_only: bool = False
     allowed_hosts: frozenset[str] = frozenset()
-    image_content_only: bool = False
-
-    def __post_init__(self) -> None:
-        if unknown := self.schemes - _SCHEMES:
-            raise ValueError(f"schemes: expected some of {sorted(_SCHEMES)}, got {sorted(unknown)}")
-        if min(self.max_bytes, self.timeout_s, self.connect_timeout_s) <= 0:
-            raise ValueError("max_bytes, timeout_s and connect_timeout_s must be above 0")
-        if min(self.retries, self.backoff_s, self.max_redirects) < 0:
-            raise ValueError("retries, backoff_s and max_redirects must be at least 0")
-        object.__setattr__(self, "allowed_hosts", frozenset(host.lower() for host in self.allowed_hosts))
 
     @classmethod
     def for_untrusted_urls(cls, allowed_hosts: Iterable[str] = ()) -> "FetchPolicy":
-        """For URLs from untrusted callers: only public web servers, with low limits on size and time."""
+        """Only public web servers, with low limits on size and time."""
         return cls(
-            max_bytes=16 * _MIB,
+            max_bytes=16 * 2**20,
             timeout_s=10.0,
             connect_timeout_s=3.0,
             retries=1,
             backoff_s=0.2,
             max_redirects=3,
-            schemes=frozenset({"http", "https"}),
-            public_addresses_only=True,
-            ports=frozenset({80, 443}),
-            allowed_hosts=frozenset(allowed_hosts),
-            image_content_only=True,
+            schemes=frozenset(PORTS),
+            public_only=True,
+            allowed_hosts=frozenset(host.lower() for host in allowed_hosts),
         )
 
     def allows_host(self, host: str, port: int) -> bool:
-        """Whether a host was allowed by name, so that neither its address nor its port is checked."""
+        """Whether neither the address nor the port of a host is checked."""
         host = host.lower().strip("[]").rstrip(".")
         named = {host, f"[{host}]"} if ":" in host else {host}
-        return any(name in self.allowed_hosts or f"{name}:{port}" in self.allowed_hosts for name in named)
-
-    def allows_port(self, host: str, port: int) -> bool:
-        return self.ports is None or port in self.ports or self.allows_host(host, port)
-
-    def allows_any_address(self, host: str, port: int) -> bool:
-        return not self.public_addresses_only or self.allows_host(host, port)
+        allowed = any(name in self.allowed_hosts or f"{name}:{port}" in self.allowed_hosts for name in named)
+        return allowed or not self.public_only

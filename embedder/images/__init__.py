@@ -4,10 +4,11 @@ One `Image.resize` does crop and resize with the rounding of the stock image pro
 first, EXIF orientation is applied to the small crop, and large JPEGs, but no other formats, are decoded at reduced
 scale.
 
-A file of a few hundred bytes can take gigabytes and hours, so pictures are decoded in processes of their own, in jobs
-and servers alike. Headers are checked first (`cost.py`, `limits.py`). Usual pictures go to as many processes as there
-are cores; one that takes much goes to the only process for heavy ones, so usual pictures never wait for those. The
-kernel ends a process whose picture takes too long, and it ends with its owner.
+A file of a few hundred bytes can take gigabytes and hours, and a thread that decodes it cannot be stopped, so pictures
+are decoded in processes of their own, in jobs and servers alike. Headers are checked first (`limits.py`).
+Usual pictures go to as many processes as there are cores; one that takes much goes to the only process for heavy ones,
+so usual pictures never wait for those. The kernel ends a process whose picture takes too long, and it ends with its
+owner.
 """
 
 from embedder.images.decode import CropSpec as CropSpec

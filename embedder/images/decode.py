@@ -1,8 +1,7 @@
-"""From the bytes of a picture to the uint8 crop that a model takes, or to a thumbnail.
+"""From the bytes of a picture to the uint8 crop that a model takes, or to a thumbnail. Thread-safe.
 
 Conversion to RGB, resizing and cropping agree with the image processors of transformers on upright 8-bit
-pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`). Whatever is wrong with the bytes ends as an
-`ImageError`; Pillow may warn of it before. All functions are thread-safe.
+pictures (`CLIPImageProcessorPil`, `SiglipImageProcessorPil`).
 """
 
 from __future__ import annotations
@@ -13,35 +12,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-# Imported to be registered: Image.open would import every plugin instead, in an arbitrary thread.
-from PIL import (
-    AvifImagePlugin,  # noqa: F401
-    BmpImagePlugin,  # noqa: F401
-    ExifTags,
-    GifImagePlugin,  # noqa: F401
-    Image,
-    JpegImagePlugin,  # noqa: F401
-    PngImagePlugin,
-    TiffImagePlugin,  # noqa: F401
-    UnidentifiedImageError,
-    WebPImagePlugin,  # noqa: F401
-)
+# Imported to be registered, as Image.open has it done for the other formats.
+import PIL.AvifImagePlugin
+import PIL.PngImagePlugin
+import PIL.TiffImagePlugin
+import PIL.WebPImagePlugin
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from embedder.errors import ImageError
-from embedder.images.cost import cost_of, unpacked_bytes, webp_cost
 from embedder.images.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
-from embedder.images.limits import DEFAULT_LIMITS, ImageLimits
-from embedder.images.pixel_modes import resized_rgb
+from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, unpacked_bytes, webp_cost
+from embedder.images.pixel_modes import Box, Size, resized_rgb
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 # By default one text or profile (XMP, a prompt) of over 1 MiB costs the picture; now all of its texts may have 64 MiB.
-PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
+PIL.PngImagePlugin.MAX_TEXT_CHUNK = PIL.PngImagePlugin.MAX_TEXT_MEMORY
+Image.preinit()  # otherwise by the first Image.open, in an arbitrary thread
 
-Size = tuple[int, int]
-Box = tuple[float, float, float, float]
+Fit = Callable[[int, int], tuple[Size, Box]]
 
 # A JPEG decoded at reduced scale stays at least so many times larger than the target. Measured at side 224 on pictures
 # with the spectrum of photographs: the mean difference from exact resizing is 0.4 grey levels, 1.5 to 2 at margin 1.
@@ -108,9 +99,8 @@ def decode_image(
 ) -> DecodedImage:
     """Decode the first frame, turn it upright, put transparency over white and crop it; raises `ImageError`.
 
-    With `draft`, JPEGs far larger than the crop are decoded at a half, a quarter or an eighth of their size:
-    several times faster, and nearly the same pixels. Without it, and in other formats, the pixels are those of
-    the reference but for rounding (1 grey level).
+    With `draft`, JPEGs far larger than the crop are decoded at reduced scale: several times faster, nearly the same
+    pixels. Otherwise they are those of the reference but for rounding (1 grey level).
     """
     import numpy as np  # not for `decode_rgb`
 
@@ -173,9 +163,8 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
     if name is None:
         return ImageError("not_an_image", f"expected a picture, but this looks like {describe(data)}")
     if name not in SUPPORTED:
-        return ImageError(
-            "unsupported_format", f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
-        )
+        message = f"{name} pictures are not read; convert it to one of {', '.join(SUPPORTED)}"
+        return ImageError("unsupported_format", message)
     # Pillow's message for a file that no plugin recognises names the buffer and its address.
     what = "unreadable header" if isinstance(error, UnidentifiedImageError) else str(error) or repr(error)
     early = ends_early(data, name)
@@ -186,13 +175,7 @@ def _rejection(data: bytes, error: Exception) -> ImageError:
 
 
 def _render(
-    image: Image.Image,
-    data: bytes,
-    limits: ImageLimits,
-    fit: Callable[[int, int], tuple[Size, Box]],
-    resample: Image.Resampling,
-    *,
-    draft: bool,
+    image: Image.Image, data: bytes, limits: ImageLimits, fit: Fit, resample: Image.Resampling, *, draft: bool
 ) -> tuple[Image.Image, Size]:
     """The RGB picture with the size and box of `fit`, and the size of the whole as displayed.
 

@@ -16,6 +16,7 @@ from embedder.errors import ImageError
 
 Answer = tuple[dict[str, Any], bytes]
 Task = dict[str, Any]
+IsAwaited = Callable[[], bool]
 
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -31,31 +32,8 @@ _ENVIRONMENT: Final = {
 }
 _GRACE_S: Final = 1.0
 """For the process to die of its own timer before it is killed."""
-_LOOK_MS: Final = 100
-"""Between two looks whether the answer is still wanted."""
-
-
-class DiedError(Exception):
-    """The process ended instead of answering. `signal` is what it died of; 0: it ended by itself."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"ended with status {status}")
-        self.signal = max(0, -status)
-
-    def rejection(self, timeout_s: float) -> ImageError:
-        match self.signal:
-            case signal.SIGALRM:
-                message = f"decoding took longer than {timeout_s:g} s and was stopped; save it anew, smaller"
-                return ImageError("decode_timeout", message)
-            case signal.SIGKILL:
-                message = "the system killed the decoder, as it does when memory runs out; free some"
-                return ImageError("out_of_memory", message, retryable=True)
-            case _:
-                return ImageError("decode_died", f"the decoder died of this picture ({self}); save it anew")
-
-
-class AbandonedError(Exception):
-    """Nobody waits for the answer any more, or the process was killed by its owner."""
+_POLL_MS: Final = 100
+"""How often to check whether the answer is still wanted."""
 
 
 class DecodeProcess:
@@ -79,27 +57,31 @@ class DecodeProcess:
         self._answered = select.poll()
         self._answered.register(self._connection.fileno(), select.POLLIN)
 
-    def ask(self, task: Task, data: bytes, is_awaited: Callable[[], bool]) -> Answer:
-        """The answer to a task; raises DiedError, and AbandonedError once `is_awaited` is false or after `kill`. Then
-        the process is dead or to be killed.
-        """
+    def ask(self, task: Task, data: bytes, is_awaited: IsAwaited) -> Answer:
+        """The answer to a task; raises ImageError. The process is dead unless it has answered."""
         give_up = monotonic() + task["wall_s"] + _GRACE_S
         try:
             self._connection.send_bytes(json.dumps(task).encode())
             self._connection.send_bytes(data)
-            while not self._answered.poll(_LOOK_MS):
+            while not self._answered.poll(_POLL_MS):
                 if not is_awaited():
-                    raise AbandonedError
+                    raise abandoned()
                 if monotonic() > give_up:
-                    raise DiedError(-signal.SIGALRM)
-            return json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
+                    raise _death(-signal.SIGALRM, task["wall_s"])
+            facts, payload = json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
         except (EOFError, OSError):
             if self._is_killed:
-                raise AbandonedError from None
+                raise abandoned() from None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
             self.kill()
-            raise DiedError(self._process.returncode) from None
+            raise _death(self._process.returncode, task["wall_s"]) from None
+        except BaseException:
+            self.kill()
+            raise
+        if "reason" in facts:
+            raise ImageError(**facts)
+        return facts, payload
 
     @property
     def pid(self) -> int:
@@ -110,7 +92,25 @@ class DecodeProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process, whatever it does, and wait for it. From any thread: one that asks gets AbandonedError."""
+        """End the process, whatever it does, and wait for it. From any thread: for one that asks, it is abandoned."""
         self._is_killed = True
         self._process.kill()
         self._process.wait()
+
+
+def abandoned() -> ImageError:
+    return ImageError("decode_abandoned", "decoding was given up: nobody waits for it", retryable=True)
+
+
+def _death(status: int, timeout_s: float) -> ImageError:
+    """Why a process ended with this status (of `Popen.returncode`) instead of answering."""
+    match -status:
+        case signal.SIGALRM:
+            message = f"decoding took longer than {timeout_s:g} s and was stopped; save it anew, smaller"
+            return ImageError("decode_timeout", message)
+        case signal.SIGPROF:
+            return ImageError("too_slow", "decoding takes more time than the picture's header says; save it anew")
+        case signal.SIGKILL:
+            message = "the system killed the decoder, as it does when memory runs out; free some"
+            return ImageError("out_of_memory", message, retryable=True)
+    return ImageError("decode_died", f"the decoder died of this picture (ended with status {status}); save it anew")

@@ -1,8 +1,7 @@
 """A process that decodes pictures, so that a picture can cost no more than this process.
 
 `embedder.images.decoder_process` starts it. It reads a task and a picture's file from its socket, and answers with
-facts and bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process. It
-ends when the socket is closed; and the kernel ends it when a picture takes too long, even if nobody is left to watch.
+facts and bytes. Nothing is unpickled, so a picture that takes over its decoder has gained no more than this process.
 """
 
 import json
@@ -11,8 +10,6 @@ import resource
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,6 @@ from PIL import AvifImagePlugin, Image
 from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, decode_rgb, thumbnail
 from embedder.images.limits import ImageLimits
-
-Answer = tuple[dict[str, Any], bytes]
 
 
 def run(descriptor: int, memory: int, niceness: int) -> None:
@@ -39,8 +34,9 @@ def run(descriptor: int, memory: int, niceness: int) -> None:
         try:
             while True:
                 task, data = json.loads(caller.recv_bytes()), caller.recv_bytes()
-                with _at_most(task["cpu_s"], task["wall_s"]):
-                    facts, payload = _answer(task, data)
+                _limit_time(task["cpu_s"], task["wall_s"])
+                facts, payload = _answer(task, data)
+                _limit_time(0, 0)
                 del data
                 caller.send_bytes(json.dumps(facts).encode())
                 caller.send_bytes(payload)
@@ -48,17 +44,13 @@ def run(descriptor: int, memory: int, niceness: int) -> None:
             return
 
 
-@contextmanager
-def _at_most(cpu_s: float, wall_s: float) -> Iterator[None]:
-    """Dies of SIGPROF or SIGALRM when the block takes longer, in C code too: neither has a handler. 0: no limit."""
+def _limit_time(cpu_s: float, wall_s: float) -> None:
+    """From now on; then the process dies of SIGPROF or SIGALRM, in C code too: neither has a handler. 0: no limit."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, wall_s)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _answer(task: dict[str, Any], data: bytes) -> Answer:
+def _answer(task: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     limits = ImageLimits(**task["limits"])
     try:
         if "side" in task:
@@ -67,4 +59,4 @@ def _answer(task: dict[str, Any], data: bytes) -> Answer:
         rgb, (width, height), name = decode_rgb(data, crop, limits=limits, draft=task["draft"])
         return {"width": width, "height": height, "format": name}, rgb.tobytes()
     except ImageError as error:
-        return {"reason": error.reason, "message": error.message, "retryable": error.retryable}, b""
+        return vars(error), b""

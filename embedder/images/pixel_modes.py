@@ -12,16 +12,12 @@ from PIL import Image
 _STRIP_PIXELS = 2**21
 _SUPPORT = 3.0  # pixels of the result that the widest of Pillow's filters reaches to each side
 
+Size = tuple[int, int]
+Box = tuple[float, float, float, float]
 Convert = Callable[[Image.Image], Image.Image]
 
 
-def resized_rgb(
-    image: Image.Image,
-    size: tuple[int, int],
-    resample: Image.Resampling,
-    *,
-    box: tuple[float, float, float, float],
-) -> Image.Image:
+def resized_rgb(image: Image.Image, size: Size, resample: Image.Resampling, *, box: Box) -> Image.Image:
     """The part `box` of a loaded picture at `size`, as RGB."""
     convert, to_rgb = _linear(image)
     if convert is None:
@@ -32,11 +28,7 @@ def resized_rgb(
 
 
 def _resized_in_strips(
-    image: Image.Image,
-    convert: Convert,
-    size: tuple[int, int],
-    resample: Image.Resampling,
-    box: tuple[float, float, float, float],
+    image: Image.Image, convert: Convert, size: Size, resample: Image.Resampling, box: Box
 ) -> Image.Image:
     """The same pixels as `convert(image).resize(…)`, which too resizes first the rows, then the columns."""
     reach = _SUPPORT * max(1.0, (box[3] - box[1]) / size[1]) + 1

@@ -22,14 +22,7 @@ SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Settings that change a picture's vector and do not show in the weights' names and shapes. This lists the relevant
 # keys, not the irrelevant ones, because configurations get new keys with every release of transformers.
-_ARITHMETIC = (
-    "model_type",
-    "hidden_act",
-    "layer_norm_eps",
-    "num_attention_heads",
-    "image_size",
-    "patch_size",
-)
+_ARITHMETIC = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +77,13 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """The model's identity. Reads all weights, without torch."""
+        """Reads all weights, without torch."""
         dim = embedding_dim(self.model_type, self.config)
         return ModelIdentity(model_id=self.model_id, revision=self.revision, fingerprint=self._fingerprint(), dim=dim)
 
     def _fingerprint(self) -> str:
-        """SHA-256 of everything that decides a picture's vector: weights, arithmetic and preprocessing.
-
-        It is the same for every copy of a checkpoint, no matter how its safetensors are split. It leaves out the
-        tokenizer: the vectors in an index do not depend on it.
+        """SHA-256 of everything that decides a picture's vector, so without the tokenizer: weights, arithmetic and
+        preprocessing. The same for every copy of a checkpoint, no matter how its safetensors are split.
         """
         digest = hashlib.sha256()
         vision = vision_config(self.model_type, self.config)
@@ -101,46 +92,35 @@ class Checkpoint:
         crop = [settings.crop.side, settings.crop.shortest_edge, int(settings.crop.resample)]
         applied = [f"{number:.9g}" for number in (settings.rescale, *settings.mean, *settings.std)]
         digest.update(json.dumps([self.model_type, arithmetic, crop, applied], sort_keys=True).encode())
-        if self.weights[0].suffix == ".safetensors":
-            parts = [part for path in self.weights for part in _tensors(path)]
-        else:
-            parts = [_Part(label=path.name, path=path, start=0, stop=path.stat().st_size) for path in self.weights]
-        for part in sorted(parts, key=lambda part: part.label):
-            digest.update(part.label.encode())
-            part.update(digest)
+        for label, path, start, stop in sorted(part for file in self.weights for part in _parts(file)):
+            digest.update(label.encode())
+            if start == stop:
+                continue
+            with (
+                path.open("rb") as opened,
+                mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole,
+                memoryview(whole) as view,
+                view[start:stop] as part,
+            ):
+                digest.update(part)
         return digest.hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A stretch of a file of weights."""
+def _parts(path: Path) -> Iterator[tuple[str, Path, int, int]]:
+    """Label, path, start and end of each part of a file of weights: tensors of safetensors, else the whole.
 
-    label: str
-    path: Path
-    start: int
-    stop: int
-
-    def update(self, digest: "hashlib._Hash") -> None:
-        if self.start == self.stop:
-            return
-        with (
-            self.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole,
-            memoryview(whole) as view,
-            view[self.start : self.stop] as part,
-        ):
-            digest.update(part)
-
-
-def _tensors(path: Path) -> Iterator[_Part]:
-    """The place of each tensor in a safetensors file: 8 bytes of length, a JSON header of that length, the data."""
+    A safetensors file has 8 bytes of length, a JSON header of that length, and the data.
+    """
+    if path.suffix != ".safetensors":
+        yield path.name, path, 0, path.stat().st_size
+        return
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
     for name, entry in header.items():
         if name != "__metadata__":
             start, stop = (8 + length + offset for offset in entry["data_offsets"])
-            yield _Part(label=f"{name} {entry['dtype']} {entry['shape']}", path=path, start=start, stop=stop)
+            yield f"{name} {entry['dtype']} {entry['shape']}", path, start, stop
 
 
 def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
@@ -159,13 +139,9 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
 
 
 def _unsupported(model_id: str, model_type: object) -> str:
-    message = f"{model_id}: expected a model of type {', '.join(SUPPORTED)}, got {model_type}"
-    if model_type == "siglip2":
-        message += (
-            ": SigLIP 2 NaFlex takes pictures of varying shape; use a checkpoint of fixed resolution, such "
-            "as google/siglip2-base-patch16-224"
-        )
-    return message
+    hint = ": SigLIP 2 NaFlex takes pictures of varying shape; use a checkpoint of fixed resolution, such as "
+    hint = f"{hint}google/siglip2-base-patch16-224" if model_type == "siglip2" else ""
+    return f"{model_id}: expected a model of type {', '.join(SUPPORTED)}, got {model_type}{hint}"
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -187,11 +163,11 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _read_preprocessing(folder: Path) -> Preprocessing:
     """The image processor's settings, read from its file: its class may need torchvision."""
-    settings = None
-    if (folder / "processor_config.json").is_file():  # transformers 5 keeps them here, and lets them win
-        settings = _read_json(folder / "processor_config.json").get("image_processor")
-    if settings is None and (folder / "preprocessor_config.json").is_file():
-        settings = _read_json(folder / "preprocessor_config.json")
+    new, old = folder / "processor_config.json", folder / "preprocessor_config.json"
+    # transformers 5 keeps them in the new file, and lets them win.
+    settings = _read_json(new).get("image_processor") if new.is_file() else None
+    if settings is None and old.is_file():
+        settings = _read_json(old)
     if not isinstance(settings, dict):
         raise ModelError(
             f"{folder} does not say how pictures are prepared: expected preprocessor_config.json; save the "
@@ -229,11 +205,10 @@ def _crop(settings: dict[str, Any]) -> CropSpec:
 
 
 def _side(size: int | dict[str, int]) -> int:
-    if isinstance(size, int):
-        return size
-    if size["height"] != size["width"]:
+    height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
+    if height != width:
         raise ValueError(f"{size} is not square")
-    return int(size["height"])
+    return height
 
 
 def _channels(values: list[float]) -> tuple[float, ...]:

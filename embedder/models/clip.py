@@ -11,9 +11,8 @@ from transformers import PreTrainedModel
 
 from embedder.errors import ModelError
 from embedder.images import CropSpec
-from embedder.models.checkpoint import Checkpoint, Preprocessing
+from embedder.models.checkpoint import Checkpoint
 from embedder.models.loading import Tokens, keep_freed_memory, load_tokenizer, load_weights, pick_device, pick_dtype
-from embedder.protocol import ModelIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -24,27 +23,17 @@ class ClipEmbedder:
     `load` makes one. Several threads may embed at once. `model` is the transformers model, in eval mode.
     """
 
-    def __init__(
-        self,
-        *,
-        model: PreTrainedModel,
-        identity: ModelIdentity,
-        preprocessing: Preprocessing,
-        tokenize: Callable[[Sequence[str]], Tokens],
-        batch_size: int = 64,
-    ) -> None:
-        if batch_size < 1:
-            raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, batch_size: int) -> None:
         self.model = model
-        self.identity = identity
-        self.crop: CropSpec = preprocessing.crop
+        self.identity = checkpoint.identity
+        self.crop: CropSpec = checkpoint.preprocessing.crop
         self.batch_size = batch_size
-        self._tokenize = tokenize
+        self._tokenize = _text_side(checkpoint, model)
         self._device = next(model.parameters()).device
         self._dtype = next(model.parameters()).dtype
         # (pixel · rescale − mean) / std, as one multiplication and one subtraction
-        mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-        self._scale = (preprocessing.rescale / std).view(1, 3, 1, 1).to(self._device)
+        mean, std = torch.tensor(checkpoint.preprocessing.mean), torch.tensor(checkpoint.preprocessing.std)
+        self._scale = (checkpoint.preprocessing.rescale / std).view(1, 3, 1, 1).to(self._device)
         self._shift = (mean / std).view(1, 3, 1, 1).to(self._device)
 
     @classmethod
@@ -54,19 +43,17 @@ class ClipEmbedder:
         *,
         revision: str | None = None,
         device: str | None = None,
-        dtype: str | None = None,
         batch_size: int = 64,
         threads: int | None = None,
     ) -> "ClipEmbedder":
         """Load a checkpoint by local folder or hub id; raises ModelNotFoundError or ModelError.
 
-        `device` is cuda, mps or cpu (by default the first there is); `dtype` is float32, float16 or bfloat16
-        (by default bfloat16 on CUDA, float16 on CUDA devices without it, else float32). `batch_size` bounds a
-        forward pass and is halved when a CUDA device runs out of memory. `threads` sets torch's CPU threads,
-        for the whole process.
+        `device` is cuda, mps or cpu (by default the first there is). `batch_size` bounds a forward pass and is halved
+        when a CUDA device runs out of memory. `threads` sets torch's CPU threads, for the whole process.
         """
         where = pick_device(device)
-        precision = pick_dtype(dtype, where)
+        if batch_size < 1:
+            raise ModelError(f"expected a batch size of at least 1, got {batch_size}")
         if threads is not None:
             if threads < 1:
                 raise ModelError(f"expected at least 1 thread, got {threads}")
@@ -76,27 +63,19 @@ class ClipEmbedder:
         # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
         # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
-            return thread.submit(cls._load, Checkpoint.find(model, revision), where, precision, batch_size).result()
+            return thread.submit(cls._load, Checkpoint.find(model, revision), where, batch_size).result()
 
     @classmethod
-    def _load(
-        cls, checkpoint: Checkpoint, where: torch.device, precision: torch.dtype, batch_size: int
-    ) -> "ClipEmbedder":
+    def _load(cls, checkpoint: Checkpoint, where: torch.device, batch_size: int) -> "ClipEmbedder":
         network = load_weights(checkpoint)
         try:
-            network.to(device=where, dtype=precision)  # type: ignore[call-arg]
+            network.to(device=where, dtype=pick_dtype(where))  # type: ignore[call-arg]
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"{checkpoint.model_id} does not fit in the memory of {where}: free some, or use a CPU"
             ) from error
         _require_fit(checkpoint, network)
-        return cls(
-            model=network,
-            identity=checkpoint.identity,
-            preprocessing=checkpoint.preprocessing,
-            tokenize=_text_side(checkpoint, network),
-            batch_size=batch_size,
-        )
+        return cls(checkpoint, network, batch_size)
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm. Raises ModelError."""
@@ -145,8 +124,8 @@ class ClipEmbedder:
         if len(bad):
             raise ModelError(
                 f"{self.identity.model_id} gave {len(bad)} of {count} inputs a vector that is zero or not "
-                f"finite (the first is number {bad[0]}) in {self._dtype}: try dtype float32; if that "
-                "fails too, the weights are damaged"
+                f"finite (the first is number {bad[0]}) in {self._dtype}: try device cpu, which computes in float32; "
+                "if that fails too, the weights are damaged"
             )
         return vectors
 
@@ -173,8 +152,7 @@ def _image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tenso
 def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
     """ModelError when the model does not take the crops of its image processor, or gives vectors of another length."""
     side, dim = checkpoint.preprocessing.crop.side, checkpoint.identity.dim
-    parameter = next(model.parameters())
-    blank = torch.zeros(1, 3, side, side, device=parameter.device, dtype=parameter.dtype)
+    blank = next(model.parameters()).new_zeros(1, 3, side, side)
     try:
         found = _image_features(model, blank).shape[1]
         if found != dim:
@@ -188,16 +166,15 @@ def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
 
 def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:
     """The tokenizer, or a function that says why there is none: pictures can be embedded without it."""
-    if not hasattr(model, "get_text_features"):
-        problem = ModelError(
+    try:
+        if hasattr(model, "get_text_features"):
+            return load_tokenizer(checkpoint, model.config)
+        raise ModelError(
             f"{checkpoint.model_id} ({checkpoint.model_type}) knows pictures only: search by a picture, or "
             "embed the collection with a CLIP or SigLIP model"
         )
-    else:
-        try:
-            return load_tokenizer(checkpoint, model.config)
-        except ModelError as error:
-            problem = error
+    except ModelError as error:
+        problem = error
 
     def refuse(texts: Sequence[str]) -> Tokens:
         raise problem

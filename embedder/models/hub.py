@@ -60,11 +60,10 @@ def _explain(model_id: str, revision: str | None, error: Exception) -> str:
         )
     if isinstance(error, RevisionNotFoundError):
         return f"model '{model_id}' has no revision '{revision}': give one of its branches, tags or commits"
+    first_line = (str(error) or type(error).__name__).splitlines()[0]
+    reason = f"{constants.ENDPOINT} could not be reached ({first_line})"
     if isinstance(error, OfflineModeIsEnabled):
         reason = "HF_HUB_OFFLINE forbids a download"
-    else:
-        lines = str(error).splitlines()
-        reason = f"{constants.ENDPOINT} could not be reached ({lines[0] if lines else type(error).__name__})"
     wanted = f"{model_id} --revision {revision}" if revision else model_id
     return (
         f"model '{model_id}' is neither a folder nor in the cache {constants.HF_HUB_CACHE}, and {reason}. "

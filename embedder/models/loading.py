@@ -79,16 +79,11 @@ def pick_device(name: str | None) -> torch.device:
     return device
 
 
-def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """The requested dtype, else bfloat16 on CUDA devices that have it, float16 on others, else float32."""
-    if name is None:
-        if device.type != "cuda":
-            return torch.float32  # measured: bfloat16 is far slower on CPUs without AMX
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    if name not in dtypes:
-        raise ModelError(f"expected a dtype out of {', '.join(dtypes)}, got '{name}'")
-    return dtypes[name]
+def pick_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on CUDA devices that have it, float16 on others, else float32."""
+    if device.type != "cuda":
+        return torch.float32  # measured: bfloat16 is far slower on CPUs without AMX
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
 def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[str]], Tokens]:

@@ -4,42 +4,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 # The defaults of transformers for missing keys; many configurations on the hub lack some.
+_COMMON: Final = {"hidden_size": 768, "num_attention_heads": 12, "image_size": 224, "layer_norm_eps": 1e-6}
+_DINOV2: Final = {**_COMMON, "model_type": "dinov2", "hidden_act": "gelu", "patch_size": 14}
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "clip": {
+        **_COMMON,
         "model_type": "clip_vision_model",
         "hidden_act": "quick_gelu",
         "layer_norm_eps": 1e-5,
-        "num_attention_heads": 12,
-        "image_size": 224,
         "patch_size": 32,
     },
-    "siglip": {
-        "hidden_size": 768,
-        "model_type": "siglip_vision_model",
-        "hidden_act": "gelu_pytorch_tanh",
-        "layer_norm_eps": 1e-6,
-        "num_attention_heads": 12,
-        "image_size": 224,
-        "patch_size": 16,
-    },
-    "dinov2": {
-        "hidden_size": 768,
-        "model_type": "dinov2",
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-6,
-        "num_attention_heads": 12,
-        "image_size": 224,
-        "patch_size": 14,
-    },
-    "dinov2_with_registers": {
-        "hidden_size": 768,
-        "model_type": "dinov2_with_registers",
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-6,
-        "num_attention_heads": 12,
-        "image_size": 224,
-        "patch_size": 16,
-    },
+    "siglip": {**_COMMON, "model_type": "siglip_vision_model", "hidden_act": "gelu_pytorch_tanh", "patch_size": 16},
+    "dinov2": _DINOV2,
+    "dinov2_with_registers": {**_DINOV2, "model_type": "dinov2_with_registers", "patch_size": 16},
 }
 
 

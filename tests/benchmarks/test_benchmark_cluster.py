@@ -1,5 +1,7 @@
 """What `benchmarks.cluster` makes of what it noted."""
 
+from functools import partial
+
 import pytest
 
 from benchmarks.cluster import Outcome, judge, steady_rate
@@ -23,9 +25,6 @@ def test_the_rate_is_of_the_time_in_which_every_actor_has_work() -> None:
 )
 def test_bars_compare_with_one_node(rates: dict[int, float], met: list[bool]) -> None:
     report = Report("cluster")
-    outcomes = [
-        Outcome(nodes=nodes, images_per_second=rate, start_seconds=3.0, idle_share=0.02)
-        for nodes, rate in rates.items()
-    ]
-    judge(outcomes, report)
+    outcome = partial(Outcome, start_seconds=3.0, idle_share=0.02)
+    judge([outcome(nodes=nodes, images_per_second=rate) for nodes, rate in rates.items()], report)
     assert [bar.ok for bar in report.bars] == met

@@ -88,13 +88,8 @@ def test_requests_are_counted_by_method() -> None:
         return [environ["REQUEST_METHOD"].encode()]
 
     counting = Counting(answered)
-    for method, query in (
-        ("GET", ""),
-        ("GET", "list-type=2&prefix=a"),
-        ("HEAD", ""),
-        ("PUT", "partNumber=1"),
-        ("POST", ""),
-    ):
+    queries = {"HEAD": "", "PUT": "partNumber=1", "POST": ""}
+    for method, query in (("GET", ""), ("GET", "list-type=2&prefix=a"), *queries.items()):
         answer = counting({"REQUEST_METHOD": method, "QUERY_STRING": query}, None)  # type: ignore[arg-type]
         assert answer == [method.encode()]
     assert counting.take() == {"GET": 1, "LIST": 1, "HEAD": 1, "PUT": 1, "POST": 1}

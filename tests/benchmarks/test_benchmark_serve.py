@@ -1,10 +1,6 @@
 """The arithmetic of the service's benchmark, its clients, and the bare loop that the service is compared with."""
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +28,7 @@ from benchmarks.serve.swaps import sequence
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit
 from tests.support.pictures.tiny_checkpoints import save_clip
+from tests.support.servers.scripted_server import Reply, scripted
 
 
 def test_a_rate_counts_whole_turns_of_bursts() -> None:
@@ -42,52 +39,13 @@ def test_a_rate_counts_whole_turns_of_bursts() -> None:
 
 
 def test_a_crowd_counts_until_the_first_client_stops() -> None:
-    asked = [
-        Asked(at=at, seconds=1.0, picture="a", status=200, retry_after="", body=b"") for at in (0.0, 1.0, 2.0, 3.0)
-    ]
+    asked = [Asked(at=at, seconds=1.0, picture="a", status=200, retry_after="", body=b"") for at in range(4)]
     assert len(steady(asked, seconds=1.5, answers=0)) == 2  # the first that came after 1.5 s, at 2 s
     assert len(steady(asked, seconds=1.5, answers=3)) == 3
     assert len(steady(asked, seconds=9.0, answers=0)) == 4
 
 
-class _Answers(BaseHTTPRequestHandler):
-    """Answers after 10 ms, with `status`; notes how many it is asked at once."""
-
-    protocol_version = "HTTP/1.1"
-    status = 200
-    ongoing: set[int]
-    most: list[int]
-    bodies: list[bytes]
-
-    def do_POST(self) -> None:
-        self.ongoing.add(threading.get_ident())
-        self.most.append(len(self.ongoing))
-        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(0.01)
-        self.ongoing.discard(threading.get_ident())
-        self.send_response(self.status)
-        self.send_header("Content-Length", "2")
-        if self.status == 429:
-            self.send_header("Retry-After", "1")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def _answering(status: int) -> Iterator[tuple[str, type[_Answers]]]:
-    handler = type("Handler", (_Answers,), {"status": status, "ongoing": set(), "most": [], "bodies": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", handler
-        finally:
-            server.shutdown()
-            thread.join()
+REFUSAL = Reply(status=429, headers={"Retry-After": "1"}, silent_s=0.01)
 
 
 @pytest.fixture
@@ -100,21 +58,21 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_clients_ask_at_once_and_for_every_picture_in_turn(pictures: Path) -> None:
-    with _answering(200) as (url, handler):
-        asked = crowd(url, pictures, clients=4, seconds=0.0, answers=20)
+    with scripted(Reply(silent_s=0.01)) as server:
+        asked = crowd(server.url, pictures, clients=4, seconds=0.0, answers=20)
     assert [each.ended for each in asked] == sorted(each.ended for each in asked)
     assert all(each.seconds >= 0.01 and each.answer == {} for each in asked)
-    assert max(handler.most) == 4
-    assert 20 <= len(asked) == len(handler.bodies) <= 23
+    assert server.most_ongoing == 4
+    assert 20 <= len(asked) == len(server.asked) <= 23
     for number in range(5):
-        assert sum(b"picture %d" % number in body for body in handler.bodies) in (4, 5), number
+        assert sum(b"picture %d" % number in each.body for each in server.asked) in (4, 5), number
 
 
 def test_a_load_goes_on_until_its_block_ends(pictures: Path) -> None:
-    with _answering(429) as (url, handler), load(url, pictures, rate=50.0) as going:
-        while len(handler.bodies) < 10:
+    with scripted(REFUSAL) as server, load(server.url, pictures, rate=50.0) as going:
+        while len(server.asked) < 10:
             time.sleep(0.01)
-    assert len(going.asked) == len(handler.bodies) >= 10
+    assert len(going.asked) == len(server.asked) >= 10
     assert {(each.status, each.retry_after) for each in going.asked} == {(429, "1")}
     assert [each.picture for each in going.asked[:6]] == ["0", "1", "2", "3", "4", "0"]
     assert going.between(going.asked[2].at, going.asked[4].at) == going.asked[2:4]
@@ -127,8 +85,8 @@ def test_a_search_without_an_answer_says_why() -> None:
 
 
 def test_an_answer_that_is_no_success_ends_the_benchmark(pictures: Path) -> None:
-    with _answering(429) as (url, _), pytest.raises(RuntimeError, match=r"answer to \d.*429"):
-        timed_crowd(url, pictures, 2, 0.0, 1)
+    with scripted(REFUSAL) as server, pytest.raises(RuntimeError, match=r"answer to \d.*429"):
+        timed_crowd(server.url, pictures, 2, 0.0, 1)
 
 
 def _load(rate: float, ms: float) -> Load:

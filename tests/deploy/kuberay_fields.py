@@ -8,8 +8,8 @@ may be right, and has to be looked up in them. What is Kubernetes' own inside is
 from typing import Annotated, Any, Literal
 
 import kubernetes_validate
-from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
 
 KUBERNETES = "1.34"
 
@@ -32,13 +32,13 @@ StartParams = dict[Literal["num-cpus", "num-gpus"], str]
 
 
 class _Fields(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
 
 
 class _Meta(_Fields):
     # KubeRay appends to the name, Kubernetes five characters to what it generates one from; Services are named so.
     name: Annotated[str, Field(pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=47)] | None = None
-    generateName: Annotated[str, Field(pattern="^[a-z][-a-z0-9]*$", max_length=42)] | None = None  # noqa: N815
+    generate_name: Annotated[str, Field(pattern="^[a-z][-a-z0-9]*$", max_length=42)] | None = None
     namespace: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -49,76 +49,62 @@ class _AuthOptions(_Fields):
 
 
 class _HeadGroup(_Fields):
-    rayStartParams: StartParams = {}  # noqa: N815
+    ray_start_params: StartParams = {}
     template: PodTemplate
-
-    @model_validator(mode="after")
-    def _without_redis(self) -> "_HeadGroup":
-        env = {each["name"] for each in self.template["spec"]["containers"][0].get("env", ())}
-        if refused := env & {"RAY_REDIS_ADDRESS", "REDIS_USERNAME"}:
-            raise ValueError(f"expected gcsFaultToleranceOptions in the place of {sorted(refused)}")
-        return self
 
 
 class _WorkerGroup(_Fields):
-    groupName: str  # noqa: N815
+    group_name: str
     replicas: Count = 0
-    minReplicas: Count = 0  # noqa: N815
-    maxReplicas: Count = 2**31 - 1  # noqa: N815
-    rayStartParams: StartParams = {}  # noqa: N815
+    min_replicas: Count = 0
+    max_replicas: Count = 2**31 - 1
+    ray_start_params: StartParams = {}
     template: PodTemplate
 
     @model_validator(mode="after")
     def _ordered(self) -> "_WorkerGroup":
-        if not self.minReplicas <= self.replicas <= self.maxReplicas:
-            raise ValueError(f"expected minReplicas <= replicas <= maxReplicas in the group {self.groupName}")
+        if not self.min_replicas <= self.replicas <= self.max_replicas:
+            raise ValueError(f"expected minReplicas <= replicas <= maxReplicas in the group {self.group_name}")
         return self
 
 
 class ClusterSpec(_Fields):
     """RayClusterSpec."""
 
-    rayVersion: str | None = None  # noqa: N815
-    enableInTreeAutoscaling: bool = False  # noqa: N815
-    authOptions: _AuthOptions | None = None  # noqa: N815
-    headGroupSpec: _HeadGroup  # noqa: N815
-    workerGroupSpecs: list[_WorkerGroup] = []  # noqa: N815
-
-    @model_validator(mode="after")
-    def _of_a_ray_with_tokens(self) -> "ClusterSpec":
-        token = self.authOptions is not None and self.authOptions.mode == "token"
-        if token and Version(self.rayVersion or "0") < Version("2.52.0"):
-            raise ValueError(f"expected rayVersion 2.52.0 or newer with authOptions, got {self.rayVersion}")
-        return self
+    ray_version: str | None = None
+    enable_in_tree_autoscaling: bool = False
+    auth_options: _AuthOptions | None = None
+    head_group_spec: _HeadGroup
+    worker_group_specs: list[_WorkerGroup] = []
 
 
 class _JobSpec(_Fields):
     entrypoint: str
-    shutdownAfterJobFinishes: bool = False  # noqa: N815
-    ttlSecondsAfterFinished: Count = 0  # noqa: N815
-    activeDeadlineSeconds: Annotated[int, Field(ge=1)] | None = None  # noqa: N815
-    backoffLimit: Count = 0  # noqa: N815
-    rayClusterSpec: ClusterSpec  # noqa: N815
+    shutdown_after_job_finishes: bool = False
+    ttl_seconds_after_finished: Count = 0
+    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    backoff_limit: Count = 0
+    ray_cluster_spec: ClusterSpec
 
     @model_validator(mode="after")
     def _shut_down_if_at_a_time(self) -> "_JobSpec":
-        if self.ttlSecondsAfterFinished and not self.shutdownAfterJobFinishes:
+        if self.ttl_seconds_after_finished and not self.shutdown_after_job_finishes:
             raise ValueError("expected shutdownAfterJobFinishes with ttlSecondsAfterFinished")
         return self
 
 
 class _ServiceSpec(_Fields):
-    serveConfigV2: str  # noqa: N815
-    rayClusterConfig: ClusterSpec  # noqa: N815
+    serve_config: Annotated[str, Field(alias="serveConfigV2")]
+    ray_cluster_config: ClusterSpec
 
 
 class _Resource(_Fields):
-    apiVersion: Literal["ray.io/v1"]  # noqa: N815
+    api_version: Literal["ray.io/v1"]
     metadata: _Meta
 
     @model_validator(mode="after")
     def _named(self) -> "_Resource":
-        if (self.metadata.name is None) == (self.metadata.generateName is None):
+        if (self.metadata.name is None) == (self.metadata.generate_name is None):
             raise ValueError("expected one of name and generateName")
         return self
 

@@ -1,11 +1,10 @@
 """The application that a Serve config file imports, as KubeRay and `serve deploy` do."""
 
-import json
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
+import requests
 import yaml
 from pydantic import ValidationError
 from ray import serve
@@ -68,11 +67,8 @@ def test_what_a_cluster_that_is_still_starting_lacks_is_said(
 @pytest.mark.ray
 def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> None:
     """The very config of the manifest on a real Serve, but for the collection, the port and how much it takes."""
-    [manifest] = [
-        each
-        for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "rayservice.yaml").read_text())
-        if each["kind"] == "RayService"
-    ]
+    manifests = yaml.safe_load_all((DEPLOY / "kubernetes" / "rayservice.yaml").read_text())
+    [manifest] = [each for each in manifests if each["kind"] == "RayService"]
     config = yaml.safe_load(manifest["spec"]["serveConfigV2"])
     config["http_options"] |= {"host": "127.0.0.1", "port": cluster}
     [app] = config["applications"]
@@ -95,11 +91,7 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> Non
         assert time.monotonic() < deadline, status
         time.sleep(0.5)
     assert status.status == "RUNNING", status.message
-    body = json.dumps({"text": "a red star", "k": 3}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{cluster}/search", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        matches = json.load(response)["matches"]
-    assert {match["image_id"] for match in matches} <= set(COLOURS)
-    assert len(matches) == 3
-    with urllib.request.urlopen(f"http://127.0.0.1:{cluster}/metrics", timeout=60) as response:
-        assert b"likeness_scraped_replicas 1.0" in response.read()
+    url = f"http://127.0.0.1:{cluster}"
+    answer = requests.post(f"{url}/search", json={"text": "a red star", "k": 3}, timeout=60).json()
+    assert {match["image_id"] for match in answer["matches"]} == set(COLOURS)
+    assert "likeness_scraped_replicas 1.0" in requests.get(f"{url}/metrics", timeout=60).text

@@ -47,22 +47,17 @@ def in_files() -> Iterator[tuple[str, list[str]]]:
     cluster = yaml.safe_load((DEPLOY / "ray-cluster" / "aws.yaml").read_text())
     for line in cluster["head_start_ray_commands"] + cluster["worker_start_ray_commands"]:
         yield "aws.yaml", shlex.split(line)
-    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
-        for line in re.findall(r"(?m)^\s+entrypoint: (.*)$", path.read_text()):
-            yield path.name, shlex.split(line)
-    for path in sorted((DEPLOY / "schedule").glob("*.service")):
-        for line in re.findall(r"(?m)^ExecStart=(.*)$", path.read_text()):
+    for path in sorted([*(DEPLOY / "kubernetes").glob("*.yaml"), *(DEPLOY / "schedule").glob("*.service")]):
+        for line in re.findall(r"(?m)^(?:\s+entrypoint: |ExecStart=)(.*)$", path.read_text()):
             yield path.name, shlex.split(line)
     for path in sorted(DEPLOY.rglob("*.md")):
         for line in in_pages(path.read_text()):
             words = shlex.split(line, comments=True)
-            if words[:3] == ["docker", "compose", "exec"]:
-                assert words[3] in compose, line
-                words = words[4:]
-            elif words[:4] == ["docker", "compose", "run", "--rm"]:
-                assert words[4] in compose, line
-                words = [] if len(words) == 5 else words[5:]
-            elif words[:4] == ["runuser", "-u", "likeness", "--"]:
+            for before in (["docker", "compose", "exec"], ["docker", "compose", "run", "--rm"]):
+                if words[: len(before)] == before:
+                    assert words[len(before)] in compose, line
+                    words = words[len(before) + 1 :]
+            if words[:4] == ["runuser", "-u", "likeness", "--"]:
                 words = words[4:]
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words = words[1:]

@@ -56,12 +56,12 @@ def test_manifests_fit_their_schemas(path: Path) -> None:
 def test_the_cluster(name: str) -> None:
     cluster = ClusterSpec.model_validate(ray_cluster(name))
     pinned = re.findall(r"(?m)^ray==(.*)$", (ROOT / "constraints.txt").read_text())
-    assert [cluster.rayVersion] == pinned
-    assert cluster.enableInTreeAutoscaling  # else ranges of replicas and of actors mean nothing
-    assert cluster.authOptions is not None
-    assert cluster.authOptions.mode == "token"
-    assert cluster.headGroupSpec.rayStartParams["num-cpus"] == "0"
-    for pod in (cluster.headGroupSpec.template, *(group.template for group in cluster.workerGroupSpecs)):
+    assert [cluster.ray_version] == pinned
+    assert cluster.enable_in_tree_autoscaling  # else ranges of replicas and of actors mean nothing
+    assert cluster.auth_options is not None
+    assert cluster.auth_options.mode == "token"
+    assert cluster.head_group_spec.ray_start_params["num-cpus"] == "0"
+    for pod in (cluster.head_group_spec.template, *(group.template for group in cluster.worker_group_specs)):
         spec = pod["spec"]
         [container] = spec["containers"]
         assert container["image"].startswith("registry.example/likeness:0.1.0")

@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,8 @@ def parts(node: Any) -> Iterator[Any]:
 def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
     """Each metric of an expression, with the labels that it is chosen by; what the whole is grouped by is of each."""
     tree = list(parts(promql_parser.parse(expression)))
-    grouped: set[str] = set()
-    for node in tree:
-        modifier = getattr(node, "modifier", None)
-        if isinstance(node, promql_parser.AggregateExpr) and modifier is not None:
-            grouped |= set(modifier.labels)
+    sums = [node.modifier for node in tree if isinstance(node, promql_parser.AggregateExpr)]
+    grouped = {label for modifier in sums if modifier is not None for label in modifier.labels}
     for node in tree:
         if isinstance(node, promql_parser.VectorSelector) and node.name is not None:
             yield node.name, grouped | {matcher.name for matcher in node.matchers.matchers}
@@ -132,10 +130,6 @@ def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
                 assert not missing, expression
 
 
-def test_the_check_finds_metrics_and_labels() -> None:
-    assert dict(asked('sum by (x) (rate(a{y="1"}[5m])) / b')) == {"a": {"x", "y"}, "b": {"x"}}
-
-
 def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> None:
     drawn = {metric for expression in expressions("jobs-dashboard.json") for metric, _ in asked(expression)}
     assert set(of_running_jobs()) | set(of_jobs(tmp_path)) <= drawn
@@ -144,6 +138,7 @@ def test_the_dashboard_of_jobs_draws_every_metric_of_jobs(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_dashboards_are_what_grafana_imports(name: str) -> None:
     content = dashboard(name)
+    assert content["uid"] == {"service": "likeness", "jobs": "likeness-jobs"}[name.partition("-")[0]]
     assert content["templating"]["list"][0]["type"] == "datasource"
     ids = [panel["id"] for panel in content["panels"]]
     assert len(set(ids)) == len(ids)
@@ -151,10 +146,9 @@ def test_dashboards_are_what_grafana_imports(name: str) -> None:
     used = set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(content)))
     assert used <= variables
     cells = [
-        (x, y)
-        for panel in content["panels"]
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        (at["x"] + x, at["y"] + y)
+        for at in (panel["gridPos"] for panel in content["panels"])
+        for x, y in product(range(at["w"]), range(at["h"]))
     ]
     assert len(set(cells)) == len(cells), "panels lie on each other"
     assert max(x for x, _ in cells) == 23
@@ -167,10 +161,6 @@ def test_dashboards_are_what_grafana_imports(name: str) -> None:
                 assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(re.split(r",\s*", grouped[0]))
 
 
-def test_uids_of_dashboards_differ() -> None:
-    assert [dashboard(name)["uid"] for name in DASHBOARDS] == ["likeness", "likeness-jobs"]
-
-
 def test_what_prometheus_and_grafana_are_told_agrees_with_compose() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
@@ -178,11 +168,8 @@ def test_what_prometheus_and_grafana_are_told_agrees_with_compose() -> None:
     assert targets == {"likeness": "ray:8000", "ray": "ray:8080", "likeness-jobs": "job-metrics:9100"}
     assert {target.partition(":")[0] for target in targets.values()} <= set(services)
     assert "--metrics-export-port=8080" in services["ray"]["command"]
-    mounted = {
-        volume.split(":")[1]: volume.split(":")[0]
-        for name in ("prometheus", "grafana")
-        for volume in services[name]["volumes"]
-    }
+    volumes = [volume.split(":") for name in ("prometheus", "grafana") for volume in services[name]["volumes"]]
+    mounted = {target: source for source, target, *_ in volumes}
     # Files of rules are looked for beside the configuration.
     assert [Path(mounted[f"/etc/prometheus/{name}"]).name for name in config["rule_files"]] == ["alerts.yml"]
     [source] = yaml.safe_load((FOLDER / "grafana-datasource.yaml").read_text())["datasources"]

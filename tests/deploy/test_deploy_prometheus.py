@@ -7,11 +7,9 @@ import re
 import shutil
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 import requests
@@ -19,7 +17,6 @@ import yaml
 
 from api.http.app import create_app
 from api.local import running
-from api.search.service import SearchService
 from embedder.fake import FakeEmbedder
 from tests.deploy.test_deploy_monitoring import (
     COMPOSE,
@@ -32,7 +29,7 @@ from tests.deploy.test_deploy_monitoring import (
     panels,
     sent,
 )
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, make_collection, png
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.paths import ROOT
 from tests.support.servers.served import free_port
 
@@ -95,25 +92,19 @@ def test_prometheus_takes_the_configurations_of_the_pages(tmp_path: Path, promto
 
 
 def api(prometheus: str, path: str, **query: str) -> Any:
-    with urllib.request.urlopen(f"{prometheus}/api/v1/{path}?{urlencode(query)}", timeout=10) as response:
-        return json.load(response)["data"]
+    return requests.get(f"{prometheus}/api/v1/{path}", query, timeout=10).json()["data"]
 
 
 def scraped(prometheus: str, times: int) -> None:
     """Waits until it has scraped the server and the job's metrics so often."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # requests' own errors among them
             up = api(prometheus, "query", query='sum_over_time(up{job=~"likeness.*"}[1h])')["result"]
             if len(up) == 2 and all(int(each["value"][1]) >= times for each in up):
                 return
         time.sleep(0.2)
     pytest.fail(f"Prometheus did not scrape both {times} times within a minute")
-
-
-def search(server: str, *queries: dict[str, str]) -> None:
-    for query in queries:
-        requests.post(f"{server}/search", json=query, timeout=20)
 
 
 @contextlib.contextmanager
@@ -130,13 +121,8 @@ def started(program: str, *options: str) -> Iterator[str]:
 @contextlib.contextmanager
 def targets(folder: Path) -> Iterator[dict[str, str]]:
     """Address in prometheus.yml → a server, and node_exporter with what a job left, started as compose does."""
-    pictures = {name: png(colour) for name, colour in COLOURS.items()}
-    service = SearchService(
-        embedder=FakeEmbedder(),
-        searcher=make_collection(folder / "collection", pictures, FakeEmbedder()),
-        query_fetcher=RecordingFetcher({"http://a.example/1": pictures["red.png"], "http://a.example/2": b"text"}),
-        picture_fetcher=RecordingFetcher({}),
-    )
+    queries = {"http://a.example/1": PLAIN["red.png"], "http://a.example/2": b"text"}
+    service = fake_service(make_collection(folder / "collection", PLAIN, FakeEmbedder()), queries=queries)
     of_jobs(folder)
     options = yaml.safe_load(COMPOSE.read_text())["services"]["job-metrics"]["command"]
     options = [option.replace("=/metrics", f"={folder}") for option in options]
@@ -160,8 +146,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             # Rates are of series that have begun before.
             for times in (1, 3):
                 scraped(address, times)
-                queries = [{"url": f"http://a.example/{name}"} for name in (1, 2, 3)]
-                search(servers["ray:8000"], {"text": f"a star {times}"}, {"text": f"a star {times}"}, *queries)
+                urls = [{"url": f"http://a.example/{name}"} for name in (1, 2, 3)]
+                for query in [{"text": f"a star {times}"}] * 2 + urls:
+                    requests.post(f"{servers['ray:8000']}/search", json=query, timeout=20)
             scraped(address, 5)
             yield address
 

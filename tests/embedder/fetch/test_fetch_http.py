@@ -7,7 +7,6 @@ import pickle
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,11 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from embedder.errors import FetchError
-from embedder.fetch.addresses import ForbiddenAddressError, is_public, open_socket
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.fetch.http import HttpClient
-from tests.support.pictures.picture_server import PICTURE, Route, Server, answer, raw, redirect
+from tests.support.pictures.picture_server import PICTURE, Route, Server, answer, failure, raw, redirect
 
 
 @pytest.fixture
@@ -49,35 +46,7 @@ def trusting(**changes: object) -> Fetcher:
     return Fetcher(FetchPolicy(**limits))  # type: ignore[arg-type]
 
 
-def failure(fetcher: Fetcher, url: str) -> FetchError:
-    with pytest.raises(FetchError) as caught:
-        fetcher.fetch(url)
-    assert caught.value.stage == "fetch"
-    return caught.value
-
-
 # What may not be fetched
-
-
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("8.8.8.8", True),
-        ("172.32.0.1", True),
-        ("2606:4700::1111", True),
-        ("::ffff:8.8.8.8", True),
-        ("64:ff9b::808:808", True),
-        ("64:ff9b::7f00:1", False),
-        ("240.0.0.1", False),
-        ("203.0.113.9", False),
-        ("2001:db8::1", False),
-        ("3fff::1", False),
-        ("fe80::1%lo", False),
-        ("2606:4700::1111%lo", False),
-    ],
-)
-def test_what_counts_as_public(address: str, public: bool) -> None:
-    assert is_public(address) is public
 
 
 def test_allowed_hosts_are_exempt_by_host_or_by_port(server: Server) -> None:
@@ -88,28 +57,6 @@ def test_allowed_hosts_are_exempt_by_host_or_by_port(server: Server) -> None:
         assert failure(fetcher, server.url("/picture", "other.example")).reason == "forbidden_port"
     elsewhere = Fetcher(FetchPolicy.for_untrusted_urls({"pictures.example:1"}), resolve=resolve)
     assert failure(elsewhere, server.url("/picture", "pictures.example")).reason == "forbidden_port"
-
-
-def test_the_address_checked_is_the_address_connected_to(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([["93.184.216.34"], ["127.0.0.1"]])
-    connected: list[tuple[str, int]] = []
-    really = socket.create_connection
-
-    def record(address: tuple[str, int], timeout: float) -> socket.socket:
-        connected.append(address)
-        return really(("127.0.0.1", server.port), timeout)
-
-    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", record)
-    fetcher = Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: next(answers))
-    assert fetcher.fetch("http://rebinding.example/picture") == PICTURE
-    assert connected == [("93.184.216.34", 80)]
-    assert server.requests[0][1]["Host"] == "rebinding.example"
-
-
-def test_a_forbidden_host_is_never_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedder.fetch.addresses.socket.create_connection", lambda *_, **__: pytest.fail("connected"))
-    with pytest.raises(ForbiddenAddressError):
-        open_socket("a.example", 80, timeout=1, resolve=lambda host, port: ["8.8.8.8", "10.0.0.1"])
 
 
 def test_the_next_address_is_tried_when_the_first_refuses(server: Server) -> None:
@@ -128,8 +75,6 @@ def test_redirects_are_followed_up_to_the_limit_and_carry_nothing_along(server: 
     assert server.requests[0][1]["Accept-Encoding"] == "identity"
     error = failure(trusting(max_redirects=1), server.url("/1"))
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
-    server.routes["/loop"] = redirect("/loop")
-    assert failure(trusting(), server.url("/loop")).reason == "too_many_redirects"
 
 
 def test_the_environment_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -158,8 +103,10 @@ def test_a_fetcher_pickles_and_so_do_its_errors(server: Server) -> None:
     assert copy.policy == fetcher.policy
     assert copy.fetch(server.url("/picture")) == PICTURE
     server.routes["/busy"] = lambda handler: answer(handler, b"", status=503)
-    again = pickle.loads(pickle.dumps(failure(copy, server.url("/busy"))))
-    assert (again.reason, again.retryable) == ("http_503", True)
+    error = failure(copy, server.url("/busy"))
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.stage, again.reason, again.retryable) == (type(error), "fetch", "http_503", True)
+    assert str(again) == str(error) == again.message
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
@@ -187,7 +134,7 @@ def test_chunked_bodies_are_read_whole(server: Server) -> None:
 def test_content_types_count_where_only_pictures_are_taken(server: Server, kind: str, taken: bool) -> None:
     server.routes["/k"] = lambda handler: answer(handler, PICTURE, Content_Type=kind)
     assert trusting().fetch(server.url("/k")) == PICTURE
-    strict = trusting(image_content_only=True)
+    strict = Fetcher(FetchPolicy.for_untrusted_urls({"127.0.0.1"}))
     if taken:
         assert strict.fetch(server.url("/k")) == PICTURE
     else:
@@ -247,22 +194,6 @@ def test_a_length_too_short_cuts_the_body_and_spoils_no_later_fetch(server: Serv
     fetcher = trusting()
     assert fetcher.fetch(server.url("/short")) == b"abc"
     assert fetcher.fetch(server.url("/picture")) == PICTURE
-
-
-@pytest.mark.parametrize(
-    "route",
-    [
-        pytest.param(raw(HEAD, b"\r\n", endless=b"x", pause=0.03), id="body"),
-        pytest.param(raw(HEAD, b"Content-Length: 500\r\n\r\n", endless=b"x", pause=0.03), id="known length"),
-        pytest.param(raw(HEAD, b"Transfer-Encoding: chunked\r\n\r\n", endless=b"1\r\nx\r\n", pause=0.03), id="chunks"),
-        pytest.param(raw(HEAD, b"X-Long: ", endless=b"x", pause=0.03), id="headers"),
-        pytest.param(lambda handler: time.sleep(30), id="nothing"),
-    ],
-)
-def test_dripping_bytes_do_not_outlast_the_deadline(server: Server, route: Route) -> None:
-    server.routes["/slow"] = route
-    error = failure(trusting(timeout_s=0.3), server.url("/slow"))
-    assert (error.reason, error.retryable) == ("timeout", True)
 
 
 def test_a_tls_handshake_that_never_answers_ends_in_time() -> None:
@@ -328,15 +259,13 @@ def test_backoff_doubles_with_jitter_and_retry_after_is_kept(server: Server, mon
     failure(trusting(retries=4, backoff_s=0.2), server.url("/down"))
     assert all(0.1 * 2**i <= wait <= 0.2 * 2**i for i, wait in enumerate(waits))
     assert len(waits) == 4
-    waits.clear()
-    server.routes["/wait"] = failing_twice(429, Retry_After="3")
-    assert trusting().fetch(server.url("/wait")) == PICTURE
-    assert waits == [3.0, 3.0]
-    waits.clear()
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=4)
-    server.routes["/date"] = failing_twice(503, Retry_After=later.strftime("%a, %d %b %Y %H:%M:%S GMT"))
-    assert trusting().fetch(server.url("/date")) == PICTURE
-    assert all(1.5 < wait <= 4.0 for wait in waits)
+    for retry_after, least, most in (("3", 3.0, 3.0), (later.strftime("%a, %d %b %Y %H:%M:%S GMT"), 1.5, 4.0)):
+        waits.clear()
+        server.routes["/wait"] = failing_twice(429, Retry_After=retry_after)
+        assert trusting().fetch(server.url("/wait")) == PICTURE
+        assert len(waits) == 2
+        assert all(least <= wait <= most for wait in waits)
     waits.clear()
     server.routes["/long"] = failing_twice(429, Retry_After="3600")
     error = failure(trusting(), server.url("/long"))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,16 @@ from hypothesis import strategies as st
 
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from tests.support.pictures.picture_server import PICTURE, Route, Server, answer, end_of_all_connections, raw, redirect
+from tests.support.pictures.picture_server import (
+    PICTURE,
+    Route,
+    Server,
+    answer,
+    end_of_all_connections,
+    failure,
+    raw,
+    redirect,
+)
 
 POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=64_000, retries=0)
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
@@ -33,10 +43,9 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def failure(path: str, policy: FetchPolicy = POLICY) -> FetchError:
-    with pytest.raises(FetchError) as caught:
-        Fetcher(policy, resolve=lambda host, port: ["93.184.216.34"]).fetch(f"http://public.example{path}")
-    return caught.value
+def failed(path: str, **limits: Any) -> FetchError:
+    fetcher = Fetcher(replace(POLICY, **limits), resolve=lambda host, port: ["93.184.216.34"])
+    return failure(fetcher, f"http://public.example{path}")
 
 
 def ok(headers: bytes, body: bytes = b"", *, endless: bytes = b"") -> Route:
@@ -133,7 +142,7 @@ TABLES = {"length": LENGTHS, "chunk": CHUNKS, "head": HEADS, "compressed": COMPR
 def test_hostile_answers_end_soon_and_cost_little(server: Server, route: Route, reason: str) -> None:
     server.routes["/hostile"] = route
     tracemalloc.start()
-    error = failure("/hostile")
+    error = failed("/hostile")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert error.reason == reason, error.message
@@ -141,21 +150,27 @@ def test_hostile_answers_end_soon_and_cost_little(server: Server, route: Route, 
     assert peak < 8 * 2**20
 
 
-@pytest.mark.parametrize(
-    "route",
-    [
-        pytest.param(raw(endless=b"H", pause=0.03), id="status line"),
-        pytest.param(raw(CHUNKED, endless=b"0", pause=0.03), id="chunk size"),
-        pytest.param(raw(CHUNKED, b"0\r\n", endless=b"X", pause=0.03), id="trailer"),
-        pytest.param(raw(CHUNKED, b"1;", endless=b"x", pause=0.03), id="chunk extension"),
-        pytest.param(raw(GZIP, endless=b"\x1f", pause=0.03), id="compressed"),
-        pytest.param(raw(endless=b"HTTP/1.1 100 Continue\r\n\r\n", pause=0.03), id="100 Continue"),
-        pytest.param(raw(b"HTTP/1.1 302 Go\r\nLocation: /\r\nX-A: ", endless=b"x", pause=0.03), id="redirect"),
-    ],
-)
-def test_slow_answers_end_with_the_deadline(server: Server, route: Route) -> None:
-    server.routes["/slow"] = route
-    error = failure("/slow", replace(POLICY, timeout_s=0.3))
+SLOW = {
+    "status line": (b"", b"H"),
+    "headers": (OK + b"X-Long: ", b"x"),
+    "body": (OK + b"\r\n", b"x"),
+    "known length": (OK + b"Content-Length: 500\r\n\r\n", b"x"),
+    "chunks": (CHUNKED, b"1\r\nx\r\n"),
+    "chunk size": (CHUNKED, b"0"),
+    "trailer": (CHUNKED + b"0\r\n", b"X"),
+    "chunk extension": (CHUNKED + b"1;", b"x"),
+    "compressed": (GZIP, b"\x1f"),
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "redirect": (b"HTTP/1.1 302 Go\r\nLocation: /\r\nX-A: ", b"x"),
+    "nothing": (b"", b""),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_slow_answers_end_with_the_deadline(server: Server, name: str) -> None:
+    begin, endless = SLOW[name]
+    server.routes["/slow"] = raw(begin, endless=endless, pause=0.03 if endless else 30)
+    error = failed("/slow", timeout_s=0.3)
     assert (error.reason, error.retryable) == ("timeout", True)
 
 
@@ -165,7 +180,7 @@ def test_slow_redirects_share_one_deadline(server: Server) -> None:
         redirect("/again")(handler)
 
     server.routes["/again"] = slow_redirect
-    error = failure("/again", replace(POLICY, timeout_s=0.3, max_redirects=50))
+    error = failed("/again", timeout_s=0.3, max_redirects=50)
     assert error.reason == "timeout"
     assert len(server.requests) <= 3
 
@@ -176,36 +191,21 @@ def test_slow_redirects_share_one_deadline(server: Server) -> None:
 )
 def test_a_retry_after_that_makes_no_sense_does_no_harm(server: Server, retry_after: str) -> None:
     server.routes["/busy"] = lambda handler: answer(handler, b"", status=503, Retry_After=retry_after)
-    error = failure("/busy", replace(POLICY, retries=1, backoff_s=0.01, timeout_s=1))
+    error = failed("/busy", retries=1, backoff_s=0.01, timeout_s=1)
     assert (error.reason, error.retryable) == ("http_503", True)
 
 
-def pieces() -> st.SearchStrategy[bytes]:
-    """Answers put together from parts that are each nearly right."""
-    head = st.sampled_from(
-        [
-            *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.0 200\r\n", b"HTTP/1.1 302 Go\r\n", b"HTTP/1.1 100 Go on\r\n\r\n"),
-            *(
-                b"Transfer-Encoding: chunked\r\n",
-                b"Content-Length: 5\r\n",
-                b"Content-Length: -5\r\n",
-                b"Location: /a\r\n",
-            ),
-            *(
-                b"Content-Encoding: gzip\r\n",
-                b"Retry-After: 0\r\n",
-                b"Location: http://[::1\r\n",
-                b"\r\n",
-                b"5\r\nhello\r\n",
-            ),
-            *(b"-1\r\n", b"0\r\n\r\n", b"ffffffffffffffff\r\n", gzip.compress(b"x"), b": \r\n", b" folded\r\n"),
-        ]
-    )
-    return st.lists(head | st.binary(max_size=8), max_size=12).map(b"".join)
+# Each nearly right: answers are put together from them.
+LINES = [
+    *(b"HTTP/1.1 200 OK", b"HTTP/1.0 200", b"HTTP/1.1 302 Go", b"HTTP/1.1 100 Go on\r\n", b"", b": ", b" folded"),
+    *(b"Transfer-Encoding: chunked", b"Content-Length: 5", b"Content-Length: -5", b"Location: /a", b"Retry-After: 0"),
+    *(b"Content-Encoding: gzip", b"Location: http://[::1", b"5\r\nhello", b"-1", b"0\r\n", b"ffffffffffffffff"),
+]
+PIECES = st.sampled_from([*(line + b"\r\n" for line in LINES), gzip.compress(b"x")]) | st.binary(max_size=8)
 
 
 @settings(max_examples=300, deadline=None)
-@given(sent=pieces())
+@given(sent=st.lists(PIECES, max_size=12).map(b"".join))
 def test_whatever_bytes_come_are_a_body_or_a_reason(sent: bytes) -> None:
     ends: list[socket.socket] = []
 

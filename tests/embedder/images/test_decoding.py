@@ -8,8 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,24 +22,23 @@ from PIL import Image
 from benchmarks.hostile import pictures as hostile
 from embedder.errors import ImageError
 from embedder.images import decoder_pool, pixel_modes
-from embedder.images.cost import cost_of, count_scans, webp_cost
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import DecodeProcess
 from embedder.images.formats import webp_size
-from embedder.images.limits import ImageLimits
+from embedder.images.limits import ImageLimits, cost_of, count_scans, webp_cost
 from tests.support.pictures.sample_images import CENTRE, encode, quarters, smooth
 
 OWN = ImageLimits()
 QUERIES = ImageLimits(max_pixels=50_000_000)
+SMALL = encode(quarters(), "png")
 ENDLESS = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
 
 
 @pytest.fixture
 def pool() -> Iterator[DecodePool]:
-    pool = DecodePool(2, timeout_s=30)
-    yield pool
-    pool.close()
+    with closing(DecodePool(2, timeout_s=30)) as pool:
+        yield pool
 
 
 def reason_of(decode: Callable[[], object]) -> str:
@@ -45,24 +47,25 @@ def reason_of(decode: Callable[[], object]) -> str:
     return caught.value.reason
 
 
-def processes(pool: DecodePool) -> set[int]:
-    return set(pool.processes)
+@contextmanager
+def asked(memory: int) -> Iterator[tuple[DecodeProcess, Callable[[bytes], dict[str, Any]]]]:
+    """A process with so many bytes, and a function from a picture to what the process says of it."""
+    process = DecodeProcess(memory, 0)
+    task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
+    try:
+        yield process, lambda data: process.ask(task, data, lambda: True)[0]
+    finally:
+        process.kill()
 
 
 def peak_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (lambda: hostile.progressive_jpeg(64, 64, 65), "too_many_scans"),
-        (lambda: hostile.progressive_jpeg(64, 64, 65, components=3), "too_many_scans"),
-        (lambda: hostile.progressive_jpeg(8_000, 8_000, 300), "too_many_scans"),
-    ],
-)
-def test_mend_13_a_jpeg_of_many_scans_is_refused_by_its_header(data: Callable[[], bytes], reason: str) -> None:
-    assert reason_of(lambda: decode_image(data(), CENTRE)) == reason
+@pytest.mark.parametrize(("side", "scans", "components"), [(64, 65, 1), (64, 65, 3), (8_000, 300, 1)])
+def test_mend_13_a_jpeg_of_many_scans_is_refused_by_its_header(side: int, scans: int, components: int) -> None:
+    data = hostile.progressive_jpeg(side, side, scans, components=components)
+    assert reason_of(lambda: decode_image(data, CENTRE)) == "too_many_scans"
 
 
 def test_mend_13_scans_are_counted_in_the_picture_alone() -> None:
@@ -76,15 +79,12 @@ def test_mend_13_scans_are_counted_in_the_picture_alone() -> None:
 
 
 def test_mend_13_a_picture_is_stopped_at_the_deadline_and_costs_only_itself() -> None:
-    pool = DecodePool(1, timeout_s=1)
-    try:
+    with closing(DecodePool(1, timeout_s=1)) as pool:
         assert reason_of(lambda: pool.decode(ENDLESS, CENTRE)) == "decode_timeout"
         assert reason_of(lambda: pool.thumbnail(ENDLESS, 8_000)) == "decode_timeout"
-        assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
-        assert len(processes(pool)) == 1  # the one for heavy pictures starts again when it is needed
-    finally:
-        pool.close()
-    assert processes(pool) == set()
+        assert pool.decode(SMALL, CENTRE).format == "png"
+        assert len(pool.processes) == 1  # the one for heavy pictures starts again when it is needed
+    assert pool.processes == []
 
 
 def test_mend_13_a_picture_that_takes_more_than_it_says_goes_to_the_process_for_heavy_ones(
@@ -93,64 +93,49 @@ def test_mend_13_a_picture_that_takes_more_than_it_says_goes_to_the_process_for_
     monkeypatch.setattr(decoder_pool, "_USUAL_CPU_S", 0.001)
     assert pool.decode(encode(Image.fromarray(smooth(2_400, 2_400)), "png"), CENTRE).width == 2_400
     monkeypatch.undo()
-    assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+    assert pool.decode(SMALL, CENTRE).format == "png"
 
 
 def test_mend_13_a_decode_that_nobody_waits_for_ends(pool: DecodePool) -> None:
     assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, is_awaited=lambda: False)) == "decode_abandoned"
-    assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+    assert pool.decode(SMALL, CENTRE).format == "png"
 
 
 def test_mend_13_heavy_pictures_wait_for_each_other_and_not_without_end() -> None:
-    pool = DecodePool(1, timeout_s=2, max_wait_s=0.2, max_waiting=1)
-    reasons: list[str] = []
-    try:
-        threads = [
-            threading.Thread(target=lambda: reasons.append(reason_of(lambda: pool.decode(ENDLESS, CENTRE))))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with closing(DecodePool(1, timeout_s=2, max_wait_s=0.2, max_waiting=1)) as pool, ThreadPoolExecutor(4) as callers:
+        reasons = callers.map(lambda data: reason_of(lambda: pool.decode(data, CENTRE)), [ENDLESS] * 4)
         assert sorted(reasons) == ["decode_timeout", *["decoders_busy"] * 3]
-        assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
-    finally:
-        pool.close()
+        assert pool.decode(SMALL, CENTRE).format == "png"
 
 
 def test_mend_13_closing_gives_up_what_is_being_decoded_and_leaves_no_process() -> None:
     pool = DecodePool(1)
-    reasons: list[str] = []
-    caller = threading.Thread(target=lambda: reasons.append(reason_of(lambda: pool.decode(ENDLESS, CENTRE))))
-    caller.start()
-    while len(processes(pool)) < 2:  # the second is the one for heavy pictures
-        time.sleep(0.01)
-    pool.close()
-    caller.join()
-    assert (reasons, processes(pool)) == (["decode_abandoned"], set())
+    with ThreadPoolExecutor(1) as caller:
+        reason = caller.submit(reason_of, lambda: pool.decode(ENDLESS, CENTRE))
+        while len(pool.processes) < 2:  # the second is the one for heavy pictures
+            time.sleep(0.01)
+        pool.close()
+    assert (reason.result(), pool.processes) == ("decode_abandoned", [])
 
 
 def test_mend_13_a_process_that_was_killed_is_replaced(pool: DecodePool) -> None:
-    data = encode(quarters(), "png")
     pool.start()
-    before = processes(pool)
+    before = [psutil.Process(pid) for pid in pool.processes]
     assert len(before) == 2
-    for pid in before:
-        os.kill(pid, signal.SIGKILL)
-        psutil.Process(pid).wait(10)
-    assert [pool.decode(data, CENTRE).format for _ in range(4)] == ["png"] * 4
-    assert processes(pool) != before
+    for process in before:
+        process.kill()
+        process.wait(10)
+    assert [pool.decode(SMALL, CENTRE).format for _ in range(4)] == ["png"] * 4
 
 
 def test_mend_13_a_process_that_is_killed_at_work_rejects_its_picture(pool: DecodePool) -> None:
     def kill_when_at_work() -> bool:
-        for pid in processes(pool):
+        for pid in pool.processes:
             os.kill(pid, signal.SIGSEGV)
         return True
 
     assert reason_of(lambda: pool.decode(ENDLESS, CENTRE, is_awaited=kill_when_at_work)) == "decode_died"
-    assert pool.decode(encode(quarters(), "png"), CENTRE).format == "png"
+    assert pool.decode(SMALL, CENTRE).format == "png"
 
 
 def test_mend_13_the_pool_has_no_threads_and_answers_as_the_decoder_does(pool: DecodePool) -> None:
@@ -244,19 +229,15 @@ COSTLY: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_mend_14_no_picture_takes_more_memory_than_its_header_says_and_gives_it_back(name: str) -> None:
-    data, small = COSTLY[name]() + bytes(60_000), encode(quarters(), "png")
-    task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
-    process = DecodeProcess(2**30, 0)
-    try:
+    data = COSTLY[name]() + bytes(60_000)
+    with asked(2**30) as (process, ask):
         # The decoder's code is loaded first.
-        process.ask(task, small, lambda: True)
-        process.ask(task, encode(quarters(), name if name in ("webp", "avif", "bmp", "gif") else "tiff"), lambda: True)
+        ask(SMALL)
+        ask(encode(quarters(), name if name in ("webp", "avif", "bmp", "gif") else "tiff"))
         before = peak_mib(process.pid)
-        assert process.ask(task, data, lambda: True)[0]["width"] == 4_000
+        assert ask(data)["width"] == 4_000
         assert peak_mib(process.pid) - before < said_mib(data) + len(data) / 2**20 + 32
         assert psutil.Process(process.pid).memory_info().rss / 2**20 < before + 32
-    finally:
-        process.kill()
 
 
 def said_mib(data: bytes) -> float:
@@ -270,14 +251,11 @@ def said_mib(data: bytes) -> float:
 
 
 def test_mend_14_memory_is_limited_for_the_process() -> None:
-    process = DecodeProcess(2**26, 0)
-    task = {"crop": asdict(CENTRE), "draft": True, "limits": asdict(OWN), "cpu_s": 0, "wall_s": 120}
-    try:
-        facts, _ = process.ask(task, hostile.png(5_000, 5_000) + bytes(50_000), lambda: True)
-        assert (facts["reason"], facts["retryable"]) == ("out_of_memory", True)
-        assert process.ask(task, encode(quarters(), "png"), lambda: True)[0]["format"] == "png"
-    finally:
-        process.kill()
+    with asked(2**26) as (_, ask):
+        with pytest.raises(ImageError) as caught:
+            ask(hostile.png(5_000, 5_000) + bytes(50_000))
+        assert (caught.value.reason, caught.value.retryable) == ("out_of_memory", True)
+        assert ask(SMALL)["format"] == "png"
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGB", "RGBA", "I;16", "CMYK"])

@@ -11,15 +11,13 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
 from jobs.values import DEMO_MODEL
 from tests.support.pictures.sample_images import encode
-from tests.support.pictures.sixty_pictures import Encode, saved, see_through
+from tests.support.pictures.sixty_pictures import Encode, saved, see_through, stock_crop
 
 _OF_SKIMAGE = (
     "astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "clock_motion.png", "coffee.png",
@@ -81,21 +79,11 @@ def embedder() -> ClipEmbedder:
 
 def lowest_cosine(embedder: ClipEmbedder, pictures: Iterator[bytes], *, draft: bool = True) -> float:
     """The lowest cosine of embeddings with those of the same pictures by the stock processor."""
-    crop = embedder.crop
-    assert crop.shortest_edge is not None
-    stock = CLIPImageProcessorPil(
-        size={"shortest_edge": crop.shortest_edge},
-        crop_size={"height": crop.side, "width": crop.side},
-        do_rescale=False,
-        do_normalize=False,
-    )
-    ours: list[NDArray[np.uint8]] = []
-    theirs: list[NDArray[np.uint8]] = []
+    crop, ours, theirs = embedder.crop, [], []
     for data in pictures:
         ours.append(decode_image(data, crop, draft=draft).pixels)
         with Image.open(io.BytesIO(data)) as image:
-            pixels = stock(image, return_tensors="np")["pixel_values"][0]
-        theirs.append(np.moveaxis(pixels, 0, -1).astype(np.uint8))
+            theirs.append(stock_crop(image, crop))
     vectors = [embedder.embed_images(np.stack(crops)) for crops in (ours, theirs)]
     return float(np.einsum("nd,nd->n", *vectors).min())
 

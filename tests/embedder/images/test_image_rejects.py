@@ -1,9 +1,8 @@
 """`embedder.images.decode`: whatever is wrong with the bytes ends as an `ImageError` with the right reason."""
 
-import pickle
-import threading
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -47,20 +46,12 @@ def test_what_is_no_image_is_named(data: bytes, hint: str) -> None:
 
 @pytest.mark.parametrize(
     ("data", "name"),
-    [
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "EPS"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 30, "HEIC"),
-        (b"8BPS\0\1" + b"\0" * 40, "PSD"),
-    ],
+    [(b"%!PS-Adobe-3.0 EPSF-3.0\n", "EPS"), (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"), (b"8BPS\0\1", "PSD")],
 )
 def test_formats_off_the_list_are_unsupported(data: bytes, name: str) -> None:
     with pytest.raises(ImageError, match=name) as caught:
         decode_image(data, CENTRE)
     assert caught.value.reason == "unsupported_format"
-
-
-def test_empty() -> None:
-    assert reason_of(b"") == "empty"
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -96,6 +87,7 @@ def test_too_many_pixels_are_refused_by_the_header(size: tuple[int, int]) -> Non
 
 def test_limits_are_the_callers() -> None:
     data = encode(quarters(100, 100), "png")
+    assert reason_of(b"") == "empty"
     assert reason_of(data, ImageLimits(max_pixels=9_999)) == "too_many_pixels"
     assert reason_of(data, ImageLimits(max_bytes=len(data) - 1)) == "too_many_bytes"
     exact = ImageLimits(max_pixels=10_000, max_bytes=len(data))
@@ -116,14 +108,6 @@ def test_out_of_memory_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ImageError) as caught:
         decode_image(encode(quarters(), "png"), CENTRE)
     assert (caught.value.reason, caught.value.retryable) == ("out_of_memory", True)
-
-
-def test_rejections_survive_pickling() -> None:
-    with pytest.raises(ImageError) as caught:
-        decode_image(b"", CENTRE)
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert (type(copy), copy.stage, copy.reason, copy.retryable) == (ImageError, "decode", "empty", False)
-    assert str(copy) == str(caught.value) == copy.message
 
 
 REASONS = {"not_an_image", "unsupported_format", "truncated", "corrupt", "too_many_pixels", "out_of_memory"}
@@ -187,18 +171,12 @@ def damage(whole: bytes, rng: np.random.Generator) -> bytes:
 def test_threads_do_not_disturb_each_other() -> None:
     good = [encode(quarters(300, 200), name) for name in SAVE]
     expected = [decode_image(data, CENTRE).pixels for data in good]
-    wrong: list[str] = []
 
     def work(seed: int) -> None:
         for i in np.random.default_rng(seed).integers(0, len(good), 30):
-            if not np.array_equal(decode_image(good[i], CENTRE).pixels, expected[i]):
-                wrong.append(f"picture {i}")
+            np.testing.assert_array_equal(decode_image(good[i], CENTRE).pixels, expected[i])
             with pytest.raises(ImageError):
                 decode_image(good[i][:60], CENTRE)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))

@@ -6,7 +6,6 @@ pictures, resizing, normalising and the model.
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,51 +22,50 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
-from tests.support.pictures.sixty_pictures import Picture, sixty_pictures
+from tests.support.pictures.sixty_pictures import sixty_pictures
 
-TINY: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
+Reference = tuple[PreTrainedModel, Any]
+"""A model, and the image processor that comes with it."""
+TINY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 SMALL_TEXT = {**TINY, "num_hidden_layers": 1, "vocab_size": 100, "bos_token_id": 1, "eos_token_id": 2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """A model and the image processor that comes with it."""
-
-    model: PreTrainedModel
-    processor: Any
-
-    @torch.inference_mode()
-    def embed(self, images: list[Image.Image]) -> NDArray[np.float32]:
-        """`(n, dim)`, unit norm."""
-        inputs = torch.cat([self.processor(image, return_tensors="pt")["pixel_values"] for image in images])
-        output = getattr(self.model, "get_image_features", self.model)(pixel_values=inputs).pooler_output
-        vectors: NDArray[np.float32] = torch.nn.functional.normalize(output, dim=-1).numpy()
-        return vectors
 
 
 def clip() -> Reference:
     """ViT-B/32's vision model, width, patches and heads as published, with 4 of its 12 layers to save time."""
     config = CLIPConfig(vision_config={"num_hidden_layers": 4}, text_config=SMALL_TEXT)
-    return Reference(model=CLIPModel(config), processor=CLIPImageProcessorPil())
+    return CLIPModel(config), CLIPImageProcessorPil()
 
 
 def siglip() -> Reference:
     """SigLIP 2's preprocessing, the whole picture squashed bilinearly, and a narrow model."""
     config = SiglipConfig(vision_config={**TINY, "image_size": 224, "patch_size": 16}, text_config=SMALL_TEXT)
-    return Reference(model=SiglipModel(config), processor=SiglipImageProcessorPil(resample=2))
+    return SiglipModel(config), SiglipImageProcessorPil(resample=2)
 
 
 def dinov2() -> Reference:
     """DINOv2's preprocessing, where the crop is smaller than the resized picture, and a narrow model."""
-    return Reference(
-        model=Dinov2Model(Dinov2Config(**TINY, image_size=518, patch_size=14)),
-        processor=BitImageProcessorPil(size={"shortest_edge": 256}),
-    )
+    model = Dinov2Model(Dinov2Config(**TINY, image_size=518, patch_size=14))
+    return model, BitImageProcessorPil(size={"shortest_edge": 256})
+
+
+def saved(family: Callable[[], Reference], folder: Path) -> Reference:
+    """A reference with random weights that tell pictures apart, in eval mode; a checkpoint of it is in the folder."""
+    torch.manual_seed(20261121)
+    model, processor = family()
+    model.train(False)
+    tell_pictures_apart(model)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return model, processor
+
+
+@torch.inference_mode()
+def embed(model: PreTrainedModel, processor: Any, images: list[Image.Image]) -> NDArray[np.float32]:
+    """`(n, dim)`, unit norm."""
+    inputs = torch.cat([processor(image, return_tensors="pt")["pixel_values"] for image in images])
+    output = getattr(model, "get_image_features", model)(pixel_values=inputs).pooler_output
+    vectors: NDArray[np.float32] = torch.nn.functional.normalize(output, dim=-1).numpy()
+    return vectors
 
 
 @torch.no_grad()
@@ -86,39 +84,33 @@ def tell_pictures_apart(model: PreTrainedModel) -> None:
             weights.mul_(10)
 
 
-def upright(picture: Picture) -> Image.Image:
+def upright(data: bytes) -> Image.Image:
     """The whole picture, in RGB as the reference has it."""
-    image = ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data)))
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     if image.mode == "I;16":  # clipped by the reference
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
     return Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[Picture]:
-    return list(sixty_pictures())
+def pictures() -> dict[str, bytes]:
+    return dict(sixty_pictures())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [clip, siglip, dinov2])
 def test_the_embedding_of_every_picture_agrees_with_the_reference(
-    pictures: list[Picture], family: Callable[[], Reference], tmp_path: Path
+    pictures: dict[str, bytes], family: Callable[[], Reference], tmp_path: Path
 ) -> None:
-    torch.manual_seed(20261121)
-    reference = family()
-    reference.model.train(False)
-    tell_pictures_apart(reference.model)
-    reference.model.save_pretrained(tmp_path)
-    reference.processor.save_pretrained(tmp_path)
+    expected = embed(*saved(family, tmp_path), [upright(data) for data in pictures.values()])
     embedder = ClipEmbedder.load(str(tmp_path), device="cpu", batch_size=20)
-    expected = reference.embed([upright(picture) for picture in pictures])
 
     def disagreeing(draft: bool, bar: float) -> dict[str, float]:
-        crops = [decode_image(picture.data, embedder.crop, draft=draft).pixels for picture in pictures]
+        crops = [decode_image(data, embedder.crop, draft=draft).pixels for data in pictures.values()]
         cosines = np.einsum("nd,nd->n", embedder.embed_images(np.stack(crops)), expected)
-        return {picture.name: float(cosine) for picture, cosine in zip(pictures, cosines, strict=True) if cosine < bar}
+        return {name: float(cosine) for name, cosine in zip(pictures, cosines, strict=True) if cosine < bar}
 
-    assert len({picture.name for picture in pictures}) == 60
+    assert len(pictures) == 60
     assert disagreeing(draft=False, bar=0.9999) == {}
     assert disagreeing(draft=True, bar=0.999) == {}
     between = (expected @ expected.T)[np.triu_indices(60, 1)]
@@ -126,13 +118,9 @@ def test_the_embedding_of_every_picture_agrees_with_the_reference(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_gpus_dtype_agrees_with_float32_on_the_cpu(pictures: list[Picture], tmp_path: Path) -> None:
-    torch.manual_seed(20261121)
-    reference = clip()
-    tell_pictures_apart(reference.model)
-    reference.model.save_pretrained(tmp_path)
-    reference.processor.save_pretrained(tmp_path)
+def test_the_gpus_dtype_agrees_with_float32_on_the_cpu(pictures: dict[str, bytes], tmp_path: Path) -> None:
+    saved(clip, tmp_path)
     on_cpu = ClipEmbedder.load(str(tmp_path), device="cpu")
     on_gpu = ClipEmbedder.load(str(tmp_path), device="cuda")
-    crops = np.stack([decode_image(picture.data, on_cpu.crop).pixels for picture in pictures])
+    crops = np.stack([decode_image(data, on_cpu.crop).pixels for data in pictures.values()])
     assert np.einsum("nd,nd->n", on_cpu.embed_images(crops), on_gpu.embed_images(crops)).min() >= 0.999

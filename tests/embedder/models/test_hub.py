@@ -2,10 +2,9 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
 
 import huggingface_hub.constants
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import embedder.models.hub
 from embedder.errors import ModelNotFoundError
 from embedder.models.hub import fetch_checkpoint
+from tests.support.pictures.picture_server import Route, Server, answer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -24,69 +24,40 @@ FILES = {
 }
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Just enough of the hub's API to serve the repository `me/tiny`; `me/slow` does not answer in time."""
+def content(body: bytes, name: str = "x") -> Route:
+    return lambda handler: answer(handler, body, ETag=f'"{name}"', X_Repo_Commit=COMMIT)
 
-    released = Event()
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.path.split("?")[0]
-        if path.startswith("/api/models/me/slow"):
-            self.released.wait(30)
-        if path in ("/api/models/me/tiny", "/api/models/me/tiny/revision/main"):
-            info = {"id": "me/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
-            self.answer(json.dumps(info).encode())
-        elif path.startswith(f"/api/models/me/tiny/tree/{COMMIT}"):
-            tree = [{"type": "file", "path": name, "size": len(data), "oid": name} for name, data in FILES.items()]
-            self.answer(json.dumps(tree).encode())
-        elif path.startswith(f"/me/tiny/resolve/{COMMIT}/"):
-            self.answer(FILES[path.removeprefix(f"/me/tiny/resolve/{COMMIT}/")], etag=path.rsplit("/")[-1])
-        elif path.startswith("/api/models/me/tiny/revision/"):
-            self.answer(b"{}", status=404, error="RevisionNotFound")
-        elif path.startswith("/api/models/me/gated"):
-            self.answer(b"{}", status=403, error="GatedRepo")
-        else:
-            self.answer(b"{}", status=401, error="RepoNotFound")
-
-    def answer(self, body: bytes, status: int = 200, error: str = "", etag: str = "x") -> None:
-        self.send_response(status)
-        for name, value in {
-            "Content-Length": str(len(body)),
-            "Content-Type": "application/json",
-            "ETag": f'"{etag}"',
-            "X-Repo-Commit": COMMIT,
-            "X-Error-Code": error,
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+def refusal(status: int, error: str) -> Route:
+    return lambda handler: answer(handler, b"{}", status=status, X_Error_Code=error)
 
 
 @pytest.fixture(autouse=True)
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-    monkeypatch.setattr(
-        huggingface_hub.constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        address + "/{repo_id}/resolve/{revision}/{filename}",
-    )
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Just enough of the hub's API to serve the repository `me/tiny`; `me/slow` does not answer in time."""
+    server, models = Server(), "/api/models/me"
+    info = json.dumps({"id": "me/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]})
+    tree = [{"type": "file", "path": name, "size": len(data), "oid": name} for name, data in FILES.items()]
+    server.routes = {
+        f"{models}/tiny": content(info.encode()),
+        f"{models}/tiny/revision/main": content(info.encode()),
+        f"{models}/tiny/tree/{COMMIT}": content(json.dumps(tree).encode()),
+        **{f"/me/tiny/resolve/{COMMIT}/{name}": content(data, name) for name, data in FILES.items()},
+        f"{models}/tiny/revision/v9": refusal(404, "RevisionNotFound"),
+        f"{models}/gated": refusal(403, "GatedRepo"),
+        f"{models}/other": refusal(401, "RepoNotFound"),
+        f"{models}/slow": lambda handler: time.sleep(30),
+    }
+    settings = {
+        "ENDPOINT": server.url(""),
+        "HUGGINGFACE_CO_URL_TEMPLATE": server.url("/{repo_id}/resolve/{revision}/{filename}"),
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_DISABLE_XET": True,
+    }
+    for name, value in settings.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    yield
+    server.stop()
 
 
 def test_one_format_of_weights_is_downloaded_to_a_folder_named_after_the_commit() -> None:
@@ -141,8 +112,5 @@ def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_hub_that_does_not_answer_is_given_up_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder.models.hub, "_LOOKUP_TIMEOUT_S", 0.3)
-    try:
-        with pytest.raises(ModelNotFoundError, match=r"could not be reached"):
-            fetch_checkpoint("me/slow", None)
-    finally:
-        Hub.released.set()
+    with pytest.raises(ModelNotFoundError, match=r"could not be reached"):
+        fetch_checkpoint("me/slow", None)

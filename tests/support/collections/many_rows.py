@@ -32,15 +32,9 @@ def add_many(collection: Collection, pictures: Path, embedder: Embedder) -> None
     dim = embedder.identity.dim
     vectors = np.concatenate([embedder.embed_images(crops), unit_vectors(_FILLERS, dim=dim)])
     ids = [*(path.name for path in paths), *(f"filler-{each:06d}" for each in range(_FILLERS))]
-    table = pa.table(
-        {
-            "image_id": ids,
-            "uri": [f"memory:{image_id}" for image_id in ids],
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim),
-        }
-    )
-    schema = row_schema(dim)
-    missing = [field for field in schema if field.name not in table.column_names]
-    for field in missing:
-        table = table.append_column(field, pa.nulls(len(table), field.type))
-    add_run(collection, table.select(schema.names).cast(schema), model=model_record(embedder.identity))
+    rows = [
+        {"image_id": image_id, "uri": f"memory:{image_id}", "embedding": vector}
+        for image_id, vector in zip(ids, vectors, strict=True)
+    ]
+    table = pa.Table.from_pylist(rows, schema=row_schema(dim))
+    add_run(collection, table, model=model_record(embedder.identity))

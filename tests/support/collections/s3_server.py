@@ -20,6 +20,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import boto3  # type: ignore[import-untyped]
 from moto.server import ThreadedMotoServer
 
+from tests.support.servers.scripted_server import in_thread
+
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": "secret",
@@ -36,6 +38,7 @@ nothing comes for `pause_s`.
 
 _TRICKLES = 8
 
+_CODES = {"400": "InvalidRequest", "500": "InternalError", "503": "SlowDown"}
 _ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</RequestId></Error>"
 
 
@@ -66,13 +69,8 @@ class Bucket:
     @cached_property
     def client(self) -> Any:
         """boto3's."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-        )
+        options = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        return boto3.client("s3", endpoint_url=self.endpoint, **options)
 
     def address(self, prefix: str, server: str | None = None, credentials: str = "") -> str:
         """An s3:// address that names the server itself, so that no environment has to."""
@@ -140,15 +138,8 @@ class FaultyProxy:
     def listening(self) -> Iterator[str]:
         """Its host:port."""
         handler = type("Handler", (_Handler,), {"proxy": self})
-        server = _Server(("127.0.0.1", 0), handler)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with in_thread(_Server(("127.0.0.1", 0), handler)) as host:
+            yield host
 
 
 class _Server(ThreadingHTTPServer):
@@ -175,18 +166,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self._body()
         fault = self.proxy.draw(f"{self.command} {self.path}")
-        if fault in ("400", "500", "503"):
-            self._fail(int(fault))
+        if fault in _CODES:
+            error = _ERROR.format(code=_CODES[fault]).encode()
+            self._answer(int(fault), [("Content-Type", "application/xml")], error, None)
             return
-        if fault in ("refused", "silent"):
-            time.sleep(self.proxy.pause_s if fault == "silent" else 0)
-            self._hang_up()
-            return
-        status, headers, data = self._passed_on(body)
-        if fault == "unheard":
-            self._hang_up()
-            return
-        self._answer(status, headers, data, fault)
+        if fault == "silent":
+            time.sleep(self.proxy.pause_s)
+        if fault not in ("refused", "silent"):
+            answer = self._passed_on(body)
+            if fault != "unheard":
+                self._answer(*answer, fault)
+                return
+        self._hang_up()
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
 
@@ -244,16 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
         for start in range(half, len(data), size):
             time.sleep(self.proxy.pause_s / _TRICKLES)
             self.wfile.write(data[start : start + size])
-
-    def _fail(self, status: int) -> None:
-        codes = {400: "InvalidRequest", 500: "InternalError", 503: "SlowDown"}
-        body = _ERROR.format(code=codes[status]).encode()
-        self.send_response_only(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
 
     def _hang_up(self) -> None:
         self.close_connection = True

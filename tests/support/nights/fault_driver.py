@@ -7,21 +7,19 @@ import hashlib
 import os
 import sys
 import time
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedder.fake import FakeEmbedder
-from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
-from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 
@@ -43,20 +41,6 @@ class LoggingEmbedder(FakeEmbedder):
         return super().embed_images(pixels)
 
 
-@dataclass(frozen=True)
-class Load:
-    """Makes the model in the actor."""
-
-    log: str
-
-    def __call__(self) -> Embedder:
-        return LoggingEmbedder(self.log)
-
-
-def say_how_far(report: EmbedReport) -> None:
-    print(report.embedded + report.rejected, flush=True)
-
-
 def main(source: str, location: str, log: str) -> None:
     collection = Collection.create_or_open(location)
     fake = FakeEmbedder()
@@ -64,19 +48,10 @@ def main(source: str, location: str, log: str) -> None:
         list_images(source), collection.snapshot(), source, model_record(fake.identity), delete=False, verify_hash=False
     )
     plan = change.known[0].plan
-    print("todo", plan.todo.num_rows, flush=True)
     with ray_cluster(None, verbose=False):
-        written = write(
-            plan,
-            collection,
-            load=Load(log),
-            crop=fake.crop,
-            pool=Pool(),
-            block_size=BLOCK,
-            progress=say_how_far,
-        )
+        load = partial(LoggingEmbedder, log)
+        written = write(plan, collection, load=load, crop=fake.crop, pool=Pool(), block_size=BLOCK)
         commit(collection, [written], 0.5)
-    print("done", flush=True)
 
 
 if __name__ == "__main__":

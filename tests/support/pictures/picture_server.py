@@ -10,17 +10,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
+
 PICTURE = bytes(range(256)) * 8
 Route = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Server:
-    """A server on 127.0.0.1 whose paths are functions of the request's handler."""
+    """A server on 127.0.0.1 whose paths, with or without their queries, are functions of the request's handler."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {"/picture": lambda handler: answer(handler, PICTURE)}
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.connections: set[tuple[str, int]] = set()
+        self.connected: list[tuple[str, int]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -30,9 +34,11 @@ class Server:
                 outer.requests.append((self.path, dict(self.headers)))
                 outer.connections.add(self.client_address)
                 try:
-                    outer.routes.get(self.path, missing)(self)
+                    outer.routes.get(self.path, outer.routes.get(self.path.partition("?")[0], missing))(self)
                 except OSError:
                     self.close_connection = True  # the client has seen enough
+
+            do_HEAD = do_GET  # noqa: N815  (a name that http.server looks for)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -63,7 +69,8 @@ def answer(handler: BaseHTTPRequestHandler, body: bytes, *, status: int = 200, *
     for name, value in (names | {key.replace("_", "-"): value for key, value in headers.items()}).items():
         handler.send_header(name, value)
     handler.end_headers()
-    handler.wfile.write(body)
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
 
 
 def missing(handler: BaseHTTPRequestHandler) -> None:
@@ -75,11 +82,12 @@ def redirect(location: str, status: int = 302) -> Route:
 
 
 def raw(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Route:
-    """Sends bytes as they are, then `endless` again and again, `pause` seconds apart; closes at the end."""
+    """Sends bytes as they are, then `endless` again and again; `pause` seconds after each. Closes at the end."""
 
     def route(handler: BaseHTTPRequestHandler) -> None:
         handler.close_connection = True
         handler.wfile.write(b"".join(parts))
+        time.sleep(pause)
         while endless:
             handler.wfile.write(endless)
             handler.wfile.flush()
@@ -90,12 +98,25 @@ def raw(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Route:
 
 @contextmanager
 def end_of_all_connections() -> Iterator[Server]:
-    """A server that the fetcher is connected to wherever it wanted to go, once it has checked the address."""
+    """A server that the fetcher is connected to wherever it wanted to go, once it has checked the address.
+
+    `connected` are the addresses that it wanted to go to.
+    """
     server, really = Server(), socket.create_connection
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        server.connected.append(address)
+        return really(("127.0.0.1", server.port), timeout)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "embedder.fetch.addresses.socket.create_connection",
-            lambda address, timeout: really(("127.0.0.1", server.port), timeout),
-        )
+        patch.setattr("embedder.fetch.addresses.socket.create_connection", connect)
         yield server
     server.stop()
+
+
+def failure(fetcher: Fetcher, uri: str) -> FetchError:
+    """The error of a fetch that has to fail."""
+    with pytest.raises(FetchError) as caught:
+        fetcher.fetch(uri)
+    assert caught.value.stage == "fetch"
+    return caught.value

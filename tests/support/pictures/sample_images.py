@@ -14,15 +14,9 @@ from embedder.images import CropSpec
 WHOLE = CropSpec(side=64, shortest_edge=None)
 CENTRE = CropSpec(side=64, shortest_edge=64)
 RED, GREEN, BLUE, YELLOW = (220, 30, 30), (30, 200, 40), (40, 60, 220), (230, 220, 40)
-SAVE: dict[str, dict[str, object]] = {
-    "jpeg": {"quality": 95},
-    "png": {},
-    "webp": {"quality": 90},
-    "gif": {},
-    "bmp": {},
-    "tiff": {},
-    "avif": {"quality": 90},
-}
+QUARTERS = (RED, GREEN, BLUE, YELLOW)
+SAVE: dict[str, dict[str, object]] = {name: {} for name in ("png", "gif", "bmp", "tiff")}
+SAVE |= {"jpeg": {"quality": 95}, "webp": {"quality": 90}, "avif": {"quality": 90}}
 
 
 def encode(image: Image.Image, name: str, **options: object) -> bytes:
@@ -33,17 +27,21 @@ def encode(image: Image.Image, name: str, **options: object) -> bytes:
 
 def quarters(width: int = 96, height: int = 64) -> Image.Image:
     """Red, green / blue, yellow."""
-    image = Image.new("RGB", (width, height), RED)
-    image.paste(GREEN, (width // 2, 0, width, height // 2))
-    image.paste(BLUE, (0, height // 2, width // 2, height))
-    image.paste(YELLOW, (width // 2, height // 2, width, height))
+    return four("RGB", *QUARTERS, size=(width, height))
+
+
+def four(mode: str, *colours: tuple[int, ...], size: tuple[int, int] = (96, 64)) -> Image.Image:
+    """The colours of the quarters: top left, top right, bottom left, bottom right."""
+    image, (x, y) = Image.new(mode, size), (size[0] // 2, size[1] // 2)
+    for at, colour in zip([(0, 0), (x, 0), (0, y), (x, y)], colours, strict=True):
+        image.paste(colour, (*at, size[0], size[1]))
     return image
 
 
-def corners(pixels: npt.NDArray[np.uint8]) -> list[tuple[int, ...]]:
-    """Top left, top right, bottom left, bottom right, each from inside its quarter."""
+def off_corners(pixels: npt.NDArray[np.uint8], colours: tuple[tuple[int, ...], ...] = QUARTERS) -> int:
+    """How far a picture is from having these colours in its quarters, in grey levels."""
     a, b = len(pixels) // 4, len(pixels) * 3 // 4
-    return [tuple(int(v) for v in pixels[y, x]) for y, x in ((a, a), (a, b), (b, a), (b, b))]
+    return int(np.abs(np.subtract([pixels[y, x] for y, x in ((a, a), (a, b), (b, a), (b, b))], colours)).max())
 
 
 @functools.cache
@@ -64,7 +62,6 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 
 
 STORED = {  # what is stored for orientation n so that it shows as `quarters`
-    1: None,
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -75,8 +72,9 @@ STORED = {  # what is stored for orientation n so that it shows as `quarters`
 }
 
 
-def rotated(image: Image.Image, orientation: int, name: str) -> bytes:
-    method = STORED[orientation]
+def rotated(image: Image.Image, orientation: int, name: str, **options: object) -> bytes:
+    """The bytes of the picture, stored so that EXIF says to turn it upright."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encode(image.transpose(method) if method is not None else image, name, exif=exif)
+    stored = image.transpose(STORED[orientation]) if orientation > 1 else image
+    return encode(stored, name, exif=exif, **options)

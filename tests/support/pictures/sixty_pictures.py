@@ -1,25 +1,32 @@
-"""Sixty picture files of all formats, modes and sizes, for comparing embeddings with the reference."""
+"""Sixty picture files of all formats, modes and sizes, and the crops of the reference to compare with."""
 
-import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import ExifTags, Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from embedder.images import CropSpec
 from jobs.demo.drawing import draw, random_subject
+from tests.support.pictures.sample_images import encode
 
 Size = tuple[int, int]
 Encode = Callable[[Image.Image], bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A file, and a name that says what is in it."""
-
-    name: str
-    data: bytes
+def stock_crop(image: Image.Image, crop: CropSpec) -> NDArray[np.uint8]:
+    """`(side, side, 3)`: the centre as CLIP's stock image processor cuts it."""
+    assert crop.shortest_edge is not None
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": crop.shortest_edge},
+        crop_size={"height": crop.side, "width": crop.side},
+        do_rescale=False,
+        do_normalize=False,
+    )
+    pixels = processor(image, return_tensors="np")["pixel_values"][0]
+    return np.asarray(np.moveaxis(pixels, 0, -1), np.uint8)
 
 
 def gradient(size: Size, rng: np.random.Generator) -> Image.Image:
@@ -52,38 +59,29 @@ def drawing(size: Size, rng: np.random.Generator) -> Image.Image:
 
 def saved(kind: str, mode: str = "RGB", **options: object) -> Encode:
     """An encoder to format `kind` in `mode`."""
-
-    def encode(image: Image.Image) -> bytes:
-        target = io.BytesIO()
-        image.convert(mode).save(target, kind, **options)
-        return target.getvalue()
-
-    return encode
+    return lambda image: encode(image.convert(mode), kind, **options)
 
 
 def see_through(kind: str, **options: object) -> Encode:
     """With an alpha channel that fades from left to right."""
 
-    def encode(image: Image.Image) -> bytes:
+    def fading(image: Image.Image) -> bytes:
         layered = image.copy()
         layered.putalpha(Image.linear_gradient("L").rotate(90).resize(image.size))
-        return saved(kind, "RGBA", **options)(layered)
+        return encode(layered, kind, **options)
 
-    return encode
+    return fading
 
 
 def sixteen_bit(image: Image.Image) -> bytes:
-    grey = np.asarray(image.convert("L")).astype(np.uint16) * 257
-    target = io.BytesIO()
-    Image.fromarray(grey).save(target, "PNG")
-    return target.getvalue()
+    return encode(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG")
 
 
 def turned(orientation: int) -> Encode:
     """A JPEG that EXIF says to show in another way than it is stored."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
-    return saved("JPEG", quality=92, exif=exif.tobytes())
+    return saved("JPEG", quality=92, exif=exif)
 
 
 ENCODERS: dict[str, Encode] = {
@@ -121,11 +119,12 @@ SIZES: tuple[Size, ...] = (
 )  # fmt: skip
 
 
-def sixty_pictures() -> Iterator[Picture]:
-    """Every encoder twice, then the large JPEGs twice, with another texture each time. Equal in every run."""
+def sixty_pictures() -> Iterator[tuple[str, bytes]]:
+    """Name and file: every encoder twice, then the large JPEGs twice, with another texture each time. The same in every
+    run.
+    """
     rng = np.random.default_rng(60)
     small = list(zip(list(ENCODERS) * 2, cycle(SIZES), strict=False))
     for number, (kind, size) in enumerate([*small, *LARGE_JPEGS * 2]):
         texture = TEXTURES[(number + number // len(ENCODERS) + number // 54) % 3]
-        data = ENCODERS[kind](texture(size, rng))
-        yield Picture(name=f"{kind} {texture.__name__} {size[0]}x{size[1]}", data=data)
+        yield f"{kind} {texture.__name__} {size[0]}x{size[1]}", ENCODERS[kind](texture(size, rng))

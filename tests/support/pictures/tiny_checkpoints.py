@@ -25,12 +25,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from benchmarks.common.models import save_small_clip
 from jobs.demo.captions import build_tokenizer
 
-TOWER: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-}
+TOWER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 WORDS = {"<pad>": 0, "<unk>": 1, "a": 2, "red": 3, "blue": 4, "star": 5}
 
 
@@ -54,9 +49,8 @@ def save_siglip(folder: Path) -> None:
     torch.manual_seed(2)
     text = {**TOWER, "vocab_size": len(WORDS), "max_position_embeddings": 8, "projection_size": 32}
     text |= {"bos_token_id": 1, "eos_token_id": 0}
-    SiglipModel(
-        SiglipConfig(text_config=text, vision_config={**TOWER, "image_size": 32, "patch_size": 8})
-    ).save_pretrained(folder)
+    vision = {**TOWER, "image_size": 32, "patch_size": 8}
+    SiglipModel(SiglipConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
     words = Tokenizer(WordLevel(WORDS, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
     PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

@@ -1,6 +1,5 @@
 """A gallery behind the very app, as a browser meets it: for tests and screenshots of the web page."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,16 +24,12 @@ from jobs.embedding.model import model_record
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import embedded_row
+from tests.support.servers.scripted_server import in_thread
 
 # What a careless page would take for an element.
 MARKUP = "<img src=x onerror=alert(1)>"
-_METADATA: Any = {
-    "label": pa.string(),
-    "pattern": pa.string(),
-    "number": pa.int32(),
-    "turned": pa.bool_(),
-    "note": pa.string(),
-}
+_METADATA: Any = {"number": pa.int32(), "turned": pa.bool_()}
+_METADATA |= {name: pa.string() for name in ("label", "pattern", "note")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +49,18 @@ def gallery_site(folder: Path, *, count: int, access: Access | None = None) -> I
     gallery = make_gallery(folder / "pictures", count=count, broken=0)
     embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
     _index(folder / "collection", gallery, embedder)
-    with _files(gallery.folder) as pictures_at:
-        host = pictures_at.removeprefix("http://")
+    with _files(gallery.folder) as host:
         settings = ServeSettings(collection=str(folder / "collection"), allowed_hosts=frozenset({host}))
         app = create_app(build_service(settings), limits=settings.limits(), access=access)
         with running(app) as url:
-            yield Site(url=url, pictures_at=pictures_at, gallery=gallery, copied=gallery.exhibits[0].image_id)
+            yield Site(url=url, pictures_at=f"http://{host}", gallery=gallery, copied=gallery.exhibits[0].image_id)
 
 
 @contextmanager
 def _files(folder: Path) -> Iterator[str]:
     handler = partial(_QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as host:
+        yield host
 
 
 class _QuietHandler(SimpleHTTPRequestHandler):

@@ -49,6 +49,8 @@ class ScriptedServer(ThreadingHTTPServer):
         self.asked: list[Asked] = []
         self.connections = 0
         self.open_connections = 0
+        self.ongoing = 0
+        self.most_ongoing = 0
         self.lock = threading.Lock()
 
     @property
@@ -60,10 +62,17 @@ class ScriptedServer(ThreadingHTTPServer):
 def scripted(*replies: Reply) -> Iterator[ScriptedServer]:
     """A server in a thread, while the block lasts."""
     server = ScriptedServer(*replies)
+    with in_thread(server):
+        yield server
+
+
+@contextmanager
+def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Serves while the block lasts; its host:port."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield server
+        yield f"127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -92,6 +101,8 @@ class _Player(BaseHTTPRequestHandler):
         asked = Asked(method=self.command, path=self.path, headers=headers, body=body, at=time.monotonic())
         with self.server.lock:
             self.server.asked.append(asked)
+            self.server.ongoing += 1
+            self.server.most_ongoing = max(self.server.most_ongoing, self.server.ongoing)
             replies = self.server.replies
             reply = replies.pop(0) if len(replies) > 1 else replies[0]
         try:
@@ -103,6 +114,8 @@ class _Player(BaseHTTPRequestHandler):
 
     def _play(self, reply: Reply) -> None:
         time.sleep(reply.silent_s)
+        with self.server.lock:
+            self.server.ongoing -= 1
         if reply.hang_up:
             self.close_connection = True
             return
