@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from api.search.cache import EmbeddingCache
-from api.search.live_engine import IndexSource
+from api.search.batcher import EmbeddingCache
+from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy

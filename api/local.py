@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from api.compose import build_service, collecting_later
 from api.errors import ListenError, StartError
 from api.http.app import create_app
-from api.observe.logs import configure_logs
+from api.observe.log import configure_logs
 from api.search.service import SearchService
 from api.settings import ServeSettings, url_of
 

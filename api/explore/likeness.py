@@ -172,7 +172,7 @@ class Likeness:
         row = self.searcher.row(image_id)
         if row is None:
             raise QueryError(f"index version {self.searcher.version} holds no image {image_id!r}: expected an id of it")
-        return self._service.picture(row, side).data
+        return self._service.pictures.read(row, side).data
 
     @cached_property
     def _model(self) -> LazyModel:

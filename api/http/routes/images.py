@@ -8,9 +8,8 @@ from fastapi.responses import Response
 
 from api.documents import ImageOut
 from api.errors import Problem, abbreviate
-from api.http.etag import tagged
 from api.http.problems import problem_docs
-from api.http.responses import image_out, json_response
+from api.http.responses import image_out, json_response, tagged
 from api.search.service import SearchService, row_of_image
 from api.settings import RequestLimits
 from index.search import Searcher
@@ -52,7 +51,7 @@ def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
     @router.get("/picture", **_PICTURE_DOCS)
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         row = await _row(service.engine.searcher, image_id)
-        found = await to_thread.run_sync(service.picture, row, size)
+        found = await to_thread.run_sync(service.pictures.read, row, size)
         return tagged(request, *found, _PICTURE_HEADERS)
 
     @router.get("/image", **_ROW_DOCS)

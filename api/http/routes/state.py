@@ -25,8 +25,8 @@ def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
 
     @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
     async def readyz() -> dict[str, str]:
-        if not service.ready:
+        if not service.live.has_answered:
             raise Problem("not-ready", "no query can be answered now; the server's log says why")
-        return {"status": "ready", "index": service.engine.version}
+        return {"status": "ready", "index": service.engine.searcher.version}
 
     return router

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from api.access.keys import KeyRing, KeyScope, add_key, remove_key
 from api.errors import ListenError
-from api.http.middleware.rate_limit import RateLimit
+from api.http.middleware.auth import RateLimit
 from api.local import running
 from api.settings import Access, ServeSettings
 from tests.support.servers.guarded_app import guarded, local, told

@@ -12,7 +12,7 @@ from api.access.keys import KeyRing, KeyScope, add_key
 from api.client.client import LikenessClient, RequestRefused, SearchResult, TooBusy
 from api.http.app import create_app
 from api.local import running
-from api.search.live_engine import IndexSource
+from api.search.engine import IndexSource
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import Access
@@ -65,7 +65,7 @@ def test_it_finds_what_the_library_finds(client: LikenessClient, service: Search
             (m.image_id, m.score, m.percentile) for m in expected.matches
         ]
         assert found.matches[0].metadata == {"label": "red", "weight": None}
-        assert (found.version, found.ntotal, found.model) == ("000001", len(PLAIN), service.engine.model)
+        assert (found.version, found.ntotal, found.model) == ("000001", len(PLAIN), service.engine.embedder.identity)
         assert found.timing_ms["total"] > 0
     assert client.search(text="a star", k=4).matches == client.search(embedding=5 * vector, k=4).matches
 

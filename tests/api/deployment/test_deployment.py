@@ -208,7 +208,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
     make_collection(tmp_path / "c", PLAIN, embedder)
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
-    assert service.engine.model == embedder.identity
+    assert service.engine.embedder.identity == embedder.identity
     best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), k=1)).matches[0]
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
@@ -230,7 +230,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     service = build_service(
         ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
     )
-    before, collection = service.engine.model, Collection.open(str(tmp_path / "c"))
+    before, collection = service.engine.embedder.identity, Collection.open(str(tmp_path / "c"))
 
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, PLAIN, embedder)
@@ -244,7 +244,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     # The settings say where the first one is now.
     promote(collection, "000001")
     service.live.refresh()
-    assert (service.engine.version, service.engine.model) == ("000001", before)
+    assert (service.engine.searcher.version, service.engine.embedder.identity) == ("000001", before)
 
 
 # On Ray Serve

@@ -15,9 +15,8 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from api.client.client import LikenessClient, RequestRefused
 from api.compose import build_service
-from api.deployment.application import run, serve_app
+from api.deployment.application import run, searcher, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
-from api.deployment.options import searcher
 from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
 from api.errors import Problem
 from api.http.app import create_app
@@ -367,7 +366,7 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
     opened = Searchers(handles, 5.0).open
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
     service.live.warm_up()
-    assert service.engine.version == "000001"
+    assert service.engine.searcher.version == "000001"
     assert [handle.opened for handle in handles] == [["000001"], ["000001"]]
 
 
@@ -432,7 +431,7 @@ def test_each_shard_has_to_fit_on_a_node() -> None:
 def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
 ) -> None:
-    monkeypatch.setattr("api.deployment.options.nodes", lambda: nodes)
+    monkeypatch.setattr("api.deployment.application.nodes", lambda: nodes)
     ingress: Any = serve_app(ServeSettings(collection=collection.location, shards=2, searchers=2))._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
     assert {each._bound_deployment._replica_config.max_replicas_per_node for each in bound} == {apart}

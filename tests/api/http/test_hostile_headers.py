@@ -14,7 +14,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.http.problems import MEDIA_TYPE
-from api.search.live_engine import IndexSource
+from api.search.engine import IndexSource
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from index.collection import Collection

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from api.compose import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
-from api.observe.request_record import is_awaited, taking_notes
+from api.observe.log import is_awaited, taking_notes
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.hostile import pictures as hostile

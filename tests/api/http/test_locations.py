@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
-from api.access.locations import redact, shown_model_id
 from api.client import LikenessClient
 from api.http.app import create_app
+from api.http.responses import redact, shown_model_id
 from api.local import running
-from api.search.live_engine import IndexSource
+from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from embedder.errors import ModelError

@@ -21,9 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.errors import PROBLEMS, Problem
 from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.problems import install_problems
-from api.observe.logs import JsonLines, TextLines
+from api.observe.log import JsonLines, TextLines, notes, record_outcome, taking_notes
 from api.observe.metrics import Metrics
-from api.observe.request_record import notes, record_outcome, taking_notes
 from api.settings import RequestLimits
 from embedder.errors import FetchError, ImageError
 from tests.support.paths import ROOT
@@ -359,7 +358,7 @@ import logging
 import urllib.request
 from fastapi import FastAPI
 from api.local import running
-from api.observe.logs import configure_logs
+from api.observe.log import configure_logs
 from api.observe.metrics import Metrics
 from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 

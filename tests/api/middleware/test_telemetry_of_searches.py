@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
-from api.observe.logs import JsonLines
-from api.search.live_engine import IndexSource
+from api.observe.log import JsonLines
+from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError

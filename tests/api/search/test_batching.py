@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from api.errors import Problem
-from api.search.batcher import QueryBatcher, Vector
-from api.search.cache import ContentKey, EmbeddingCache
+from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher, Vector
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 

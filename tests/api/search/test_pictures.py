@@ -47,20 +47,20 @@ def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
 
 def test_a_thumbnail_is_made_once_for_each_size(service: SearchService, fetcher: RecordingFetcher) -> None:
     row = row_of(service, "red.png")
-    first = service.picture(row, 64)
-    assert service.picture(row, 64) is first
+    first = service.pictures.read(row, 64)
+    assert service.pictures.read(row, 64) is first
     assert fetcher.asked == ["memory:red.png"]
-    assert service.picture(row, 32).data != first.data
-    assert service.picture(row_of(service, "blue.png"), 64).data != first.data
+    assert service.pictures.read(row, 32).data != first.data
+    assert service.pictures.read(row_of(service, "blue.png"), 64).data != first.data
     assert fetcher.asked == ["memory:red.png", "memory:red.png", "memory:blue.png"]
 
 
 def test_a_row_that_was_embedded_again_has_a_new_thumbnail(service: SearchService, fetcher: RecordingFetcher) -> None:
     row = row_of(service, "red.png")
-    before = service.picture(row, 64)
+    before = service.pictures.read(row, 64)
     fetcher.files["memory:red.png"] = png(COLOURS["blue.png"])
-    assert service.picture(row, 64) is before
-    after = service.picture({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
+    assert service.pictures.read(row, 64) is before
+    after = service.pictures.read({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
     assert after.data != before.data
 
 

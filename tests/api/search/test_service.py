@@ -48,7 +48,7 @@ def test_a_rows_picture_is_fetched_by_the_trusted_fetcher_alone(
 ) -> None:
     row = row_of_image(service.engine.searcher, "blue.png")
     assert row is not None
-    picture = service.picture(row)
+    picture = service.pictures.read(row)
     assert (picture.data, picture.media_type) == (png(COLOURS["blue.png"]), "image/png")
     assert trusted.asked == ["memory:blue.png"]
     assert untrusted.asked == []
@@ -63,7 +63,7 @@ def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(
     first, second = (Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
     first.save(target, "MPO", save_all=True, append_images=[second])
     trusted.files["memory:blue.png"] = target.getvalue()
-    assert service.picture({**row, "format": "mpo"}).media_type == "image/jpeg"
+    assert service.pictures.read({**row, "format": "mpo"}).media_type == "image/jpeg"
 
 
 def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher, trusted: Fetcher) -> None:

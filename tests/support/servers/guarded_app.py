@@ -10,8 +10,7 @@ from fastapi.testclient import TestClient
 
 from api.http.middleware.admission import Slots
 from api.http.middleware.auth import charge, install_access
-from api.http.middleware.headers import HeadersMiddleware
-from api.http.middleware.telemetry import CatchAll
+from api.http.middleware.telemetry import CatchAll, HeadersMiddleware
 from api.http.openapi import install_description
 from api.http.problems import install_problems
 from api.settings import Access, RequestLimits
