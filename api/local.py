@@ -25,10 +25,7 @@ _MAX_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
-    settings: ServeSettings,
-    *,
-    compose: Compose = build_service,
-    on_listening: Callable[[str], None] | None = None,
+    settings: ServeSettings, *, compose: Compose = build_service, on_listening: Callable[[str], None] | None = None
 ) -> None:
     """Serve until interrupted. `on_listening` gets the server's URL once the model and the index are loaded.
 

@@ -181,10 +181,7 @@ class Likeness:
     @cached_property
     def _service(self) -> SearchService:
         return SearchService(
-            embedder=self._model,
-            searcher=self.searcher,
-            query_fetcher=self._fetcher,
-            picture_fetcher=self._fetcher,
+            embedder=self._model, searcher=self.searcher, query_fetcher=self._fetcher, picture_fetcher=self._fetcher
         )
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:

@@ -28,11 +28,7 @@ _SEARCHES: Final[dict[str, dict[str, Any]]] = {
         "fields": [],
     },
     "a mix": {
-        "queries": [
-            {"image": _PICTURE},
-            {"text": "at night", "weight": 0.5},
-            {"text": "indoors", "weight": -0.3},
-        ]
+        "queries": [{"image": _PICTURE}, {"text": "at night", "weight": 0.5}, {"text": "indoors", "weight": -0.3}]
     },
 }
 
@@ -48,8 +44,7 @@ BATCH_BODY: Final = json_body(
     {"two searches": {"searches": [{"text": "a red star"}, {"url": "https://example.com/cat.jpg", "k": 5}]}},
 )
 EMBED_BODY: Final = json_body(
-    EmbedRequest,
-    {"texts": {"texts": ["a red star", "a blue ring"]}, "URLs": {"urls": ["https://example.com/cat.jpg"]}},
+    EmbedRequest, {"texts": {"texts": ["a red star", "a blue ring"]}, "URLs": {"urls": ["https://example.com/cat.jpg"]}}
 )
 PROMOTE_BODY: Final = json_body(PromoteRequest, {"a version": {"version": "000012"}})
 
@@ -80,21 +75,20 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
 
 
 def install_description(app: FastAPI, limits: RequestLimits, access: Access) -> None:
-    """Let the OpenAPI document of `app` say all that `describe` adds."""
+    """Let the OpenAPI document of `app` say what FastAPI cannot know: the models that no route has in its signature,
+    this server's limits, how a key is given, and the header that names the version.
+    """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            describe(generate(), limits, access)
+            _describe(generate(), limits, access)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def describe(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
-    """Add to the OpenAPI document what FastAPI cannot know: the models that no route has in its signature, this
-    server's limits, how a key is given, and the header that names the version.
-    """
+def _describe(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
     components = document.setdefault("components", {})
     _add_models(components.setdefault("schemas", {}), limits)
     keyed = access.keys is not None

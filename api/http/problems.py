@@ -107,21 +107,12 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
         more["WWW-Authenticate"] = 'Bearer realm="likeness"'
     if "retry_after_s" in problem.extensions:
         more["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
-    return JSONResponse(
-        _document_of(problem),
-        status_code=problem.kind.status,
-        headers=more,
-        media_type=MEDIA_TYPE,
-    )
+    return JSONResponse(_document_of(problem), problem.kind.status, more, MEDIA_TYPE)
 
 
 def install_problems(app: FastAPI) -> None:
-
-    def on_problem(_: Request, error: Problem) -> Response:
-        return problem_response(error)
-
     handlers: dict[Any, Callable[[Request, Any], Response]] = {
-        Problem: on_problem,
+        Problem: lambda _, error: problem_response(error),
         HTTPException: _on_http_exception,
         RequestValidationError: _on_invalid_parameters,
         Exception: _on_defect,

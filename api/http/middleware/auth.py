@@ -99,15 +99,13 @@ class AuthMiddleware:
 class RateLimit:
     """A bucket of tokens per caller: a minute's worth may be used at once, and comes back evenly.
 
-    For one event loop. Remembers `max_callers`; the least recent one is forgotten first, and starts afresh.
+    For one event loop. Remembers 10,000 callers; the least recent one is forgotten first, and starts afresh.
     """
 
-    def __init__(
-        self, per_minute: float, *, clock: Callable[[], float] = time.monotonic, max_callers: int = 10_000
-    ) -> None:
+    def __init__(self, per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
         self._clock = clock
-        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(max_callers)  # tokens, and the time of that count
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(10_000)  # tokens, and the time of that count
 
     def wait_s(self, caller: str, cost: float = 1.0) -> float:
         """0.0 if the request is admitted, and `cost` is taken; else the seconds until it can be.

@@ -73,7 +73,7 @@ def follow(service: SearchService, metrics: Metrics, limits: RequestLimits) -> N
 
 
 class _EngineMetrics(Collector):
-    """The engine in use, the queue of its model and the cache, as they are when the metrics are read."""
+    """What the engine in use, its queue and its cache are when the metrics are read."""
 
     def __init__(self, service: SearchService, locations: bool) -> None:
         self._service = service
@@ -240,11 +240,7 @@ def _route(scope: Scope, outside: str) -> str | None:
         return str(template)
     if (mounted := scope.get("root_path", "").removeprefix(outside)) != "":
         return f"{mounted}/{{path}}"
-    return _would_be_route(scope)
-
-
-def _would_be_route(scope: Scope) -> str | None:
-    """The same for a request that was refused before it came to a route, and for routes of Starlette's own."""
+    # A request that was refused before it came to a route, and routes of Starlette's own.
     for context in iter_route_contexts(scope["app"].routes):
         match, _ = context.original_route.matches(scope)
         if match is not Match.NONE:

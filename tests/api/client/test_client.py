@@ -206,30 +206,6 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
     assert client.picture("a") == b"\x89PNG"
 
 
-def test_index_versions_promote_and_rollback(client: LikenessClient, server: ScriptedServer) -> None:
-    switched: dict[str, Any] = {
-        "live": "000002",
-        "before": "000003",
-        "serving": "000002",
-        "failure": None,
-        "skipped": {},
-    }
-    versions = [{"version": "000002", "live": False}, {"version": "000003", "live": True}]
-    server.replies = [Reply(document=document) for document in ({"version": "000003"}, {"versions": versions})]
-    server.replies += [Reply(document=switched)]
-    assert client.index()["version"] == "000003"
-    assert client.versions() == versions
-    assert client.promote("000002") == switched
-    assert client.rollback() == switched
-    asked = [(each.method, each.path, each.body) for each in server.asked]
-    assert asked == [
-        ("GET", "/index", b""),
-        ("GET", "/index/versions", b""),
-        ("POST", "/index/promote", b'{"version": "000002"}'),
-        ("POST", "/index/rollback", b""),
-    ]
-
-
 # Batches
 
 
@@ -262,16 +238,6 @@ def embedded(*vectors: list[float], fingerprint: str = "f1") -> Reply:
     return Reply(document={"model": MODEL | {"fingerprint": fingerprint}, "results": [{"ok": v} for v in vectors]})
 
 
-def test_embeddings_are_float32_rows(client: LikenessClient, server: ScriptedServer) -> None:
-    server.replies = [embedded([1.0, 0.0], [0.6, 0.8])]
-    vectors = client.embed_texts(["a", "b"])
-    assert vectors.dtype == np.float32
-    assert np.array_equal(vectors, np.array([[1.0, 0.0], [0.6, 0.8]], np.float32))
-    assert np.array_equal(client.embed_images([b"GIF", b"PNG"]), vectors)
-    assert [asked.path for asked in server.asked] == ["/embed", "/embed"]
-    assert [asked.document for asked in server.asked] == [{"texts": ["a", "b"]}, {"images": ["R0lG", "UE5H"]}]
-
-
 def test_large_pictures_go_few_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
     """No more than 16 MiB of text in a request, as long as it holds more than one; and nothing is read too early."""
     read = []
@@ -287,24 +253,10 @@ def test_large_pictures_go_few_at_a_time(client: LikenessClient, server: Scripte
     assert read == [0, 0, 0, 1, 2]
 
 
-def test_a_picture_that_cannot_be_embedded_is_named(client: LikenessClient, server: ScriptedServer) -> None:
-    reply = embedded([1.0, 0.0])
-    reply.document["results"].append({"problem": {"type": "urn:x", "status": 422, "detail": "not a picture"}})
-    server.replies = [reply]
-    with pytest.raises(RequestRefused, match=r"images\[1\]: not a picture \(urn:x, HTTP status 422\)"):
-        client.embed_images([b"a", b"b"])
-
-
 def test_vectors_of_two_models_are_not_mixed(client: LikenessClient, server: ScriptedServer) -> None:
     server.replies = [embedded(*[[1.0, 0.0]] * 64), embedded([1.0, 0.0], fingerprint="f2")]
     with pytest.raises(ClientError, match="changed its model"):
         client.embed_texts(["a"] * 65)
-
-
-def test_nothing_to_embed_still_has_a_dimension(client: LikenessClient, server: ScriptedServer) -> None:
-    server.replies = [Reply(document={"model": MODEL})]
-    assert client.embed_texts([]).shape == (0, 2)
-    assert client.search_batch([]) == []
 
 
 def test_a_batch_that_loses_an_answer_is_noticed(client: LikenessClient, server: ScriptedServer) -> None:
@@ -441,10 +393,7 @@ def test_a_retry_after_that_is_none(server: ScriptedServer) -> None:
 def test_no_server(server: ScriptedServer) -> None:
     url = server.url
     server.server_close()
-    with (
-        LikenessClient(url, retries=1) as client,
-        pytest.raises(ServerUnreachable, match=r"/index: .*refused"),
-    ):
+    with LikenessClient(url, retries=1) as client, pytest.raises(ServerUnreachable, match=r"/index: .*refused"):
         client.index()
     with (
         LikenessClient("http://likeness.invalid", retries=0) as client,
@@ -481,13 +430,6 @@ def test_a_call_ends_in_time_however_the_body_drips(server: ScriptedServer) -> N
     ):
         client.picture("a")
     assert len(server.asked) == 1
-
-
-def test_waits_and_repetitions_count_towards_the_total(server: ScriptedServer) -> None:
-    server.replies = [problem("not-ready", 503)]
-    with LikenessClient(server.url, timeout=1.0, retries=100) as client, pytest.raises(RequestRefused):
-        client.search(text="a")
-    assert 1 < len(server.asked) <= 4  # after waits of 0, 0.2 and 0.4 s; the next of 0.8 s would be too long
 
 
 # Connections

@@ -1,10 +1,13 @@
 """How the server is set up and started: settings, uvicorn, Ray Serve."""
 
+import gc
 import json
 import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -25,7 +28,7 @@ from api.compose import LoadModel, build_service
 from api.deployment.application import Models, application, run, serve_app
 from api.deployment.cluster import connect
 from api.deployment.ingress import APP_NAME
-from api.errors import DeployError, ListenError, OtherModelError, Problem
+from api.errors import DeployError, ListenError, OtherModelError, Problem, StartError
 from api.http.app import create_app
 from api.local import run_local, running
 from api.search.query import Part, Query
@@ -45,6 +48,7 @@ from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
+from tests.support.paths import ROOT
 from tests.support.servers.served import free_port
 
 Compose = Callable[[ServeSettings], SearchService]
@@ -112,12 +116,6 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.model is None
 
 
-def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_PORT", "9000")
-    assert ServeSettings(collection="c").port == 9000
-    assert ServeSettings(collection="c", port=9001).port == 9001
-
-
 @pytest.mark.parametrize("wrong", [{"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
@@ -133,16 +131,6 @@ def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any], host: 
 
 
 # Under uvicorn
-
-
-def test_the_local_server_answers_over_http(collection: str) -> None:
-    settings = ServeSettings(collection=collection)
-    with running(create_app(composed()(settings), limits=settings.limits())) as url:
-        assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
-        status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
-    assert (status, len(answer["matches"])) == (200, 2)
-    with pytest.raises(urllib.error.URLError):
-        get(f"{url}/healthz")
 
 
 def test_a_head_without_end_is_refused(collection: str) -> None:
@@ -364,11 +352,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
-    collection: str,
-    monkeypatch: pytest.MonkeyPatch,
-    option: str | None,
-    environment: dict[str, str],
-    joined: list[str],
+    collection: str, monkeypatch: pytest.MonkeyPatch, option: str | None, environment: dict[str, str], joined: list[str]
 ) -> None:
     without_a_cluster(monkeypatch, **environment)
     addresses: list[str] = []
@@ -469,3 +453,29 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
     with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
         run(elsewhere, blocking=False, models=fakes())
+
+
+def test_no_garbage_is_looked_for_while_a_server_loads() -> None:
+    enabled = []
+
+    def compose(settings: ServeSettings) -> SearchService:
+        enabled.append(gc.isenabled())
+        raise StartError("enough")
+
+    with pytest.raises(StartError, match="enough"):
+        run_local(ServeSettings(collection="c", port=0), compose=compose)
+    assert (enabled, gc.isenabled()) == ([False], True)
+
+
+def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
+    """Half a second, for nothing that a search needs: Arrow asks for it when it is given arrays."""
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
+    script = (
+        "import sys; from index.collection import Collection; from index.search import Searcher; "
+        "searcher = Searcher.open(Collection.open(sys.argv[1])); "
+        "print(len(searcher.search([[1.0] * searcher.dim], 10)[0]), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "c")], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "3 False\n"

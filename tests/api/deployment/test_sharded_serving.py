@@ -329,18 +329,6 @@ def test_all_shards_together_have_a_quarter_of_an_hour_to_open(
     assert clock.now == 1000.0
 
 
-def test_a_replica_holds_two_versions_and_opens_others_when_they_are_asked_for(tmp_path: Path) -> None:
-    collection = make_collection(tmp_path)
-    build_index(collection, rebuild=True)
-    replica = SearcherReplica(ServeSettings(collection=collection.location, shards=2), 0)
-    one, two, three = (collection.read_version(version).edition for version in collection.versions())
-    assert list(replica._shards._held) == [three]
-    for edition, held in ((one, {three, one}), (two, {one, two})):
-        scores, *_ = asyncio.run(replica.call(edition, "search", (unit_vectors(1, dim=DIM), 3, None)))
-        assert scores.shape == (1, 3)
-        assert set(replica._shards._held) == held
-
-
 def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
     """A searcher that is started anew finds another collection there."""
     collection = make_collection(tmp_path / "collection")

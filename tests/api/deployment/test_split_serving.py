@@ -157,11 +157,6 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
     assert reserved(whole) == (1, 1)
 
 
-def test_one_replica_keeps_as_many_embedders_busy_as_it_has_calls() -> None:
-    """A batch of 32 in calls of 8: with more calls wanted for each embedder a second one would never be started."""
-    assert ServeSettings(collection="c").target_ongoing_embeddings == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,6 +1,5 @@
 """The HTTP interface: answers, pictures, and every error as a problem document."""
 
-import base64
 import gzip
 import io
 import ipaddress
@@ -38,10 +37,7 @@ LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_
 
 def resolve(host: str, port: int) -> list[str]:
     """example names → addresses; numbers stand for themselves, as they do for getaddrinfo."""
-    names = {
-        "pictures.example": ["127.0.0.1"],
-        "inside.example": ["10.0.0.7"],
-    }
+    names = {"pictures.example": ["127.0.0.1"], "inside.example": ["10.0.0.7"]}
     host = host.strip("[]")
     if host in names:
         return names[host]
@@ -142,25 +138,6 @@ def test_search_by_url(client: TestClient, pictures_at: str) -> None:
     assert answer["model"] == {"id": "fake", "revision": None, "fingerprint": identity.fingerprint, "dim": 16}
     assert list(answer["timing_ms"]) == ["fetch", "decode", "embed", "search", "total"]
     assert all(answer["timing_ms"].values())
-
-
-def test_search_by_upload_takes_k_from_the_form(client: TestClient) -> None:
-    upload = {"image": ("blue.png", png(COLOURS["blue.png"]), "image/png")}
-    answer = client.post("/search", files=upload, data={"k": "1"}).json()
-    assert [match["image_id"] for match in answer["matches"]] == ["blue.png"]
-    assert list(answer["timing_ms"]) == ["decode", "embed", "search", "total"]
-
-
-def test_search_by_text_gives_ten_unless_asked(client: TestClient) -> None:
-    answer = client.post("/search", json={"text": "a striped red star"}).json()
-    scores = [match["score"] for match in answer["matches"]]
-    assert len(scores) == 10
-    assert scores == sorted(scores, reverse=True)
-
-
-def test_more_matches_than_images_gives_all(client: TestClient) -> None:
-    answer = client.post("/search", json={"text": "star", "k": 1_000}).json()
-    assert len(answer["matches"]) == answer["index"]["ntotal"]
 
 
 # Requests that are not valid
@@ -305,13 +282,6 @@ def test_a_rejected_picture_is_named_by_its_field(
     assert found["problem"]["field"] == field
 
 
-def test_a_picture_that_cannot_be_embedded_is_named(client: TestClient) -> None:
-    good = base64.b64encode(png(COLOURS["red.png"])).decode()
-    first, second = client.post("/embed", json={"images": [good, "aGVsbG8="]}).json()["results"]
-    assert len(first["ok"]) == 16
-    assert second["problem"]["field"] == "images.1"
-
-
 @pytest.mark.parametrize(
     ("path", "slug", "reason"),
     [
@@ -361,12 +331,6 @@ def test_an_image_by_its_path(client: TestClient) -> None:
     assert row == client.get(f"/images/{quote(ODD, safe='')}").json() == client.get("/image", params={"id": ODD}).json()
     assert client.get(f"/images/{quote(ODD)}/picture").content == client.get(row["picture"]).content == PICTURES[ODD]
     assert (row["metadata"], row["picture"]) == ({"label": ODD[:-4], "weight": None}, f"/picture?id={quote(ODD)}")
-
-
-def test_a_path_that_ends_like_a_pictures_is_one(client: TestClient) -> None:
-    assert client.get("/images/red.png/picture").headers["content-type"] == "image/png"
-    assert_problem(client.get("/images/lone.png/picture"), "image-not-found", detail='"lone.png"')
-    assert_problem(client.get("/image"), "invalid-request", detail="id: expected")
 
 
 def test_a_picture_is_sent_as_it_is_and_never_as_a_page(client: TestClient) -> None:

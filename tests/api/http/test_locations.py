@@ -129,10 +129,7 @@ def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression:
 
 
 def test_mend_20_the_client_takes_answers_without_locations(service: SearchService) -> None:
-    with (
-        running(create_app(service, limits=RequestLimits(show_locations=False))) as url,
-        LikenessClient(url) as client,
-    ):
+    with running(create_app(service, limits=RequestLimits(show_locations=False))) as url, LikenessClient(url) as client:
         assert [match.uri for match in client.search(id="d.png").matches] == ["", "", ""]
         assert client.image("d.png")["uri"] is None
 

@@ -112,14 +112,6 @@ def test_a_search_by_url_is_seen_in_every_stage(client: TestClient, log: io.Stri
     assert line["milliseconds"] >= told["total"]
 
 
-def test_a_stage_that_there_was_no_need_of_is_not_counted(client: TestClient, log: io.StringIO) -> None:
-    vector = client.post("/embed", json={"texts": ["star"]}).json()["results"][0]["ok"]
-    embedded = measured(client, "likeness_stage_duration_seconds_count")
-    client.post("/search", json={"id": "red.png"})
-    client.post("/search", json={"embedding": vector})
-    assert measured(client, "likeness_stage_duration_seconds_count") == {**embedded, ("search",): 2}
-
-
 def test_a_url_that_fails_is_counted_by_reason_and_not_logged(client: TestClient, log: io.StringIO) -> None:
     client.post("/search", json={"url": "https://me:word@pictures.example/none?key=abc"})
     assert measured(client, "likeness_fetches_total") == {("http_4xx",): 1}

@@ -120,14 +120,6 @@ def test_a_new_model_takes_over_with_its_index(service: SearchService, collectio
     assert models.loaded == [other.identity.fingerprint]
 
 
-def test_a_request_finishes_on_the_engine_it_took(service: SearchService, collection: Collection) -> None:
-    taken = service.engine
-    grow(collection, "new.png", None)
-    service.live.refresh()
-    assert service.search(Query(parts=(Part(data=RED),)), engine=taken).version == "000001"
-    assert service.search(Query(parts=(Part(data=RED),))).version == "000002"
-
-
 def test_an_engine_goes_with_the_last_request_that_holds_it(
     service: SearchService, collection: Collection, models: Models
 ) -> None:
