@@ -1,4 +1,4 @@
-"""Runs the app on Ray Serve. In api only this module and `api.deployment_*` import Ray."""
+"""Runs the app on Ray Serve: its deployments, their resources, and the number of their replicas."""
 
 import hashlib
 import threading
@@ -180,18 +180,13 @@ def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Applica
 
 def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
     """What Ray reserves for a replica, and its environment; `model`: whether it holds the model."""
-    return {
-        "num_cpus": settings.num_cpus,
-        "num_gpus": settings.num_gpus if model else 0,
-        # Replicas in a cluster that was already running do not have the environment that the command line sets.
-        "runtime_env": {"env_vars": WAITING, **_shipped_code()},
-    }
-
-
-def _shipped_code() -> dict[str, Any]:
-    """The code that the driver brought to the cluster: Serve leaves it out for replicas with a runtime_env."""
+    # Replicas in a cluster that was already running do not have the environment that the command line sets.
+    environment: dict[str, Any] = {"env_vars": WAITING}
     ours = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
-    return {"py_modules": list(ours["py_modules"])} if "py_modules" in ours else {}
+    if "py_modules" in ours:  # the code that the driver brought: Serve leaves it out for replicas with a runtime_env
+        environment["py_modules"] = list(ours["py_modules"])
+    gpus = settings.num_gpus if model else 0
+    return {"num_cpus": settings.num_cpus, "num_gpus": gpus, "runtime_env": environment}
 
 
 def _scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from api.http.problems import install_problems, problem_table
 from api.http.routes.images import image_routes
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
-from api.http.routes.state import state_routes
-from api.http.routes.versions import version_routes
+from api.http.routes.versions import state_routes, version_routes
 from api.observe.metrics import Metrics
 from api.search.service import SearchService
 from api.settings import Access, RequestLimits

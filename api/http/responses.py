@@ -1,12 +1,9 @@
 """From the library's objects to the documents that are answered, with or without where the operator keeps things."""
 
-import base64
 import hashlib
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date, datetime
-from datetime import time as time_of_day
+from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -47,7 +44,8 @@ def json_response(document: object) -> Response:
 
 
 def json_bytes(document: object) -> bytes:
-    return to_json(document, inf_nan_mode="null")
+    """JSON of any column's values: no NaN, bytes as URL-safe base64, times in ISO 8601."""
+    return to_json(document, inf_nan_mode="null", bytes_mode="base64", fallback=str)
 
 
 def tagged(request: Request, data: bytes, media_type: str, headers: Mapping[str, str]) -> Response:
@@ -119,29 +117,10 @@ def image_out(row: Mapping[str, Any], locations: bool) -> ImageOut:
         dict.fromkeys(ImageOut.__annotations__)
         | known
         | {
-            "metadata": {name: plain(value) for name, value in row.items() if name not in FIXED},
+            "metadata": {name: value for name, value in row.items() if name not in FIXED},
             "picture": _picture_path(row["image_id"]),
         },
     )
-
-
-def plain(value: Any) -> Any:
-    """A value of a metadata column as JSON can hold it: no NaN, bytes as base64, times in ISO 8601."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case datetime() | date() | time_of_day():
-            return value.isoformat()
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case _:
-            return str(value)
 
 
 def _match(match: Match, locations: bool) -> MatchOut:
@@ -149,7 +128,7 @@ def _match(match: Match, locations: bool) -> MatchOut:
         "image_id": match.image_id,
         "score": match.score,
         "uri": match.uri if locations else None,
-        "metadata": {name: plain(value) for name, value in match.metadata.items()},
+        "metadata": match.metadata,
         "picture": _picture_path(match.image_id),
         "duplicates": list(match.duplicates),
         "percentile": match.percentile,

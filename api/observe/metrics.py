@@ -91,9 +91,7 @@ class Metrics:
             encode, media_type = choose_encoder("")
         if self._gather is None:
             return encode(self._registry), media_type
-        gathered = CollectorRegistry()
-        gathered.register(_Gathered(await self._gather()))
-        return encode(gathered), media_type
+        return encode(_Gathered(await self._gather())), media_type
 
 
 @dataclass(frozen=True, eq=False)

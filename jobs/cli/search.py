@@ -1,8 +1,9 @@
 """The command `search`. `app` registers it."""
 
+import json
 import shlex
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -54,7 +55,7 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
-    from api.http.responses import plain
+    from api.http.responses import json_bytes
     from api.search.query import Part, Query
     from api.settings import ServeSettings
     from jobs.cli.tables import match_table
@@ -80,7 +81,7 @@ def search(
             service = build_service(settings)
         with closing(service):
             matches = service.search(Query(parts=(Part(data=picture, text=text),), k=k, options=options)).matches
-    show(output, [plain(asdict(match)) for match in matches], lambda: match_table(matches, first=offset + 1))
+    show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
 def _picture(query: str) -> bytes:

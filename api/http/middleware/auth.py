@@ -1,8 +1,4 @@
-"""Who may send requests, how often, and how many at once.
-
-Plain ASGI middleware, so that it is the same under uvicorn and on Ray Serve. A request passes, from the outside in:
-CORS, key and rate, then the limit on concurrent work, with the time limit.
-"""
+"""Who may send requests, and how often. From the outside in: CORS, key and rate, then the limit on concurrent work."""
 
 import math
 import time

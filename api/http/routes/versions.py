@@ -1,4 +1,4 @@
-"""Routes of index versions: list them, and choose the live one, which requires the admin scope."""
+"""Routes of the server's state and of index versions, of which the live one is chosen with the admin scope."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,14 +7,15 @@ from typing import Final
 from anyio import to_thread
 from fastapi import APIRouter, Request
 
-from api.documents import SwitchedOut, VersionsOut
+from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
 from api.http.body import BodyReader, valid
 from api.http.openapi import PROMOTE_BODY
 from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.requests import PromoteRequest
-from api.http.responses import redact, version_out
+from api.http.responses import index_details, redact, version_out
 from api.search.engine import LiveEngine
+from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.collection import Collection
 from index.errors import CollectionError
@@ -22,6 +23,28 @@ from index.versions.promotion import list_versions, promote, rollback
 
 _Redacted = Callable[[str], str]
 _PROBLEMS: Final = ("forbidden", "version-not-usable")
+
+
+def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
+    """`/index`, `/healthz` and `/readyz`."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
+    async def index() -> IndexDetailsOut:
+        searcher = service.engine.searcher
+        return index_details(searcher.manifest, searcher.filterable, limits.show_locations)
+
+    @router.get("/healthz", summary="The process is up")
+    async def healthz() -> dict[str, str]:
+        return {"status": "up"}
+
+    @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
+    async def readyz() -> dict[str, str]:
+        if not service.live.has_answered:
+            raise Problem("not-ready", "no query can be answered now; the server's log says why")
+        return {"status": "ready", "index": service.engine.searcher.version}
+
+    return router
 
 
 def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:

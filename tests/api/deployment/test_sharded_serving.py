@@ -18,7 +18,6 @@ from api.compose import build_service
 from api.deployment.application import run, searcher, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
-from api.errors import Problem
 from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
@@ -30,8 +29,6 @@ from index.collection.records import IndexSettings
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
-from jobs.cli.serve import serve as serve_command
-from jobs.errors import UsageError
 from tests.api.deployment.test_embedder_replicas import record_of
 from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
@@ -290,43 +287,12 @@ def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url
     assert told(refused) == (503, "shard-unavailable")
 
 
-def test_a_failure_that_began_before_others_were_answered_makes_no_shard_lost(clock: Clock) -> None:
-    waits: list[float] = []
-
-    def slow(*, timeout_s: float) -> None:
-        clock.now += 1
-        assert asked({0: ("count", ("{}",))}) == {0: 7}
-        clock.now += timeout_s
-        raise TimeoutError
-
-    def quick(*, timeout_s: float) -> int:
-        waits.append(timeout_s)
-        return 7
-
-    results = iter([slow, quick, quick])
-    call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=next(results), cancel=lambda: None))
-    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
-    assert asked({0: ("count", ("{}",))}) == {}
-    assert asked({0: ("count", ("{}",))}) == {0: 7}
-    assert waits == [5.0, 5.0]
-
-
 def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     collection: Collection, handles: list[Handle]
 ) -> None:
     handles[2].befalls[:] = [ActorDiedError(), ActorDiedError()]
     assert Searchers(handles, 5.0).open(collection).ntotal == 798  # type: ignore[arg-type]
     assert [handle.opened for handle in handles] == [["000002"]] * 4
-
-
-def test_all_shards_together_have_a_quarter_of_an_hour_to_open(
-    collection: Collection, handles: list[Handle], clock: Clock
-) -> None:
-    for handle in handles:
-        handle.befalls[:] = [600.0, 600.0]  # the first answer, and that of every replica
-    with pytest.raises(Problem, match="searchers do not answer"):
-        Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
-    assert clock.now == 1000.0
 
 
 def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
@@ -431,19 +397,6 @@ def test_more_shards_than_segments_are_warned_of(collection: Collection) -> None
     warning = empty_shards(ServeSettings(collection="c", shards=6), live)
     assert warning is not None
     assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"local": True, "shards": 2}, "--local is one process"),
-        ({"searchers": "2"}, "say with --shards how many"),
-        ({"shards": 2, "searchers": "0"}, "--searchers is '0': expected a number of replicas"),
-    ],
-)
-def test_the_command_says_which_option_of_shards_is_wrong(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        serve_command("no such folder", **options)
 
 
 # On Ray Serve

@@ -118,6 +118,9 @@ def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
         ({"replicas": "4:1"}, "--replicas is '4:1': expected a number of replicas"),
         ({"embedders": "0"}, "--embedders is '0': expected a number of replicas"),
         ({"local": True, "replicas": "2"}, "--local is one process"),
+        ({"local": True, "shards": 2}, "--local is one process"),
+        ({"searchers": "2"}, "say with --shards how many"),
+        ({"shards": 2, "searchers": "0"}, "--searchers is '0': expected a number of replicas"),
     ],
 )
 def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message: str) -> None:

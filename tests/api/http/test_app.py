@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import ipaddress
 import json
 import socket
 import struct
@@ -35,17 +34,14 @@ PICTURES = {**PLAIN, ODD: png((90, 20, 200)), **{f"{grey}.png": png((grey,) * 3)
 LIMITS = RequestLimits(max_upload_bytes=300_000, max_json_bytes=65_536, max_k=1_000)
 
 
+NAMES = {"pictures.example": "127.0.0.1", "inside.example": "10.0.0.7"}
+
+
 def resolve(host: str, port: int) -> list[str]:
-    """example names → addresses; numbers stand for themselves, as they do for getaddrinfo."""
-    names = {"pictures.example": ["127.0.0.1"], "inside.example": ["10.0.0.7"]}
-    host = host.strip("[]")
-    if host in names:
-        return names[host]
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
-    return [host]
+    """Of the names that there are; numbers stand for themselves, as they do for getaddrinfo."""
+    if host.endswith(".example") and host not in NAMES:
+        raise socket.gaierror(socket.EAI_NONAME, "no such host")
+    return [NAMES.get(host, host.strip("[]"))]
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +145,9 @@ def test_a_body_that_is_not_json(client: TestClient, content: bytes) -> None:
     assert_problem(response, "malformed-body", detail="expected a JSON object")
 
 
-def test_two_pictures_in_one_form(client: TestClient) -> None:
+def test_a_form_that_cannot_be_read(client: TestClient) -> None:
     response = client.post("/search", files=[("image", ("a.png", b"x")), ("image", ("b.png", b"x"))])
     assert_problem(response, "malformed-body", detail="Too many files")
-
-
-def test_a_broken_form(client: TestClient) -> None:
     response = client.post("/search", content=b"--x", headers={"content-type": "multipart/form-data"})
     assert_problem(response, "malformed-body", detail="boundary")
 
@@ -346,13 +339,6 @@ def test_a_thumbnail_fits_into_its_size(client: TestClient, size: int, expected:
     response = client.get(f"/images/red.png/picture?size={size}")
     assert response.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(response.content)).size == expected
-
-
-@pytest.mark.parametrize("size", ["15", "1025", "0", "-1", "large"])
-def test_a_thumbnail_of_another_size_is_refused(client: TestClient, size: str) -> None:
-    response = client.get(f"/images/red.png/picture?size={size}")
-    document = assert_problem(response, "invalid-request", detail="size: expected")
-    assert document["errors"][0]["field"] == "size"
 
 
 @pytest.mark.parametrize("path", ["/images/none.png", "/images/none.png/picture", "/images/", "/images/%2e%2e%2fx"])

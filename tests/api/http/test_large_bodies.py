@@ -18,14 +18,14 @@ from api.http.responses import json_bytes
 from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
-from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
+from index.search import Searcher
+from tests.support.collections.small_collection import fake_service
 from tests.support.servers.guarded_app import told
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
-    return fake_service(make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()))
+def service(searcher: Searcher) -> SearchService:
+    return fake_service(searcher)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.errors import PROBLEMS, Problem
 from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.problems import install_problems
-from api.observe.log import JsonLines, TextLines, notes
+from api.observe.log import notes
 from api.observe.metrics import Metrics, merged
 from api.settings import RequestLimits
 from tests.support.paths import ROOT
@@ -79,29 +78,6 @@ def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
 @pytest.fixture
 def client(app: FastAPI) -> TestClient:
     return TestClient(app)
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    yield from logging_to(JsonLines())
-
-
-@pytest.fixture
-def text_log() -> Iterator[io.StringIO]:
-    yield from logging_to(TextLines())
-
-
-def logging_to(formatter: logging.Formatter) -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    logger = logging.getLogger("api")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield stream
-    logger.removeHandler(handler)
-    logger.setLevel(before)
 
 
 def lines(log: io.StringIO) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
-from api.observe.log import JsonLines
-from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.search import Searcher
 from tests.support.collections.small_collection import (
     COLOURS,
     PLAIN,
     RecordingFetcher,
     add_pictures,
-    fake_service,
+    followed_service,
     make_collection,
     png,
 )
@@ -52,30 +48,14 @@ def collection(tmp_path: Path) -> Collection:
 
 @pytest.fixture
 def service(collection: Collection) -> SearchService:
-    return fake_service(
-        Searcher.open(collection),
-        queries=Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"}),
-        source=IndexSource(collection=collection, load_model=lambda _: FakeEmbedder(), interval_s=3_600),
-    )
+    pages = Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"})
+    return followed_service(Path(collection.location), queries=pages)
 
 
 @pytest.fixture
 def client(service: SearchService) -> Iterator[TestClient]:
     with TestClient(create_app(service)) as client:
         yield client
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
-    logger = logging.getLogger("api")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield stream
-    logger.removeHandler(handler)
-    logger.setLevel(logging.NOTSET)
 
 
 def line_of(log: io.StringIO) -> dict[str, Any]:

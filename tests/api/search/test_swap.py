@@ -280,16 +280,6 @@ def ailing_service(collection: Collection, models: Models) -> tuple[SearchServic
     return service, embedder
 
 
-def test_a_server_that_failed_to_warm_up_is_ready_once_it_can_answer(collection: Collection, models: Models) -> None:
-    service, embedder = ailing_service(collection, models)
-    with on_this_machine(create_app(service)) as client:
-        time.sleep(0.1)
-        assert client.get("/readyz").status_code == 503
-        embedder.is_well = True
-        eventually(lambda: client.get("/readyz").status_code == 200)
-        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
-
-
 def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(collection: Collection, models: Models) -> None:
     service, _ = ailing_service(collection, models)
     other = OtherEmbedder()
