@@ -131,7 +131,7 @@ def test_a_head_without_end_is_refused(collection: str) -> None:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 50_000)
             with pytest.raises(ConnectionError):
                 connection.sendall(b"a" * 50_000_000)
-        assert get(f"{url}/images/{'x' * 12_000}")[0] == 404
+        assert get(f"{url}/image?id={'x' * 12_000}")[0] == 404
 
 
 def test_the_local_server_says_where_it_listens(collection: str) -> None:
@@ -420,7 +420,7 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
         assert post(f"{local}/search", {"text": "a red star", "k": 2})[1]["matches"] == answer["matches"]
     status, problem = post(f"{url}/search", {"url": "http://169.254.169.254/latest"})
     assert (status, problem["reason"]) == (400, "forbidden_address")
-    assert get(f"{url}/images/50%2525.png")[1]["image_id"] == "50%25.png"
+    assert get(f"{url}/image?id=50%2525.png")[1]["image_id"] == "50%25.png"
     status, problem = post(f"{url}/search", {"text": "x" * 200_000})
     assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
 

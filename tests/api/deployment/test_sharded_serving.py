@@ -195,14 +195,14 @@ def ids_held(handle: Handle) -> set[str]:
 def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: list[Handle]) -> None:
     away, here = min(ids_held(handles[1])), min(ids_held(handles[3]))
     lost(handles[1])
-    assert httpx.get(f"{url}/images/{here}").json()["image_id"] == here
+    assert httpx.get(f"{url}/image?id={here}").json()["image_id"] == here
     for image_id in (away, "nobody"):
-        assert told(httpx.get(f"{url}/images/{image_id}")) == (503, "shard-unavailable")
+        assert told(httpx.get(f"{url}/image?id={image_id}")) == (503, "shard-unavailable")
         by_id = {"id": image_id, "allow_partial": True}
         assert told(httpx.post(f"{url}/search", json=by_id)) == (503, "shard-unavailable")
     handles[1].befalls.clear()
-    assert httpx.get(f"{url}/images/{away}").status_code == 200
-    assert told(httpx.get(f"{url}/images/nobody")) == (404, "image-not-found")
+    assert httpx.get(f"{url}/image?id={away}").status_code == 200
+    assert told(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
 
 
 def test_nothing_is_left_to_answer_without_any_shard(url: str, handles: list[Handle]) -> None:
@@ -422,7 +422,7 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
             for said in (expected, found):
                 del said["timing_ms"]
             assert found == expected
-        assert client.get("/images/042").json() == httpx.get(f"{local}/images/042").json()
+        assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
         assert told(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
         # A new version is opened by all searchers before it answers.
         add_run(collection, rows(["new"], np.array([vector(6)], np.float32)), model=record_of(FakeEmbedder()))

@@ -46,7 +46,7 @@ RUBBISH: Final = (
 )
 FORM: Final = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n%b\r\n--x--\r\n'
 REQUESTS: Final[tuple[dict[str, Any], ...]] = (
-    {"method": "GET", "url": "/images/red.png/picture"},
+    {"method": "GET", "url": "/picture?id=red.png"},
     {"method": "GET", "url": "/metrics"},
     {"method": "GET", "url": "/no-such-page"},
     {"method": "POST", "url": "/search", "json": {"text": "star", "k": 1}},

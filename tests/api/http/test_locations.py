@@ -69,7 +69,7 @@ def asked(client: TestClient) -> list[Any]:
     return [
         *(client.get(path) for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/index")),
         *(client.get(path, params={"id": id}) for path in ("/image", "/picture") for id in ("d.png", "none.png")),
-        client.get("/images/d.png"),
+        client.get("/image?id=d.png"),
         client.get("/index/versions"),
         client.post("/search", files=picture),
         client.post("/search", json={"embedding": vector}),

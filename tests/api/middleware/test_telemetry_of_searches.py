@@ -139,14 +139,14 @@ def test_whoever_is_sent_away_is_counted_and_keys_are_named(
     with TestClient(create_app(service, access=access)) as client:
         refused = client.post("/search", json={"text": "star"})
         assert (refused.status_code, len(refused.headers["x-request-id"])) == (401, 32)
-        for path in ("/images/a/b.png/picture", "/images/c.png/picture", "/no-such-page", "/nor-this"):
+        for path in ("/picture?id=a/b.png", "/picture?id=c.png", "/no-such-page", "/nor-this"):
             assert client.get(path).status_code == 401
         client.headers["X-API-Key"] = key
         client.post("/search", json={"text": "star"})
         counted = measured(client, "likeness_request_duration_seconds_count")
         assert counted == {
             ("POST", "/search", "401"): 1,
-            ("GET", "/images/{image_id}/picture", "401"): 2,
+            ("GET", "/picture", "401"): 2,
             ("GET", "none", "401"): 2,
             ("POST", "/search", "200"): 1,
         }
@@ -162,7 +162,7 @@ def test_what_was_asked_for_is_in_no_line(client: TestClient, log: io.StringIO) 
     client.post("/search", json={"text": "private words"})
     client.post("/search", json={"image": picture, "filter": {"label": "private label"}})
     client.post("/search?text=private", json={"text": "", "private": "private"})
-    client.get("/images/private.png")
+    client.get("/image?id=private.png")
     assert len(log.getvalue().splitlines()) == 4
     assert "private" not in log.getvalue()
     assert picture[:20] not in log.getvalue()

@@ -77,7 +77,7 @@ def test_a_row_that_was_embedded_again_has_a_new_thumbnail(service: SearchServic
     assert after.data != before.data
 
 
-@pytest.mark.parametrize("path", ["/images/red.png/picture", "/images/red.png/picture?size=64"])
+@pytest.mark.parametrize("path", ["/picture?id=red.png", "/picture?id=red.png&size=64"])
 def test_who_has_a_picture_is_not_sent_it_again(client: TestClient, fetcher: RecordingFetcher, path: str) -> None:
     first = client.get(path)
     etag = first.headers["etag"]
@@ -101,18 +101,18 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("query", ["", "?size=64"])
+@pytest.mark.parametrize("query", ["", "&size=64"])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_mend_19_what_only_begins_like_a_picture_is_not_sent(
     client: TestClient, fetcher: RecordingFetcher, kind: str, query: str
 ) -> None:
     fetcher.files["memory:red.png"] = HOSTILE[kind]
-    response = client.get(f"/images/red.png/picture{query}")
+    response = client.get(f"/picture?id=red.png{query}")
     assert (response.status_code, response.headers["content-type"]) == (502, "application/problem+json")
     assert response.json()["type"] == "urn:likeness:problem:picture-unavailable"
 
 
-@pytest.mark.parametrize("query", ["", "?size=64"])
+@pytest.mark.parametrize("query", ["", "&size=64"])
 def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
     """The row knows the hash of its file."""
     mine, other = png((1, 2, 3)), png((3, 2, 1))
@@ -124,13 +124,13 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     build_index(collection)
     fetcher = RecordingFetcher({"memory:a.png": other})
     client = TestClient(create_app(fake_service(Searcher.open(collection), embedder=embedder, pictures=fetcher)))
-    refused = client.get(f"/images/a.png/picture{query}")
+    refused = client.get(f"/picture?id=a.png{query}")
     assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
     assert refused.json()["detail"] == (
         "the file of 'a.png' is another than was embedded: it can be seen once it is embedded again"
     )
     fetcher.files["memory:a.png"] = mine
-    shown = client.get(f"/images/a.png/picture{query}")
+    shown = client.get(f"/picture?id=a.png{query}")
     assert shown.status_code == 200
     assert (shown.content == mine) is (query == "")
 
@@ -140,7 +140,7 @@ def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher
     target = io.BytesIO()
     Image.new("RGB", (9, 9)).save(target, "BMP")
     fetcher.files["memory:red.png"] = target.getvalue()
-    assert client.get("/images/red.png/picture").headers["content-type"] == "image/bmp"
+    assert client.get("/picture?id=red.png").headers["content-type"] == "image/bmp"
 
 
 @pytest.fixture

@@ -614,7 +614,7 @@ def test_motion_is_reduced_when_asked(open_page: Callable[..., Page]) -> None:
 def test_every_call_is_documented_and_can_be_tried(open_page: Callable[..., Page]) -> None:
     """Without a network: the fixture sees to it that nobody else is asked for anything."""
     page = open_page("/docs")
-    expect(page.locator(".opblock")).to_have_count(14)
+    expect(page.locator(".opblock")).to_have_count(12)
     call = page.locator(".opblock").filter(has=page.get_by_text("/search", exact=True))
     call.locator(".opblock-summary-control").click()
     call.get_by_role("button", name="Try it out").click()

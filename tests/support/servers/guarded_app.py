@@ -25,7 +25,7 @@ def guarded(access: Access, work: Callable[[], object] = lambda: None) -> FastAP
     async def answer() -> PlainTextResponse:
         return PlainTextResponse("answer")
 
-    for path in ("/", "/healthz", "/readyz", "/metrics", "/web/main.js", "/images/a/picture", "/index"):
+    for path in ("/", "/healthz", "/readyz", "/metrics", "/web/main.js", "/picture", "/index"):
         app.add_api_route(path, answer)
     for path in ("/index/promote", "/index/rollback", "/embed"):
         app.add_api_route(path, answer, methods=["POST"])
