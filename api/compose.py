@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from api.search.cache import EmbeddingCache
-from api.search.live_engine import IndexSource
+from api.search.batcher import EmbeddingCache
+from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
@@ -24,10 +24,7 @@ LoadModel = Callable[[ModelRecord], Embedder]
 
 
 def build_service(
-    settings: ServeSettings,
-    *,
-    load_model: LoadModel | None = None,
-    open_version: OpenVersion = Searcher.open,
+    settings: ServeSettings, *, load_model: LoadModel | None = None, open_version: OpenVersion = Searcher.open
 ) -> SearchService:
     """Open the collection's live index, or the last good one before it, and load its model (or `settings.model`).
 
@@ -52,10 +49,7 @@ def build_service(
         embedder=load_model(searcher.model),
         searcher=searcher,
         source=IndexSource(
-            collection=collection,
-            load_model=load_model,
-            open_version=open_version,
-            interval_s=settings.swap_interval_s,
+            collection=collection, load_model=load_model, open_version=open_version, interval_s=settings.swap_interval_s
         ),
         query_fetcher=Fetcher(untrusted),
         picture_fetcher=Fetcher(FetchPolicy(), buckets=PictureReader()),

@@ -50,8 +50,7 @@ class IndexDetailsOut(IndexOut):
     kind: Annotated[str, Field(description='"Flat" is exact; otherwise faiss factory strings')]
     created_at: Time
     recall: Annotated[
-        dict[str, float],
-        Field(description="by k: the share of the k nearest that is found, against exact search"),
+        dict[str, float], Field(description="by k: the share of the k nearest that is found, against exact search")
     ]
     latency_ms: Annotated[dict[str, float], Field(description="p50 and p99 of one query")]
     queries_per_second: Annotated[float, Field(description="when many are asked at once")]

@@ -16,8 +16,7 @@ ApiError
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 
 class ApiError(Exception):
@@ -97,8 +96,7 @@ class ServerUnreachable(ClientError):  # noqa: N818 (reads better where it is ca
     """There is no connection to the server, it broke, or the answer did not come in time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProblemType:
+class ProblemType(NamedTuple):
     """A kind of problem. `type` never changes its meaning; `status` is the HTTP status it is sent with."""
 
     slug: str
@@ -111,80 +109,42 @@ class ProblemType:
         return f"urn:likeness:problem:{self.slug}"
 
 
-def _table(*rows: tuple[str, int, str, str]) -> dict[str, ProblemType]:
-    return {slug: ProblemType(slug=slug, status=status, title=title, when=when) for slug, status, title, when in rows}
-
-
 # A malformed request is 400; one that is well formed but cannot be used is 422. A host's 404 for a picture is 422 too:
 # a 404 from us would mean that *our* page is missing. A host that fails is 502, one that is too slow 504. If this
 # server itself is too slow, no gateway is to blame: 503.
-PROBLEMS: Final = _table(
+_PROBLEM_TYPES: Final = (
     ("malformed-body", 400, "The body cannot be read", "not JSON, or broken multipart"),
     ("unknown-api-version", 400, "No such version of the API", "the header `API-Version` asks for another than 1"),
     ("bad-url", 400, "Not a URL that can be fetched", "`url` cannot be parsed, has no host, or names a user"),
     ("forbidden-scheme", 400, "Only http and https", "`url` is neither http nor https"),
-    (
-        "forbidden-address",
-        400,
-        "This address is not fetched",
-        "`url`, or a redirect, leads to a private address or port",
-    ),
+    ("forbidden-address", 400, "This address is not fetched", "`url` or a redirect leads to a private host or port"),
     ("unauthorized", 401, "A key is needed", "no API key came, or one that is not valid"),
     ("forbidden", 403, "Not allowed", "the key's scope is not enough, or admin without keys from another machine"),
     ("not-found", 404, "No such page", "no route has this path"),
     ("image-not-found", 404, "No such image", "the index has no image of this id"),
-    (
-        "picture-not-found",
-        404,
-        "The picture is gone",
-        "the image is in the index, its file is no longer there",
-    ),
+    ("picture-not-found", 404, "The picture is gone", "the index has the image, but its file is gone"),
     ("method-not-allowed", 405, "Wrong method", "the path exists for other methods, see `Allow`"),
     ("request-timeout", 408, "The body came too slowly", "the body did not arrive in time"),
     ("version-not-usable", 409, "This index version cannot answer", "it is damaged, or there is none to go back to"),
     ("too-large", 413, "Too large", "the body, or the picture in it, is over the limit"),
-    (
-        "unsupported-media-type",
-        415,
-        "Wrong content type",
-        "the body is neither JSON nor multipart/form-data, or compressed",
-    ),
+    ("unsupported-media-type", 415, "Wrong content type", "neither JSON nor multipart/form-data, or compressed"),
     ("invalid-request", 422, "The request is not valid", "see `errors`: field, what was expected, what came"),
     ("text-not-supported", 422, "This model knows no text", "search by text with an image-only model"),
-    (
-        "unusable-image",
-        422,
-        "Not an image that can be used",
-        "not a picture, broken, or over the limits: see `reason`",
-    ),
-    (
-        "url-not-usable",
-        422,
-        "The URL gives no usable answer",
-        "it says 4xx, too many redirects, too many bytes: `reason`",
-    ),
+    ("unusable-image", 422, "Not an image that can be used", "no picture, broken or over the limits: see `reason`"),
+    ("url-not-usable", 422, "The URL gives no usable answer", "4xx, too many redirects or bytes: see `reason`"),
     ("rate-limited", 429, "Too many requests", "the key, or the address, has used its share: see `Retry-After`"),
     ("overloaded", 429, "Too much at once", "the server has as many requests as it can take: see `Retry-After`"),
     ("internal", 500, "Something went wrong here", "a defect; the server's log has it"),
     ("picture-unavailable", 502, "The picture cannot be read", "the image's file or host cannot be read now"),
-    (
-        "url-unreachable",
-        502,
-        "The URL cannot be reached",
-        "no such host, no connection, or it says 5xx: see `reason`",
-    ),
+    ("url-unreachable", 502, "The URL cannot be reached", "no such host, no connection, or 5xx: see `reason`"),
     ("not-ready", 503, "Not ready", "the server cannot answer queries yet, or its warm-up failed"),
     ("embedder-unavailable", 503, "The model does not answer", "the part of the server that embeds is away; try again"),
-    (
-        "shard-unavailable",
-        503,
-        "A part of the index does not answer",
-        "searchers that hold a part of the index are away; try again, or search the others with `allow_partial`",
-    ),
+    ("shard-unavailable", 503, "A part of the index does not answer", "try again, or search the rest: `allow_partial`"),
     ("timeout", 503, "No answer in time", "the server did not answer within its own time limit; try again"),
     ("out-of-memory", 503, "No memory left", "the picture does not fit into the memory that is free; try again"),
     ("url-timeout", 504, "The URL took too long", "the picture did not arrive in time"),
 )
+PROBLEMS: Final = {row[0]: ProblemType(*row) for row in _PROBLEM_TYPES}
 
 _WRITER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from api.compose import build_service, collecting_later
 from api.errors import ListenError, StartError
 from api.http.app import create_app
-from api.observe.logs import configure_logs
+from api.observe.log import configure_logs
 from api.search.service import SearchService
 from api.settings import ServeSettings, url_of
 
@@ -25,10 +25,7 @@ _MAX_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
-    settings: ServeSettings,
-    *,
-    compose: Compose = build_service,
-    on_listening: Callable[[str], None] | None = None,
+    settings: ServeSettings, *, compose: Compose = build_service, on_listening: Callable[[str], None] | None = None
 ) -> None:
     """Serve until interrupted. `on_listening` gets the server's URL once the model and the index are loaded.
 

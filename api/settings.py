@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from api.access.caller_addresses import is_loopback
 from api.access.keys import KeyRing
 from api.errors import ListenError
-from api.observe.logs import LogFormat
+from api.observe.log import LogFormat
 from api.replicas import Replicas
 from index.queries import MAX_K
 

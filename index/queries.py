@@ -29,21 +29,6 @@ class SearchOptions(TypedDict, total=False):
     exclude: Collection[str]
 
 
-@dataclass(frozen=True, eq=False)
-class Example:
-    """An image to be like, or unlike: the id of one in the index, or a vector `(dim,)`.
-
-    QueryError when `weight` is not a positive number.
-    """
-
-    of: str | npt.ArrayLike
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and self.weight > 0):
-            raise QueryError(f"an example's weight is {self.weight!r}: expected a positive number")
-
-
 @dataclass(frozen=True, kw_only=True)
 class QueryLimits:
     """Which of a query's neighbours to return: `k` after the first `offset`, of those that meet the conditions."""

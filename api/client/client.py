@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
-from api.client.answers import outcome, parse_answer, refusal, search_result
 from api.client.query import Body, Example, ImageLike, Search, image_text, json_text, search_body, search_text
-from api.client.transport import Timeout, Transport
-from api.documents import IndexDetailsOut, SwitchedOut, VersionOut
+from api.client.transport import Timeout, Transport, refusal
+from api.documents import IndexDetailsOut, MatchOut, SearchResponse, SwitchedOut, VersionOut
 from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 from api.search.query import SearchResult
+from embedder.identity import ModelIdentity
 from index.match import Match
 
 __all__ = [
@@ -77,13 +77,13 @@ class LikenessClient:
         `queries` are Examples: `[{"image": path}, {"text": "at night", "weight": -0.5}]`. Options: see `Search`. The
         `uri` of a match is empty if the server keeps locations to itself.
         """
-        return parse_answer(search_result, self._http.json("POST", "/search", body=search_body(search)))
+        return _parsed(_search_result, self._http.json("POST", "/search", body=search_body(search)))
 
     def search_batch(self, searches: Iterable[Search]) -> list[SearchResult | RequestRefused]:
         """The result or the error of each search, in their order. Any number, sent 64 at a time."""
         found: list[SearchResult | RequestRefused] = []
         for answer in self._answers("/search/batch", "searches", map(search_text, searches)):
-            found += parse_answer(lambda answer: [outcome(each, search_result) for each in answer["results"]], answer)
+            found += _parsed(lambda answer: [_outcome(each, _search_result) for each in answer["results"]], answer)
         return found
 
     def embed_images(self, images: Iterable[ImageLike]) -> npt.NDArray[np.float32]:
@@ -116,7 +116,7 @@ class LikenessClient:
     def versions(self) -> list[VersionOut]:
         """The versions of the index, oldest first."""
         answer = self._http.json("GET", "/index/versions")
-        return parse_answer(lambda answer: cast(list[VersionOut], answer["versions"]), answer)
+        return _parsed(lambda answer: cast(list[VersionOut], answer["versions"]), answer)
 
     def promote(self, version: str) -> SwitchedOut:
         """Make `version` the live one. Needs a key of scope admin if the server requires keys."""
@@ -131,10 +131,10 @@ class LikenessClient:
         vectors: list[npt.NDArray[np.float32]] = []
         models: set[str] = set()
         for answer in self._answers("/embed", name, texts):
-            models.add(parse_answer(lambda answer: str(answer["model"]["fingerprint"]), answer))
+            models.add(_parsed(lambda answer: str(answer["model"]["fingerprint"]), answer))
             if len(models) > 1:
                 raise ClientError("the server has changed its model meanwhile: expected vectors of one; embed again")
-            for found in parse_answer(lambda answer: [outcome(each, _vector) for each in answer["results"]], answer):
+            for found in _parsed(lambda answer: [_outcome(each, _vector) for each in answer["results"]], answer):
                 if isinstance(found, RequestRefused):
                     # The server counts within its batch.
                     known = {key: value for key, value in found.problem.items() if key != "field"}
@@ -146,7 +146,7 @@ class LikenessClient:
         for batch in _batches(texts):
             body = Body.json(f'{{"{name}": [{", ".join(batch)}]}}')
             answer = self._http.json("POST", path, body=body)
-            if parse_answer(lambda answer: len(answer["results"]), answer) != len(batch):
+            if _parsed(lambda answer: len(answer["results"]), answer) != len(batch):
                 raise ClientError(f"expected {len(batch)} results from {path}, got {len(answer['results'])}")
             yield answer
 
@@ -166,5 +166,44 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def _parsed(read: Callable[[Any], T], answer: dict[str, Any]) -> T:
+    """`read(answer)`. ClientError when the answer is not of the expected form."""
+    try:
+        return read(answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClientError(f"the answer is not as expected ({error!r}): is the server of another version?") from error
+
+
+def _outcome(document: Mapping[str, Any], read: Callable[[Any], T]) -> T | RequestRefused:
+    """One of several results: `read` of its document, or the error in place of it."""
+    problem = document.get("problem")
+    return read(document["ok"]) if problem is None else refusal(problem)
+
+
 def _vector(numbers: list[float]) -> npt.NDArray[np.float32]:
     return np.array(numbers, np.float32)
+
+
+def _search_result(document: SearchResponse) -> SearchResult:
+    model, index = document["model"], document["index"]
+    return SearchResult(
+        matches=[_match(match) for match in document["matches"]],
+        version=index["version"],
+        ntotal=index["ntotal"],
+        searched=document["searched"]["rows"],
+        model=ModelIdentity(
+            model_id=model["id"], revision=model["revision"], fingerprint=model["fingerprint"], dim=model["dim"]
+        ),
+        timing_ms=document["timing_ms"],  # type: ignore[arg-type]  # a TypedDict of floats alone
+    )
+
+
+def _match(document: MatchOut) -> Match:
+    return Match(
+        image_id=document["image_id"],
+        score=document["score"],
+        uri=document["uri"] or "",
+        metadata=document["metadata"],
+        duplicates=tuple(document["duplicates"]),
+        percentile=document["percentile"],
+    )

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final
@@ -13,9 +14,8 @@ from requests.auth import AuthBase
 from urllib3.exceptions import InvalidHeader, ProtocolError
 from urllib3.util import Retry
 
-from api.client.answers import refusal
 from api.client.query import Body
-from api.errors import ClientError, RequestRefused, ServerUnreachable
+from api.errors import ClientError, RequestRefused, ServerUnreachable, TooBusy
 
 _TRANSIENT: Final = frozenset({429, 502, 503, 504})
 _ONCE: Final = Retry(0)
@@ -146,6 +146,13 @@ class _Bearer(AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers["Authorization"] = f"Bearer {self._key}"
         return request
+
+
+def refusal(problem: Mapping[str, Any], retry_after: float | None = None) -> RequestRefused:
+    """The error of a problem document; `retry_after` in seconds, if the answer has that header."""
+    if retry_after is None:
+        retry_after = problem.get("retry_after_s")
+    return (TooBusy if problem.get("status") == 429 else RequestRefused)(problem, retry_after)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

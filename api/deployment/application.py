@@ -1,28 +1,43 @@
-"""Runs the app on Ray Serve. In api only this module and `api.deployment_*` import Ray."""
+"""Runs the app on Ray Serve: its deployments, their resources, and the number of their replicas."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import ray
 from ray import serve
 
 from api.compose import LoadModel, model_loader
-from api.deployment.capacity import shard_memory
-from api.deployment.cluster import connect, failure, require_address, require_room
+from api.deployment.capacity import places, shard_memory
+from api.deployment.cluster import connect, failure, nodes, require_address, require_room
 from api.deployment.embedder import EmbedderReplica
 from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
-from api.deployment.options import COMMON, resources, scale, searcher
+from api.deployment.searcher import SearcherReplica
 from api.errors import DeployError, ListenError
+from api.replicas import Replicas
 from api.settings import ServeSettings, url_of
+from embedder.openmp import WAITING
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search.searcher import no_index
+from index.storage.bucket import without_secrets
 from index.versions.current import live_manifest
 
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
+
+
+_COMMON: Final[dict[str, Any]] = {
+    # An error at start-up, such as a missing model, will occur again: the default would be 20 attempts.
+    "max_constructor_retry_count": 2,
+    # A dead replica is noticed within this time: the default, 10 s, is half of what starting another one takes.
+    "health_check_period_s": 2,
+    # `api.http.middleware.telemetry` writes a line for each request.
+    "logging_config": {"enable_access_log": False},
+}
 
 
 def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serve.Application:
@@ -36,26 +51,26 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
     first = None if live is None else live.model
     deployment = serve.deployment(
         name=DEPLOYMENT,
-        ray_actor_options=resources(settings, model=settings.embedders is None),
+        ray_actor_options=_resources(settings, model=settings.embedders is None),
         # The app itself refuses requests beyond its limit, with a problem document: so as many again may reach it.
         max_ongoing_requests=2 * settings.ongoing_requests(),
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         graceful_shutdown_timeout_s=settings.request_timeout_s,
-        **scale(settings.replicas, settings.target_ongoing_requests),
-        **COMMON,
+        **_scale(settings.replicas, settings.target_ongoing_requests),
+        **_COMMON,
     )
     load_model = partial(_load_here, settings, models, first)
     embedder = None
     if settings.embedders is not None:
         embedding = serve.deployment(
             name="Embedder",
-            ray_actor_options=resources(settings, model=True),
+            ray_actor_options=_resources(settings, model=True),
             # Waiting items are embedded together: enough for one batch in progress and one that gathers.
             max_ongoing_requests=64,
             graceful_shutdown_timeout_s=settings.request_timeout_s,
-            **scale(settings.embedders, settings.target_ongoing_embeddings),
-            **COMMON,
+            **_scale(settings.embedders, settings.target_ongoing_embeddings),
+            **_COMMON,
         )
         embedder = embedding(EmbedderReplica).bind(settings, load_model)
     searchers = [searcher(settings, number, memory) for number, memory in enumerate(shard_memory(settings, live))]
@@ -138,3 +153,50 @@ def _absolute(settings: ServeSettings) -> ServeSettings:
     # Its address, not its location: that leaves out the credentials, which replicas need too.
     address = collection.storage.address
     return settings.model_copy(update={"collection": address, "model": model, "keys_file": keys_file})
+
+
+def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Application:
+    """The searchers of one shard: each on a node of its own, if enough nodes have room for one.
+
+    Their name contains the collection and the number of shards: Serve replaces replicas of one name one by one, so
+    while either setting is changed, old callers would query searchers that already hold something else.
+    """
+    collection = hashlib.sha256(without_secrets(settings.collection).encode()).hexdigest()[:8]
+    apart: dict[str, Any] = {}
+    if 1 < settings.searchers.most <= places(settings, nodes(), memory):
+        apart["max_replicas_per_node"] = 1  # so that the loss of one node does not lose all of them
+    searching = serve.deployment(
+        name=f"Searcher-{number}-of-{settings.shards}-{collection}",
+        ray_actor_options={**_resources(settings, model=False), "memory": memory},
+        # Each replica that answers HTTP sends all of its admitted searches at once.
+        max_ongoing_requests=2 * settings.ongoing_requests(),
+        graceful_shutdown_timeout_s=settings.request_timeout_s,
+        **apart,
+        **_scale(settings.searchers, settings.target_ongoing_requests),
+        **_COMMON,
+    )
+    return searching(SearcherReplica).bind(settings, number)
+
+
+def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
+    """What Ray reserves for a replica, and its environment; `model`: whether it holds the model."""
+    # Replicas in a cluster that was already running do not have the environment that the command line sets.
+    environment: dict[str, Any] = {"env_vars": WAITING}
+    ours = ray.get_runtime_context().runtime_env if ray.is_initialized() else {}
+    if "py_modules" in ours:  # the code that the driver brought: Serve leaves it out for replicas with a runtime_env
+        environment["py_modules"] = list(ours["py_modules"])
+    gpus = settings.num_gpus if model else 0
+    return {"num_cpus": settings.num_cpus, "num_gpus": gpus, "runtime_env": environment}
+
+
+def _scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
+    """The number of replicas: fixed, or following the load."""
+    if replicas.least == replicas.most:
+        return {"num_replicas": replicas.least}
+    return {
+        "autoscaling_config": {
+            "min_replicas": replicas.least,
+            "max_replicas": replicas.most,
+            "target_ongoing_requests": target_ongoing_requests,
+        }
+    }

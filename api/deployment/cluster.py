@@ -14,7 +14,6 @@ from ray.serve.context import _get_global_client
 
 from api.deployment.capacity import empty_shards, places, shard_memory, shortage
 from api.deployment.ingress import APP_NAME
-from api.deployment.options import nodes
 from api.errors import DeployError, ListenError, RayStartError
 from api.local import listening
 from api.settings import ServeSettings
@@ -115,6 +114,13 @@ def require_room(settings: ServeSettings, *, joined: bool) -> None:
         ray.shutdown()
         raise DeployError(missing)
     logger.warning("%s. Waiting for the cluster to grow", missing)
+
+
+def nodes() -> list[dict[str, float]]:
+    """The resources of each node, as Ray counts them; empty before there is a cluster."""
+    if not ray.is_initialized():
+        return []
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def failure() -> str | None:

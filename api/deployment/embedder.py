@@ -16,9 +16,8 @@ from api.compose import LoadModel
 from api.deployment.replica_calls import answer, cancel, replica_errors
 from api.deployment.resident import ResidentValues
 from api.errors import ApiError
-from api.observe.logs import configure_logs
-from api.search.batcher import QueryBatcher
-from api.search.cache import ContentKey, EmbeddingCache
+from api.observe.log import configure_logs
+from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher
 from api.search.engine import require_same_model
 from api.settings import ServeSettings
 from embedder.errors import EmbedderError

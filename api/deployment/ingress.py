@@ -15,7 +15,7 @@ from api.compose import LoadModel, build_service, collecting_later
 from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
 from api.http.app import create_app
-from api.observe.logs import configure_logs
+from api.observe.log import configure_logs
 from api.observe.metrics import Metrics, merged
 from api.settings import ServeSettings
 from index.search import Searcher

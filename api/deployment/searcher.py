@@ -16,8 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from api.deployment.replica_calls import answer, replica_errors
 from api.deployment.resident import ResidentValues
-from api.observe.logs import configure_logs
-from api.observe.request_record import notes
+from api.observe.log import configure_logs, notes
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.errors import CollectionError, QueryError

@@ -172,7 +172,7 @@ class Likeness:
         row = self.searcher.row(image_id)
         if row is None:
             raise QueryError(f"index version {self.searcher.version} holds no image {image_id!r}: expected an id of it")
-        return self._service.picture(row, side).data
+        return self._service.pictures.read(row, side).data
 
     @cached_property
     def _model(self) -> LazyModel:
@@ -181,10 +181,7 @@ class Likeness:
     @cached_property
     def _service(self) -> SearchService:
         return SearchService(
-            embedder=self._model,
-            searcher=self.searcher,
-            query_fetcher=self._fetcher,
-            picture_fetcher=self._fetcher,
+            embedder=self._model, searcher=self.searcher, query_fetcher=self._fetcher, picture_fetcher=self._fetcher
         )
 
     def _examples(self, query: BareQuery | None, search: Search) -> Sequence[Example]:

@@ -10,15 +10,13 @@ from fastapi import FastAPI
 
 from api.http.middleware.admission import Slots
 from api.http.middleware.auth import install_access
-from api.http.middleware.headers import HeadersMiddleware
-from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
+from api.http.middleware.telemetry import CatchAll, HeadersMiddleware, follow, install_telemetry
 from api.http.openapi import install_description
 from api.http.problems import install_problems, problem_table
 from api.http.routes.images import image_routes
 from api.http.routes.pages import install_web
 from api.http.routes.search import search_routes
-from api.http.routes.state import state_routes
-from api.http.routes.versions import version_routes
+from api.http.routes.versions import state_routes, version_routes
 from api.observe.metrics import Metrics
 from api.search.service import SearchService
 from api.settings import Access, RequestLimits

@@ -1,25 +1,33 @@
-"""Reads the body of a request, JSON or multipart, up to the allowed size."""
+"""Reads the body of a request, JSON or multipart, up to the allowed size, and makes queries of it.
 
+Pictures are decoded from base64, and the limits checked that a schema cannot know.
+"""
+
+import base64
+import binascii
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
 import anyio
+import numpy as np
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
-from pydantic import ValidationError
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from starlette.datastructures import FormData, UploadFile
-from starlette.types import Message, Receive
+from starlette.datastructures import UploadFile
+from starlette.types import Message
 
-from api.errors import Problem, abbreviate, invalid_fields
-from api.http.field_errors import problem_of_invalid
+from api.errors import Problem, abbreviate, invalid, invalid_fields
 from api.http.middleware.admission import admit_body
-from api.http.parse import query_of_upload, search_of, too_large
-from api.http.requests import UploadFields
-from api.search.query import Query
+from api.http.problems import MAX_ERRORS, not_as_described, problem_of_invalid
+from api.http.requests import BatchRequest, EmbedRequest, Example, Options, QuerySource, SearchRequest, UploadFields
+from api.search.query import Part, Query
 from api.settings import RequestLimits
+from index.queries import MAX_K, SearchOptions
 
+M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 # Bytes for boundaries, part headers and fields, besides the file itself.
@@ -40,21 +48,17 @@ class BodyReader:
 
         Raises Problem when the body is too large, too slow, of another type or not valid.
         """
-        _check_not_compressed(request)
-        media_type = _media_type(request)
-        if media_type == "multipart/form-data":
-            return await _in_time(_read_multipart(request, self._limits), self._limits)
-        if media_type == "application/json":
-            return await self.json(request, partial(search_of, dim=dim, limits=self._limits))
-        raise _unsupported("application/json, or multipart/form-data with an image", media_type)
+        if _media_type(request) == "multipart/form-data":
+            return await self._in_time(_read_multipart(request, self._limits))
+        parse = partial(search_of, dim=dim, limits=self._limits)
+        return await self.json(request, parse, "application/json, or multipart/form-data with an image")
 
-    async def json(self, request: Request, parse: Callable[[Any], T]) -> T:
+    async def json(self, request: Request, parse: Callable[[Any], T], expected: str = "application/json") -> T:
         """What `parse` makes of the JSON document in the body. Raises Problem as `search` does."""
-        _check_not_compressed(request)
-        media_type = _media_type(request)
-        if media_type != "application/json":
-            raise _unsupported("application/json", media_type)
-        body = await _in_time(_capped(request, self._limits.max_json_bytes, "JSON body").body(), self._limits)
+        if (media_type := _media_type(request)) != "application/json":
+            got = abbreviate(media_type) if media_type else "no content type"
+            raise Problem("unsupported-media-type", f"expected {expected}; got {got}")
+        body = await self._in_time(_capped(request, self._limits.max_json_bytes, "JSON body").body())
         admit_body(request)
 
         def parsed() -> T:
@@ -64,14 +68,66 @@ class BodyReader:
             return parsed()
         return await to_thread.run_sync(parsed, limiter=self._parsing)
 
+    async def _in_time(self, reading: Awaitable[T]) -> T:
+        timeout_s = self._limits.body_timeout_s
+        try:
+            with anyio.fail_after(timeout_s):
+                return await reading
+        except TimeoutError as error:
+            raise Problem("request-timeout", f"expected the body within {timeout_s:g} s") from error
+
+
+def valid(document: object, model: type[M], *more: str) -> M:
+    """The document as this model. Raises Problem. `more` are fields that are read elsewhere."""
+    # Each mistake would be listed, and take a thousand times its own size.
+    if isinstance(document, dict) and len(document) > MAX_ERRORS:
+        raise not_as_described(f"{len(document):,} fields")
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise problem_of_invalid(error, model, *more) from error
+
+
+def search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
+    """The query of a search; `dim` is the length of the index's vectors. Raises Problem."""
+    _check_lengths(document, dim, limits)
+    asked = valid(document, SearchRequest)
+    if asked.queries is None:
+        return _query((_part(asked, "{}", limits),), asked, limits)
+    parts = (_part(example, f"queries.{number}.{{}}", limits) for number, example in enumerate(asked.queries))
+    return _query(tuple(parts), asked, limits)
+
+
+def searches_of(document: object, *, dim: int, limits: RequestLimits) -> "list[Query | Problem]":
+    """For each search of a batch its query, or the problem with it."""
+    _check_counts(document, limits, "searches")
+    searches = valid(document, BatchRequest).searches
+    return [_or_problem(partial(search_of, each, dim=dim, limits=limits)) for each in searches]
+
+
+def parts_of(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
+    """For each item to embed its part, or the problem with it."""
+    _check_counts(document, limits, "images", "texts", "urls")
+    name, values = next((name, values) for name, values in valid(document, EmbedRequest) if values is not None)
+    return [
+        _or_problem(partial(_part_of_item, name, value, f"{name}.{number}", limits))
+        for number, value in enumerate(values)
+    ]
+
+
+def _media_type(request: Request) -> str:
+    """The body's type. Raises Problem for a compressed body."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
 
 def _document(body: bytes, limits: RequestLimits) -> Any:
     # Each value but the first follows a comma or the name of a member.
     if body.count(b",") > limits.max_json_values:
-        raise Problem(
-            "too-large",
-            f"expected a JSON body of at most {limits.max_json_values:,} values, got more: send it in parts",
-        )
+        expected = f"expected a JSON body of at most {limits.max_json_values:,} values"
+        raise Problem("too-large", f"{expected}, got more: send it in parts")
     if not body.strip():
         raise Problem("malformed-body", "expected a JSON object, got an empty body")
     try:
@@ -80,67 +136,127 @@ def _document(body: bytes, limits: RequestLimits) -> Any:
         raise Problem("malformed-body", f"expected a JSON object: {error}") from error
 
 
-async def _in_time(reading: Awaitable[T], limits: RequestLimits) -> T:
-    try:
-        with anyio.fail_after(limits.body_timeout_s):
-            return await reading
-    except TimeoutError as error:
-        raise Problem("request-timeout", f"expected the body within {limits.body_timeout_s:g} s") from error
-
-
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _check_not_compressed(request: Request) -> None:
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {abbreviate(encoding)}")
-
-
-def _unsupported(expected: str, media_type: str) -> Problem:
-    got = abbreviate(media_type) if media_type else "no content type"
-    return Problem("unsupported-media-type", f"expected {expected}; got {got}")
-
-
 async def _read_multipart(request: Request, limits: RequestLimits) -> Query:
     capped = _capped(request, limits.max_upload_bytes, "image", overhead=_MULTIPART_OVERHEAD)
     async with capped.form(max_files=1, max_fields=8, max_part_size=_MULTIPART_OVERHEAD) as form:
         image = form.get("image")
-        fields = _upload_fields(form)
+        fields = valid({name: value for name, value in form.items() if name != "image"}, UploadFields, "image")
         if not isinstance(image, UploadFile):
             got = "none" if image is None else "text without a file name"
             raise invalid_fields([{"field": "image", "expected": "a file", "got": got}])
         if (image.size or 0) > limits.max_upload_bytes:
-            raise too_large("image", limits.max_upload_bytes)
-        return query_of_upload(await image.read(), fields, limits)
-
-
-def _upload_fields(form: FormData) -> UploadFields:
-    try:
-        return UploadFields.model_validate({name: value for name, value in form.items() if name != "image"})
-    except ValidationError as error:
-        raise problem_of_invalid(error, UploadFields, "image") from error
+            raise _too_large("image", limits.max_upload_bytes)
+        return _query((Part(data=await image.read()),), fields, limits)
 
 
 def _capped(request: Request, max_bytes: int, what: str, *, overhead: int = 0) -> Request:
     """`request` with a body that raises as soon as it exceeds `max_bytes` plus `overhead`."""
-    declared = request.headers.get("content-length", "")
+    declared, received = request.headers.get("content-length", ""), 0
     # Python refuses to read numbers of thousands of digits.
     if declared.isdecimal() and int(declared[:20]) > max_bytes + overhead:
-        raise too_large(what, max_bytes)
-    return Request(request.scope, _counted(request.receive, max_bytes + overhead, partial(too_large, what, max_bytes)))
+        raise _too_large(what, max_bytes)
 
-
-def _counted(receive: Receive, max_bytes: int, problem: Callable[[], Problem]) -> Receive:
-    received = 0
-
-    async def counted() -> Message:
+    async def receive() -> Message:
         nonlocal received
-        message = await receive()
+        message = await request.receive()
         received += len(message.get("body", b""))
-        if received > max_bytes:
-            raise problem()
+        if received > max_bytes + overhead:
+            raise _too_large(what, max_bytes)
         return message
 
-    return counted
+    return Request(request.scope, receive)
+
+
+def _too_large(what: str, max_bytes: int) -> Problem:
+    return Problem("too-large", f"expected {what} of at most {max_bytes:,} bytes, got more")
+
+
+def _or_problem(read: Callable[[], T]) -> T | Problem:
+    try:
+        return read()
+    except Problem as problem:
+        return problem
+
+
+def _check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
+    """Raises Problem for lists of a search that are too long, before their elements are read one by one."""
+    if not isinstance(document, dict):
+        return
+    _check_vector(document, "embedding", dim)
+    queries = document.get("queries")
+    if isinstance(queries, list):
+        if len(queries) > limits.max_examples:
+            raise invalid("queries", f"at most {limits.max_examples} examples", len(queries))
+        for number, example in enumerate(queries):
+            _check_vector(example, f"queries.{number}.embedding", dim)
+
+
+def _check_vector(holder: object, field: str, dim: int) -> None:
+    vector = holder.get("embedding") if isinstance(holder, dict) else None
+    if isinstance(vector, list) and (not vector or len(vector) > dim):
+        raise invalid(field, f"{dim} numbers, as the model of the index makes", len(vector))
+
+
+def _check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
+    """Raises Problem when a batch, whose items are in one of `fields`, holds more than it may."""
+    for field in fields:
+        items = document.get(field) if isinstance(document, dict) else None
+        if isinstance(items, list) and len(items) > limits.max_batch:
+            raise invalid(field, f"at most {limits.max_batch}", len(items))
+
+
+def _part_of_item(name: str, value: str, at: str, limits: RequestLimits) -> Part:
+    try:
+        return _part(QuerySource(**{name.removesuffix("s"): value}), at, limits)
+    except ValidationError as error:
+        raise invalid(at, "text that is not empty", value) from error
+
+
+def _query(parts: tuple[Part, ...], asked: Options, limits: RequestLimits) -> Query:
+    if not 1 <= asked.k <= limits.max_k:
+        raise invalid("k", f"a whole number from 1 to {limits.max_k}", asked.k)
+    if asked.k + asked.offset > MAX_K:
+        raise invalid("offset", f"at most {MAX_K - asked.k}, for k + offset may be {MAX_K}", asked.offset)
+    options = SearchOptions(
+        offset=asked.offset, min_score=asked.min_score, filter=asked.filter, distinct=asked.distinct
+    )
+    fields = None if asked.fields is None else tuple(asked.fields)
+    return Query(parts=parts, k=asked.k, options=options, fields=fields, allow_partial=asked.allow_partial)
+
+
+def _part(what: QuerySource, at: str, limits: RequestLimits) -> Part:
+    for name, value, longest in (
+        ("url", what.url, limits.max_url_length),
+        ("text", what.text, limits.max_text_length),
+        ("id", what.id, limits.max_id_length),
+    ):
+        if value is not None and len(value) > longest:
+            raise invalid(at.format(name), f"at most {longest} characters", len(value))
+    return Part(
+        data=None if what.image is None else _decoded(what.image, at.format("image"), limits),
+        url=what.url,
+        text=what.text,
+        image_id=what.id,
+        vector=None if what.embedding is None else _direction(what.embedding, at.format("embedding")),
+        weight=what.weight if isinstance(what, Example) else 1.0,
+        at=at,
+    )
+
+
+def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
+    if len(text) * 3 // 4 - 2 > limits.max_upload_bytes:
+        raise _too_large(field, limits.max_upload_bytes)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise invalid(field, f"a picture's file in base64 ({error})", text) from error
+
+
+def _direction(numbers: list[Any], field: str) -> NDArray[np.float32]:
+    """The vector at unit length, computed in float64: squares of float32 values may not fit in a float32."""
+    vector = np.asarray(numbers, np.float64)
+    largest = np.abs(vector).max(initial=0.0)
+    if not largest:
+        raise invalid(field, "numbers, not all of them zero", numbers)
+    vector /= largest
+    return (vector / np.linalg.norm(vector)).astype(np.float32)

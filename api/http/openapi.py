@@ -7,8 +7,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from api.http.middleware.auth import OPEN
-from api.http.middleware.headers import API_VERSION, VERSION
-from api.http.problems import ProblemOut, example_of, problem_docs
+from api.http.middleware.telemetry import API_VERSION, VERSION
+from api.http.problems import ProblemOut, problem_docs
 from api.http.requests import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
 from api.settings import Access, RequestLimits
 
@@ -28,66 +28,9 @@ _SEARCHES: Final[dict[str, dict[str, Any]]] = {
         "fields": [],
     },
     "a mix": {
-        "queries": [
-            {"image": _PICTURE},
-            {"text": "at night", "weight": 0.5},
-            {"text": "indoors", "weight": -0.3},
-        ]
+        "queries": [{"image": _PICTURE}, {"text": "at night", "weight": 0.5}, {"text": "indoors", "weight": -0.3}]
     },
 }
-
-_MODEL: Final = {"id": "openai/clip-vit-base-patch32", "revision": "3d74acf", "fingerprint": "9f2c…", "dim": 512}
-_FOUND: Final[dict[str, Any]] = {
-    "matches": [
-        {
-            "image_id": "cats/0001.jpg",
-            "score": 0.91342,
-            "uri": "s3://pictures/cats/0001.jpg",
-            "metadata": {"label": "cat"},
-            "picture": "/picture?id=cats/0001.jpg",
-            "duplicates": ["cats/0001-copy.jpg"],
-            "percentile": 99.98,
-        }
-    ],
-    "index": {"version": "000012", "ntotal": 100_000},
-    "searched": {"rows": 100_000, "of": 100_000},
-    "model": _MODEL,
-    "timing_ms": {"fetch": 84.2, "decode": 3.1, "embed": 41.5, "search": 0.6, "total": 129.7},
-}
-_FAILED: Final = {"problem": example_of("unusable-image")}
-SEARCH_ANSWER: Final = _FOUND
-BATCH_ANSWER: Final[dict[str, Any]] = {"results": [{"ok": _FOUND}, _FAILED]}
-EMBED_ANSWER: Final[dict[str, Any]] = {
-    "index": {"version": "000012", "ntotal": 100_000},
-    "model": _MODEL,
-    "results": [{"ok": [0.6, -0.8], "timing_ms": {"decode": 3.1, "embed": 41.5, "total": 44.9}}, _FAILED],
-}
-VERSIONS_ANSWER: Final[dict[str, Any]] = {
-    "versions": [
-        {
-            "version": "000012",
-            "live": True,
-            "serving": True,
-            "ntotal": 100_000,
-            "model": _MODEL,
-            "recall": {"1": 0.997, "10": 0.993, "100": 0.991},
-            "created_at": "2026-11-21T08:00:00Z",
-            "damage": None,
-        }
-    ]
-}
-SWITCHED_ANSWER: Final[dict[str, Any]] = {
-    "live": "000011",
-    "before": "000012",
-    "serving": "000011",
-    "failure": None,
-    "skipped": {},
-}
-
-
-def answers_like(example: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route with this example of an answer."""
-    return {200: {"content": {"application/json": {"example": example}}}}
 
 
 def json_body(model: type[BaseModel], examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -101,8 +44,7 @@ BATCH_BODY: Final = json_body(
     {"two searches": {"searches": [{"text": "a red star"}, {"url": "https://example.com/cat.jpg", "k": 5}]}},
 )
 EMBED_BODY: Final = json_body(
-    EmbedRequest,
-    {"texts": {"texts": ["a red star", "a blue ring"]}, "URLs": {"urls": ["https://example.com/cat.jpg"]}},
+    EmbedRequest, {"texts": {"texts": ["a red star", "a blue ring"]}, "URLs": {"urls": ["https://example.com/cat.jpg"]}}
 )
 PROMOTE_BODY: Final = json_body(PromoteRequest, {"a version": {"version": "000012"}})
 
@@ -133,21 +75,20 @@ def search_body(limits: RequestLimits) -> dict[str, Any]:
 
 
 def install_description(app: FastAPI, limits: RequestLimits, access: Access) -> None:
-    """Let the OpenAPI document of `app` say all that `describe` adds."""
+    """Let the OpenAPI document of `app` say what FastAPI cannot know: the models that no route has in its signature,
+    this server's limits, how a key is given, and the header that names the version.
+    """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            describe(generate(), limits, access)
+            _describe(generate(), limits, access)
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def describe(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
-    """Add to the OpenAPI document what FastAPI cannot know: the models that no route has in its signature, this
-    server's limits, how a key is given, and the header that names the version.
-    """
+def _describe(document: dict[str, Any], limits: RequestLimits, access: Access) -> None:
     components = document.setdefault("components", {})
     _add_models(components.setdefault("schemas", {}), limits)
     keyed = access.keys is not None

@@ -1,22 +1,23 @@
-"""Turns errors into RFC 9457 problem documents, and describes them in the OpenAPI document."""
+"""Turns errors into RFC 9457 problem documents in plain words, and describes them in the OpenAPI document."""
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from api.documents import Failed
 from api.errors import PROBLEMS, Problem, abbreviate, invalid_fields
-from api.http.field_errors import field_error
-from api.observe.request_record import notes
+from api.http.requests import Example
+from api.observe.log import notes
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class ProblemOut(BaseModel):
 
 
 MEDIA_TYPE: Final = "application/problem+json"
+BODY_PROBLEMS: Final = (
+    *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
+)
+"""Of every route that reads a body."""
 
 _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     "forbidden-address": {
@@ -66,6 +71,34 @@ _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+MAX_ERRORS: Final = 100
+
+# By pydantic's types of errors; for the others, its own message.
+_EXPECTED: Final = {
+    "missing": "a value, as this field is required",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "too_long": "at most {max_length:,} items",
+    "too_short": "a list that is not empty",
+    "string_too_short": "text that is not empty",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than_equal": "a number of at most {le:g}",
+    "value_error": "{error}",
+}
+
+
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The document of `problem`, with its status and the headers that go with it."""
     notes().problems.append(problem.kind.slug)
@@ -74,21 +107,12 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
         more["WWW-Authenticate"] = 'Bearer realm="likeness"'
     if "retry_after_s" in problem.extensions:
         more["Retry-After"] = str(math.ceil(problem.extensions["retry_after_s"]))
-    return JSONResponse(
-        _document_of(problem),
-        status_code=problem.kind.status,
-        headers=more,
-        media_type=MEDIA_TYPE,
-    )
+    return JSONResponse(_document_of(problem), problem.kind.status, more, MEDIA_TYPE)
 
 
 def install_problems(app: FastAPI) -> None:
-
-    def on_problem(_: Request, error: Problem) -> Response:
-        return problem_response(error)
-
     handlers: dict[Any, Callable[[Request, Any], Response]] = {
-        Problem: on_problem,
+        Problem: lambda _, error: problem_response(error),
         HTTPException: _on_http_exception,
         RequestValidationError: _on_invalid_parameters,
         Exception: _on_defect,
@@ -172,3 +196,42 @@ def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Respons
 def unforeseen() -> Problem:
     """The problem of any other exception: callers get no details."""
     return Problem("internal", "the server failed to answer; its log says why")
+
+
+def field_error(detail: Mapping[str, Any], field: str, known: Iterable[str] = ()) -> dict[str, str]:
+    """One of a ValidationError's errors, as a problem document has it. `known` are the fields that there are."""
+    given = detail["input"]
+    match detail["type"]:
+        case "extra_forbidden":
+            return {"field": field, "expected": f"only {', '.join(sorted(known))}", "got": "an unknown field"}
+        case "missing":
+            got = "nothing"
+        case "too_long":
+            got = f"{detail['ctx']['actual_length']:,}"
+        case "value_error" if isinstance(given, dict):  # its values may be long, and are not at fault
+            got = abbreviate([name for name, value in given.items() if value is not None])[1:-1] or "nothing"
+        case _:
+            got = abbreviate(given)
+    if (words := _EXPECTED.get(detail["type"])) is not None:
+        expected = words.format(**detail.get("ctx", {}))
+    else:
+        expected = detail["msg"].removeprefix("Input should be ")
+    return {"field": field, "expected": expected, "got": got}
+
+
+def problem_of_invalid(error: ValidationError, model: type[BaseModel], *more: str) -> Problem:
+    """The problem of an invalid document, field by field. `more` are known fields besides the model's."""
+    if (count := error.error_count()) > MAX_ERRORS:
+        return not_as_described(f"{count:,} mistakes")
+    details = error.errors(include_url=False)
+    return invalid_fields([_explained(detail, {*model.model_fields, *more}) for detail in details])
+
+
+def _explained(detail: ErrorDetails, known: set[str]) -> dict[str, str]:
+    place = detail["loc"]
+    names = set(Example.model_fields) if place and place[0] == "queries" else known
+    return field_error(detail, ".".join(map(str, place)) or "body", names)
+
+
+def not_as_described(got: str) -> Problem:
+    return invalid_fields([{"field": "body", "expected": "a document as the API describes it", "got": got}])

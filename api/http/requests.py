@@ -112,9 +112,7 @@ class SearchRequest(QuerySource, Options, _OneOf):
     """A search: exactly one of url, image, text, id, embedding and queries, and which neighbours are wanted."""
 
     queries: list[Example] | None = Field(
-        default=None,
-        min_length=1,
-        description="a mix: the weighted sum of the examples' vectors, each at unit length",
+        default=None, min_length=1, description="a mix: the weighted sum of the examples' vectors, each at unit length"
     )
 
 

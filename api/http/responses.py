@@ -1,14 +1,16 @@
-"""From the library's objects to the documents that are answered."""
+"""From the library's objects to the documents that are answered, with or without where the operator keeps things."""
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 from pydantic_core import to_json, to_jsonable_python
+from starlette.requests import Request
 from starlette.responses import Response
 
-from api.access.locations import LOCATION_COLUMNS, redact, shown_model_id
 from api.documents import (
     ImageOut,
     IndexDetailsOut,
@@ -20,12 +22,20 @@ from api.documents import (
     TimingOut,
     VersionOut,
 )
-from api.search.query import SearchResult, plain
+from api.errors import invalid
+from api.search.query import SearchResult
 from embedder.identity import ModelIdentity
 from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import FIXED
 from index.match import Match
 from index.versions.promotion import Version
+
+LOCATION_COLUMNS: Final = frozenset({"uri"})
+"""Columns of every row that say where its picture lies."""
+
+# From the root, or a scheme, to the last slash. A folder's name may have spaces, but only quotes show where it ends.
+_ROOT: Final = r"(?:[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|~?/)"
+_FOLDERS: Final = re.compile(rf"(?<=['\"]){_ROOT}(?:[^'\"\n]*[\\/])?|(?<![\w.~]){_ROOT}(?:[^\s'\"()]*[\\/])?")
 
 
 def json_response(document: object) -> Response:
@@ -34,7 +44,18 @@ def json_response(document: object) -> Response:
 
 
 def json_bytes(document: object) -> bytes:
-    return to_json(document, inf_nan_mode="null")
+    """JSON of any column's values: no NaN, bytes as URL-safe base64, times in ISO 8601."""
+    return to_json(document, inf_nan_mode="null", bytes_mode="base64", fallback=str)
+
+
+def tagged(request: Request, data: bytes, media_type: str, headers: Mapping[str, str]) -> Response:
+    """The bytes with these headers, or 304 if the caller has these very bytes according to If-None-Match."""
+    etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+    headers = {**headers, "ETag": etag}
+    known = request.headers.get("if-none-match", "").split(",")
+    if any(tag.strip().removeprefix("W/") in (etag, "*") for tag in known):
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)
 
 
 def search_response(result: SearchResult, locations: bool) -> SearchResponse:
@@ -96,7 +117,7 @@ def image_out(row: Mapping[str, Any], locations: bool) -> ImageOut:
         dict.fromkeys(ImageOut.__annotations__)
         | known
         | {
-            "metadata": {name: plain(value) for name, value in row.items() if name not in FIXED},
+            "metadata": {name: value for name, value in row.items() if name not in FIXED},
             "picture": _picture_path(row["image_id"]),
         },
     )
@@ -107,7 +128,7 @@ def _match(match: Match, locations: bool) -> MatchOut:
         "image_id": match.image_id,
         "score": match.score,
         "uri": match.uri if locations else None,
-        "metadata": {name: plain(value) for name, value in match.metadata.items()},
+        "metadata": match.metadata,
         "picture": _picture_path(match.image_id),
         "duplicates": list(match.duplicates),
         "percentile": match.percentile,
@@ -121,3 +142,39 @@ def _picture_path(image_id: str) -> str:
 
 def _time(moment: datetime) -> str:
     return str(to_jsonable_python(moment))
+
+
+def redact(text: str, *, show: bool, places: Sequence[str] = ()) -> str:
+    """`text` with no more of absolute paths and addresses than their last part: `/srv/x/clip` becomes `clip`.
+
+    `places` are known to occur in it; others end at white space unless they are quoted. The whole text if `show`.
+    """
+    if show:
+        return text
+    for place in sorted(places, key=len, reverse=True):  # one may lie within another
+        text = text.replace(place, shown_model_id(place, locations=False))
+    return _FOLDERS.sub("", text)
+
+
+def shown_model_id(model_id: str, locations: bool) -> str:
+    """A model's id as callers get it. That of a folder is its path, of which they may get the last part alone."""
+    return re.split(r"[/\\]", model_id)[-1] if not locations and re.match(_ROOT, model_id) else model_id
+
+
+def check_filter(expression: object, columns: Collection[str]) -> None:
+    """Raises Problem for a filter that names another than these columns."""
+    for name in _columns_in(expression):
+        if name not in columns:
+            raise invalid("filter", "columns that `GET /index` names", name)
+
+
+def _columns_in(expression: object) -> Iterator[str]:
+    """The columns that a filter names. Whatever else is wrong with it, `index.filters` says."""
+    if not isinstance(expression, Mapping):
+        return
+    for name, operand in expression.items():
+        if not str(name).startswith("$"):
+            yield name
+        for part in operand if name in ("$and", "$or") and isinstance(operand, list | tuple) else [operand]:
+            if name in ("$and", "$or", "$not"):
+                yield from _columns_in(part)

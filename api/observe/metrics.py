@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from api.errors import PROBLEMS
-from api.observe.request_record import RequestRecord
+from api.observe.log import RequestRecord
 from embedder.errors import folded
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -91,9 +91,7 @@ class Metrics:
             encode, media_type = choose_encoder("")
         if self._gather is None:
             return encode(self._registry), media_type
-        gathered = CollectorRegistry()
-        gathered.register(_Gathered(await self._gather()))
-        return encode(gathered), media_type
+        return encode(_Gathered(await self._gather())), media_type
 
 
 @dataclass(frozen=True, eq=False)

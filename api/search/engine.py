@@ -1,24 +1,35 @@
-"""A model and the index of its vectors: what answers a query."""
+"""A model and the index of its vectors, and how they follow the collection's live version while queries go on."""
 
+import logging
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
-from api.errors import OtherModelError
-from api.search.batcher import OnBatch, QueryBatcher
-from api.search.cache import ContentKey, EmbeddingCache
-from embedder.images import CropSpec
+from api.errors import ApiError, OtherModelError
+from api.search.batcher import ContentKey, EmbeddingCache, OnBatch, QueryBatcher
+from embedder.errors import EmbedderError
 from embedder.protocol import Embedder, ModelIdentity
+from index.collection import Collection
 from index.collection.records import ModelRecord
+from index.errors import CollectionError
 from index.search import Searcher
+from index.search.searcher import OpenVersion
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 60.0
+_EXPECTED: Final = (CollectionError, EmbedderError, ApiError, OSError)
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
     """A model and an index version that belong together. Immutable: a request holds one from beginning to end."""
 
+    embedder: Embedder
     batcher: QueryBatcher
     searcher: Searcher
 
@@ -26,29 +37,18 @@ class Engine:
     def of(cls, embedder: Embedder, searcher: Searcher, cache: EmbeddingCache, on_batch: OnBatch = ()) -> Self:
         """OtherModelError when the searcher's vectors come from another model than `embedder`."""
         require_same_model(embedder.identity, searcher.model)
-        return cls(QueryBatcher(embedder, cache, on_batch=on_batch), searcher)
-
-    @property
-    def version(self) -> str:
-        return self.searcher.version
-
-    @property
-    def model(self) -> ModelIdentity:
-        return self.batcher.embedder.identity
-
-    @property
-    def crop(self) -> CropSpec:
-        return self.batcher.embedder.crop
+        return cls(embedder, QueryBatcher(embedder, cache, on_batch=on_batch), searcher)
 
     def successor(self, searcher: Searcher, load_model: Callable[[ModelRecord], Embedder]) -> Self:
         """The engine of another version: with the same model if that made its vectors, else with the version's own."""
-        if searcher.model.fingerprint == self.model.fingerprint:
+        if searcher.model.fingerprint == self.embedder.identity.fingerprint:
             return replace(self, searcher=searcher)
         return self.of(load_model(searcher.model), searcher, self.batcher.cache, self.batcher.on_batch)
 
     def warm_up(self) -> None:
         """Answer one query, so that the first caller does not wait for lazy loading."""
-        grey = np.full((self.crop.side, self.crop.side, 3), 127, np.uint8)
+        side = self.embedder.crop.side
+        grey = np.full((side, side, 3), 127, np.uint8)
         vector = self.batcher.embed(ContentKey.unique(), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
         _ = self.batcher.text_refusal
@@ -62,3 +62,122 @@ def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
             f"index, got {ours.model_id!r} (fingerprint {ours.fingerprint}): serve with the model of the index, or "
             "embed the collection again with this one"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSource:
+    """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`.
+
+    `open_version` opens the version that CURRENT names.
+    """
+
+    collection: Collection
+    load_model: Callable[[ModelRecord], Embedder]
+    open_version: OpenVersion = Searcher.open
+    interval_s: float = 2.0
+
+
+class LiveEngine:
+    """Holds the current `engine`. Read it once for a request, and keep it to the request's end.
+
+    With a source the engine follows CURRENT. If a version cannot be opened, this is reported once and the engine stays;
+    it is tried again after a minute, and at once if CURRENT names another version. A replaced engine is freed with the
+    last request that holds it. `failure` says why the engine is not that of CURRENT. `has_answered`: the engine has
+    answered a query, and was not marked unavailable since. If not, it is sent a query whenever CURRENT is read.
+    """
+
+    def __init__(self, engine: Engine, source: IndexSource | None = None) -> None:
+        self.engine = engine
+        self.source = source
+        self.failure: str | None = None
+        self.has_answered = False
+        self.swaps = self.failed_swaps = 0
+        self._failed_version: str | None = None
+        self._failed_at = 0.0
+        self._refreshing = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Follow CURRENT from a thread, if there is a source."""
+        if self.source is not None and self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._follow, args=(self.source,), name="likeness-swap")
+            self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+
+    def warm_up(self) -> None:
+        self.engine.warm_up()
+        self.has_answered = True
+
+    def mark_unavailable(self, engine: Engine) -> None:
+        """Record that the model of `engine` does not answer any more."""
+        if self.has_answered and engine.batcher is self.engine.batcher:
+            self.has_answered = False
+            logger.warning(
+                "the model of index version %s does not answer: not ready until it does", engine.searcher.version
+            )
+
+    def refresh(self, *, now: bool = True) -> None:
+        """Serve the version that CURRENT names. Without `now`, skip one that failed within the last minute."""
+        if self.source is None:
+            return
+        with self._refreshing:
+            version = None
+            try:
+                version = self.source.collection.current()
+                if version is None or version == self.engine.searcher.version:
+                    self.failure = self._failed_version = None
+                elif now or version != self._failed_version or time.monotonic() - self._failed_at >= _AGAIN_S:
+                    self._swap(self.source, version)
+            except Exception as error:
+                self._failed(version, error)
+            if not self.has_answered:
+                self._warm_up_again()
+
+    def _follow(self, source: IndexSource) -> None:
+        while not self._stop.wait(source.interval_s):
+            if not threading.main_thread().is_alive():
+                return  # nobody called `stop`, and the program waits for this thread
+            self.refresh(now=False)
+
+    def _swap(self, source: IndexSource, version: str) -> None:
+        before, started = self.engine, time.monotonic()
+        engine = before.successor(source.open_version(source.collection, version), source.load_model)
+        engine.warm_up()
+        self.engine, self.has_answered = engine, True
+        self.swaps += 1
+        self.failure = self._failed_version = None
+        model = engine.embedder.identity
+        said = "" if model == before.embedder.identity else f", model {model.model_id}"
+        took = time.monotonic() - started
+        logger.info(
+            "index version %s answers after %s%s; opened in %.1f s", version, before.searcher.version, said, took
+        )
+
+    def _warm_up_again(self) -> None:
+        try:
+            self.warm_up()
+        except Exception:
+            logger.debug("index version %s still answers nothing", self.engine.searcher.version, exc_info=True)
+        else:
+            logger.info("index version %s answers now", self.engine.searcher.version)
+
+    def _failed(self, version: str | None, error: Exception) -> None:
+        known = self.failure is not None and version == self._failed_version
+        self.failure, self._failed_version, self._failed_at = str(error), version, time.monotonic()
+        if not known:
+            self.failed_swaps += 1
+            unexpected = None if isinstance(error, _EXPECTED) else error
+            logger.error(
+                "index version %s cannot be served, %s stays: %s",
+                version or "of CURRENT",
+                self.engine.searcher.version,
+                error,
+                exc_info=unexpected,
+            )

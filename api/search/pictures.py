@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from cachetools import LRUCache, cached
 
 from api.errors import Problem
-from api.observe.request_record import is_awaited
-from api.search.cache import ENTRY_BYTES
+from api.observe.log import is_awaited
+from api.search.batcher import ENTRY_BYTES
 from embedder.errors import FetchError, ImageError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool

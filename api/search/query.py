@@ -1,19 +1,12 @@
 """A query, once its request has been read, and its result."""
 
-import base64
-import math
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from datetime import time as time_of_day
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from api.observe.request_record import notes
 from embedder.identity import ModelIdentity
 from index.match import Match
 from index.queries import SearchOptions
@@ -37,11 +30,6 @@ class Part:
     vector: NDArray[np.float32] | None = None
     weight: float = 1.0
     at: str = "{}"
-
-    @property
-    def is_picture(self) -> bool:
-        """Whether the part is a picture, so that scores are on the scale of pictures."""
-        return self.text is None and self.vector is None and self.weight > 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,44 +60,3 @@ class SearchResult:
     searched: int
     model: ModelIdentity
     timing_ms: Mapping[str, float]
-
-
-class Stopwatch:
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the block's time to a stage."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - started
-            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-            notes().stages.append((name, seconds))
-
-    def milliseconds(self) -> dict[str, float]:
-        """By stage, and `total` since the watch was made."""
-        total = time.perf_counter() - self._started
-        return {name: seconds * 1e3 for name, seconds in (*self._seconds.items(), ("total", total))}
-
-
-def plain(value: Any) -> Any:
-    """A value of a metadata column as JSON can hold it: no NaN, bytes as base64, times in ISO 8601."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case datetime() | date() | time_of_day():
-            return value.isoformat()
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case _:
-            return str(value)

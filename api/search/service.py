@@ -1,6 +1,6 @@
 """Answers queries: from pictures, texts, ids and vectors to the nearest images of a collection."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.errors import Problem, abbreviate, invalid, invalid_fields
-from api.observe.request_record import is_awaited, notes, record_outcome
-from api.search.cache import ContentKey, EmbeddingCache
-from api.search.engine import Engine
-from api.search.live_engine import IndexSource, LiveEngine
-from api.search.pictures import Picture, Pictures, problem_of_query
-from api.search.query import Part, Query, SearchResult, Stopwatch
+from api.observe.log import Stopwatch, is_awaited, notes, record_outcome
+from api.search.batcher import ContentKey, EmbeddingCache
+from api.search.engine import Engine, IndexSource, LiveEngine
+from api.search.pictures import Pictures, problem_of_query
+from api.search.query import Part, Query, SearchResult
 from embedder.errors import Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
@@ -58,7 +57,7 @@ class SearchService:
         self.on_batch: list[Callable[[int], None]] = []
         self.live = LiveEngine(Engine.of(embedder, searcher, self.cache, self.on_batch), source)
         self.decoders = decoders or DecodePool()
-        self._pictures = Pictures(picture_fetcher, self.decoders)
+        self.pictures = Pictures(picture_fetcher, self.decoders)
         self._query_fetcher = query_fetcher
         self._query_limits = query_limits or ImageLimits()
 
@@ -66,11 +65,6 @@ class SearchService:
     def engine(self) -> Engine:
         """The current engine. A request takes it once and keeps it to its end."""
         return self.live.engine
-
-    @property
-    def ready(self) -> bool:
-        """Whether the current engine has answered a query, and its model still answers."""
-        return self.live.has_answered
 
     def close(self) -> None:
         """End the threads that follow CURRENT and embed, the latter when its pass is over, and the decoders.
@@ -103,10 +97,10 @@ class SearchService:
                     searcher = Searcher(searcher.manifest, error.rest)
         return SearchResult(
             matches=matches,
-            version=engine.version,
+            version=engine.searcher.version,
             ntotal=engine.searcher.ntotal,
             searched=searcher.searched,
-            model=engine.model,
+            model=engine.embedder.identity,
             timing_ms=watch.milliseconds(),
         )
 
@@ -121,12 +115,8 @@ class SearchService:
         """The vector of one part, `(dim,)`, unit norm. Raises as `search`."""
         return self._vectors(engine, (part,), watch or Stopwatch())[0]
 
-    def picture(self, row: Mapping[str, Any], size: int | None = None) -> Picture:
-        """The original file of a row, or a thumbnail whose longer side has at most `size` pixels. Raises Problem."""
-        return self._pictures.read(row, size)
-
     def _vectors(self, engine: Engine, parts: Sequence[Part], watch: Stopwatch) -> list[Vector]:
-        notes().index = engine.version
+        notes().index = engine.searcher.version
         if any(part.url is not None and part.data is None for part in parts):
             with watch.stage("fetch"):
                 parts = [self.fetch(part) for part in parts]
@@ -143,25 +133,27 @@ class SearchService:
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         if part.data is not None:
-            data, key = part.data, ContentKey.of(part.data, engine.model.fingerprint)
+            data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint)
             with _naming_field(part.at.format("image" if part.url is None else "url")):
                 return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
         if part.text is not None:
             text = _checked_text(engine, part.text, part.at)
-            return engine.batcher.embed(ContentKey.of(text, engine.model.fingerprint), lambda: text)
+            return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
         if part.image_id is not None:
             return _vector_of_image(engine.searcher, part.image_id, part.at)
         if part.vector is None:
             raise ValueError("a part without anything to look for")
-        if part.vector.shape != (engine.model.dim,):
-            expected = f"{engine.model.dim} numbers, as the model of the index makes"
+        if part.vector.shape != (engine.embedder.identity.dim,):
+            expected = f"{engine.embedder.identity.dim} numbers, as the model of the index makes"
             shape = part.vector.shape
             raise invalid(part.at.format("embedding"), expected, shape[0] if len(shape) == 1 else shape)
         return part.vector
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
         with watch.stage("decode"), record_outcome("decode"):
-            return self.decoders.decode(data, engine.crop, limits=self._query_limits, is_awaited=is_awaited).pixels
+            return self.decoders.decode(
+                data, engine.embedder.crop, limits=self._query_limits, is_awaited=is_awaited
+            ).pixels
 
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
@@ -197,7 +189,9 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
     except QueryError as error:  # its message says what was expected
         got = [{"field": "body", "expected": str(error), "got": abbreviate({"k": query.k})}]
         raise Problem("invalid-request", f"body: {error}", errors=got) from error
-    if len(query.parts) == 1 and query.parts[0].is_picture:
+    first, *others = query.parts
+    # Scores of words and vectors are on another scale.
+    if not others and first.text is None and first.vector is None and first.weight > 0:
         matches = [replace(each, percentile=searcher.percentile(each.score)) for each in matches]
     if (fields := query.fields) is not None:
         matches = [

@@ -18,7 +18,7 @@ from index.collection.records import ModelRecord, VersionManifest
 from index.collection.rows import metadata_columns
 from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
 from index.match import Match as Match
-from index.queries import Example, QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
+from index.queries import QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
 from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable
@@ -124,21 +124,19 @@ class Searcher:
 
     def more_like(
         self,
-        positive: Sequence[Example],
-        negative: Sequence[Example] = (),
+        examples: Sequence[tuple[str | npt.ArrayLike, float]],
         k: int = 10,
         **options: Unpack[SearchOptions],
     ) -> list[Match]:
-        """The k nearest to a mix of examples: like the positive and unlike the negative ones. Examples are left out.
+        """The k nearest to a mix of examples: ids, which are themselves left out, or vectors `(dim,)`, and weights.
 
-        `options` are those of `search`. QueryError when an id is not in the index, or when the examples cancel out.
+        A negative weight means unlike it. `options` are those of `search`. QueryError when an id is not in the index,
+        or when the examples cancel out.
         """
-        examples = [*positive, *negative]
-        ids = [example.of for example in examples if isinstance(example.of, str)]
+        ids = [example for example, _ in examples if isinstance(example, str)]
         by_id = iter(self._vectors(ids))
-        given = [next(by_id) if isinstance(example.of, str) else self._unit(example.of) for example in examples]
-        signs = [1] * len(positive) + [-1] * len(negative)
-        weights = [sign * example.weight for sign, example in zip(signs, examples, strict=True)]
+        given = [next(by_id) if isinstance(example, str) else self._unit(example) for example, _ in examples]
+        weights = [weight for _, weight in examples]
         options["exclude"] = {*options.get("exclude", ()), *ids}
         return self.search(mix(given, weights)[np.newaxis], k, **options)[0]
 

@@ -1,8 +1,9 @@
 """The command `search`. `app` registers it."""
 
+import json
 import shlex
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from embedder.errors import FetchError
 from index.collection import Collection
 from index.match import Match
-from index.queries import MAX_K, Example, SearchOptions
+from index.queries import MAX_K, SearchOptions
 from jobs.cli.options import (
     CollectionArgument,
     FormatOption,
@@ -54,7 +55,8 @@ def search(
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
     from api.compose import build_service
-    from api.search.query import Part, Query, plain
+    from api.http.responses import json_bytes
+    from api.search.query import Part, Query
     from api.settings import ServeSettings
     from jobs.cli.tables import match_table
 
@@ -79,7 +81,7 @@ def search(
             service = build_service(settings)
         with closing(service):
             matches = service.search(Query(parts=(Part(data=picture, text=text),), k=k, options=options)).matches
-    show(output, [plain(asdict(match)) for match in matches], lambda: match_table(matches, first=offset + 1))
+    show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
 def _picture(query: str) -> bytes:
@@ -102,7 +104,8 @@ def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, o
 
     with console.status("loading the index"):
         searcher = open_last_good(Collection.open(collection))
-    matches = searcher.more_like([*map(Example, like)], [*map(Example, unlike)], k, **options)
+    examples = [*((image_id, 1.0) for image_id in like), *((image_id, -1.0) for image_id in unlike)]
+    matches = searcher.more_like(examples, k, **options)
     if len(like) > 1 or unlike:
         return matches  # a mix scores on another scale than an image
     return [replace(match, percentile=searcher.percentile(match.score)) for match in matches]

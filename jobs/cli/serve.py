@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.access.keys import KeyScope, add_key, list_keys, remove_key
-from api.observe.logs import LogFormat
+from api.observe.log import LogFormat
 from api.replicas import Replicas
 from jobs.cli.options import (
     CollectionArgument,

@@ -1,7 +1,12 @@
-"""The small collection that most tests of the api search, and nobody changes."""
+"""The small collection that most tests of the api search, and nobody changes; and what the server logs."""
+
+import io
+import logging
+from collections.abc import Iterator
 
 import pytest
 
+from api.observe.log import JsonLines, TextLines
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, make_collection
@@ -11,3 +16,26 @@ from tests.support.collections.small_collection import PLAIN, make_collection
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """Of the plain pictures, with the fake model."""
     return make_collection(tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    yield from logging_to(JsonLines())
+
+
+@pytest.fixture
+def text_log() -> Iterator[io.StringIO]:
+    yield from logging_to(TextLines())
+
+
+def logging_to(formatter: logging.Formatter) -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("api")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel(before)

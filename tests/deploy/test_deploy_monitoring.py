@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray.dashboard.modules.metrics import dashboards
 
 from api.http.middleware.telemetry import follow
+from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
-from api.observe.request_record import RequestRecord
 from api.settings import RequestLimits
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import HistoryEntry

@@ -1,13 +1,12 @@
-"""Who may send requests, how often, and how many at once.
-
-Plain ASGI middleware, so that it is the same under uvicorn and on Ray Serve. A request passes, from the outside in:
-CORS, key and rate, then the limit on concurrent work, with the time limit.
-"""
+"""Who may send requests, and how often. From the outside in: CORS, key and rate, then the limit on concurrent work."""
 
 import math
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from cachetools import LRUCache
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -17,9 +16,8 @@ from api.access.caller_addresses import caller_at, is_loopback, named_host
 from api.access.keys import KeyRing, KeyScope
 from api.errors import Problem, abbreviate
 from api.http.middleware.admission import PROBES, ConcurrencyLimit, Slots, route_path
-from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_response
-from api.observe.request_record import notes
+from api.observe.log import notes
 from api.settings import Access
 
 OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
@@ -92,6 +90,42 @@ class AuthMiddleware:
             wait_s = math.ceil(wait_s)
             raise Problem("rate-limited", f"too many requests: come back in {wait_s} s", retry_after_s=wait_s)
         scope[_CHARGE] = partial(self._rate.charge, caller)
+
+
+class RateLimit:
+    """A bucket of tokens per caller: a minute's worth may be used at once, and comes back evenly.
+
+    For one event loop. Remembers 10,000 callers; the least recent one is forgotten first, and starts afresh.
+    """
+
+    def __init__(self, per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(10_000)  # tokens, and the time of that count
+
+    def wait_s(self, caller: str, cost: float = 1.0) -> float:
+        """0.0 if the request is admitted, and `cost` is taken; else the seconds until it can be.
+
+        One token admits a request of any cost: the rest is a debt for which later requests wait.
+        """
+        tokens = self._tokens(caller)
+        needed = min(cost, 1.0)
+        if tokens < needed:
+            return (needed - tokens) * 60 / self._per_minute
+        self._keep(caller, tokens - cost)
+        return 0.0
+
+    def charge(self, caller: str, cost: float) -> None:
+        """Take `cost` more for a request that has been admitted."""
+        self._keep(caller, self._tokens(caller) - cost)
+
+    def _tokens(self, caller: str) -> float:
+        now = self._clock()
+        tokens, at = self._buckets.get(caller, (self._per_minute, now))
+        return min(self._per_minute, tokens + (now - at) * self._per_minute / 60)
+
+    def _keep(self, caller: str, tokens: float) -> None:
+        self._buckets[caller] = tokens, self._clock()
 
 
 def _stranger(scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""The outermost middleware: each request's id, its time, its counters and its line in the log."""
+"""The outermost middleware: each request's id, time, counters and line in the log, and the headers of every answer."""
 
 import logging
 import re
@@ -16,11 +16,12 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access.locations import shown_model_id
+from api.errors import Problem, abbreviate
 from api.http.middleware.admission import PROBES
 from api.http.problems import problem_response, unforeseen
+from api.http.responses import shown_model_id
+from api.observe.log import RequestRecord, taking_notes
 from api.observe.metrics import Metrics
-from api.observe.request_record import RequestRecord, taking_notes
 from api.search.service import SearchService
 from api.settings import RequestLimits
 
@@ -29,6 +30,17 @@ failures = logging.getLogger(__name__)
 
 REQUEST_ID: Final = "X-Request-ID"
 _SANE_ID: Final = re.compile(r"[!-~]{1,128}")
+
+API_VERSION: Final = "API-Version"
+VERSION: Final = "1"
+
+# Unless an answer has its own.
+_FOR_BROWSERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Answers are data, not pages; the web pages have a policy of their own.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # nginx's status for a caller that left before the answer.
@@ -61,7 +73,7 @@ def follow(service: SearchService, metrics: Metrics, limits: RequestLimits) -> N
 
 
 class _EngineMetrics(Collector):
-    """The engine in use, the queue of its model and the cache, as they are when the metrics are read."""
+    """What the engine in use, its queue and its cache are when the metrics are read."""
 
     def __init__(self, service: SearchService, locations: bool) -> None:
         self._service = service
@@ -71,7 +83,11 @@ class _EngineMetrics(Collector):
         live, engine, cache = self._service.live, self._service.engine, self._service.cache
         info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.")
         info.add_metric(
-            (), {"version": engine.version, "model": shown_model_id(engine.model.model_id, self._locations)}
+            (),
+            {
+                "version": engine.searcher.version,
+                "model": shown_model_id(engine.embedder.identity.model_id, self._locations),
+            },
         )
         yield info
         age_s = time.time() - engine.searcher.manifest.created_at.timestamp()
@@ -179,6 +195,39 @@ class CatchAll:
             await problem_response(unforeseen())(scope, receive, send)
 
 
+class HeadersMiddleware:
+    """Adds the headers, and refuses requests for another version of the interface.
+
+    It goes outside the middleware that refuses requests, because refusals need the headers too.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_head = scope["method"] == "HEAD"
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers[API_VERSION] = VERSION
+                for name, value in _FOR_BROWSERS.items():
+                    headers.setdefault(name, value)
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        version = Headers(scope=scope).get(API_VERSION, VERSION)
+        if version.strip() != VERSION:
+            problem = Problem("unknown-api-version", f"expected {API_VERSION}: {VERSION}, got {abbreviate(version)}")
+            await problem_response(problem)(scope, receive, sending)
+        else:
+            await self._app({**scope, "method": "GET"} if is_head else scope, receive, sending)
+
+
 def _request_id(scope: Scope) -> str:
     """The caller's request id, if it is fit for a header and a log line, else a new one."""
     given = Headers(scope=scope).get(REQUEST_ID, "")
@@ -191,11 +240,7 @@ def _route(scope: Scope, outside: str) -> str | None:
         return str(template)
     if (mounted := scope.get("root_path", "").removeprefix(outside)) != "":
         return f"{mounted}/{{path}}"
-    return _would_be_route(scope)
-
-
-def _would_be_route(scope: Scope) -> str | None:
-    """The same for a request that was refused before it came to a route, and for routes of Starlette's own."""
+    # A request that was refused before it came to a route, and routes of Starlette's own.
     for context in iter_route_contexts(scope["app"].routes):
         match, _ = context.original_route.matches(scope)
         if match is not Match.NONE:

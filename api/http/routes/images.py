@@ -8,9 +8,8 @@ from fastapi.responses import Response
 
 from api.documents import ImageOut
 from api.errors import Problem, abbreviate
-from api.http.etag import tagged
 from api.http.problems import problem_docs
-from api.http.responses import image_out, json_response
+from api.http.responses import image_out, json_response, tagged
 from api.search.service import SearchService, row_of_image
 from api.settings import RequestLimits
 from index.search import Searcher
@@ -23,51 +22,37 @@ _PICTURE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cache-Control": "private, max-age=300",
 }
-_PICTURE_DOCS: Final[dict[str, Any]] = {
-    "summary": "The picture of an image: its file, or a thumbnail",
-    "response_class": Response,
-    "responses": {
-        200: {"content": {"image/*": {}}, "description": "The picture"},
-        304: {"description": "The caller has it already, says If-None-Match"},
-        **problem_docs(
-            *("image-not-found", "picture-not-found", "invalid-request", "picture-unavailable", "internal"),
-            "shard-unavailable",
-        ),
-    },
-}
-_ROW_DOCS: Final[dict[str, Any]] = {
-    "summary": "What the index knows of an image",
-    "response_model": ImageOut,
-    "responses": problem_docs("image-not-found", "invalid-request", "internal", "shard-unavailable"),
-}
+_PROBLEMS: Final = ("image-not-found", "invalid-request", "internal", "shard-unavailable")
 
 
 def image_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
-    """`GET /image?id=` and `/picture?id=`, which every id can be asked by: a path would lose dots and line breaks.
-
-    `GET /images/{id}` and its `/picture` are the same for people, who type the ids that a path can hold.
-    """
+    """`GET /image?id=` and `/picture?id=`: as part of a path, an id would lose dots and line breaks."""
     router = APIRouter(tags=["images"])
 
-    @router.get("/picture", **_PICTURE_DOCS)
+    @router.get(
+        "/picture",
+        summary="The picture of an image: its file, or a thumbnail",
+        response_class=Response,
+        responses={
+            200: {"content": {"image/*": {}}, "description": "The picture"},
+            304: {"description": "The caller has it already, says If-None-Match"},
+            **problem_docs(*_PROBLEMS, "picture-not-found", "picture-unavailable"),
+        },
+    )
     async def picture(request: Request, image_id: Id, size: Size = None) -> Response:
         row = await _row(service.engine.searcher, image_id)
-        found = await to_thread.run_sync(service.picture, row, size)
+        found = await to_thread.run_sync(service.pictures.read, row, size)
         return tagged(request, *found, _PICTURE_HEADERS)
 
-    @router.get("/image", **_ROW_DOCS)
+    @router.get(
+        "/image",
+        summary="What the index knows of an image",
+        response_model=ImageOut,
+        responses=problem_docs(*_PROBLEMS),
+    )
     async def image(image_id: Id) -> Response:
         row = await _row(service.engine.searcher, image_id)
         return json_response(image_out(row, limits.show_locations))
-
-    # Before the row's route, whose path would match too.
-    @router.get("/images/{image_id:path}/picture", **_PICTURE_DOCS)
-    async def picture_at(request: Request, image_id: str, size: Size = None) -> Response:
-        return await picture(request, image_id, size)
-
-    @router.get("/images/{image_id:path}", **_ROW_DOCS)
-    async def image_at(image_id: str) -> Response:
-        return await image(image_id)
 
     return router
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from api.errors import Problem, abbreviate
-from api.http.etag import tagged
+from api.http.responses import tagged
 
 FOLDER: Final = Path(__file__).parents[2] / "web"
 _SWAGGER_UI: Final = ("swagger-ui-bundle.js", "swagger-ui.css")

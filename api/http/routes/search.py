@@ -11,37 +11,34 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.access.locations import LOCATION_COLUMNS, check_filter, redact
 from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse
 from api.errors import Problem
-from api.http.body import BodyReader
+from api.http.body import BodyReader, parts_of, searches_of
 from api.http.middleware.admission import Slots, admit
 from api.http.middleware.auth import charge
-from api.http.openapi import (
-    BATCH_ANSWER,
-    BATCH_BODY,
-    EMBED_ANSWER,
-    EMBED_BODY,
-    SEARCH_ANSWER,
-    answers_like,
-    search_body,
+from api.http.openapi import BATCH_BODY, EMBED_BODY, search_body
+from api.http.problems import BODY_PROBLEMS, failed, problem_docs
+from api.http.responses import (
+    LOCATION_COLUMNS,
+    check_filter,
+    json_bytes,
+    json_response,
+    model_out,
+    redact,
+    search_response,
+    timing,
 )
-from api.http.parse import parts_of, searches_of
-from api.http.problems import failed, problem_docs
-from api.http.responses import json_bytes, json_response, model_out, search_response, timing
+from api.observe.log import Stopwatch
 from api.search.engine import Engine
-from api.search.query import Part, Query, Stopwatch
+from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import RequestLimits
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_BODY_PROBLEMS: Final = (
-    *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request", "internal"),
-)
 _SEARCH_PROBLEMS: Final = (
-    *_BODY_PROBLEMS,
+    *BODY_PROBLEMS,
     *("bad-url", "forbidden-scheme", "forbidden-address", "url-not-usable", "url-unreachable", "url-timeout"),
     *("text-not-supported", "unusable-image", "shard-unavailable"),
 )
@@ -57,11 +54,11 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
         "/search",
         summary="The nearest images to a picture, a text, an image of the index, a vector, or a mix of them",
         response_model=SearchResponse,
-        responses={**answers_like(SEARCH_ANSWER), **problem_docs(*_SEARCH_PROBLEMS)},
+        responses=problem_docs(*_SEARCH_PROBLEMS),
         openapi_extra={"requestBody": search_body(limits)},
     )
     async def search(request: Request) -> Response:
-        query, engine = await bodies.search(request, service.engine.model.dim), service.engine
+        query, engine = await bodies.search(request, service.engine.embedder.identity.dim), service.engine
         answering.admit(request, [query.parts])
         return json_response(await answering.search(query, engine))
 
@@ -69,11 +66,11 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
         "/search/batch",
         summary="Many searches, each with its own result or problem",
         response_model=BatchResponse,
-        responses={**answers_like(BATCH_ANSWER), **problem_docs(*_BODY_PROBLEMS)},
+        responses=problem_docs(*BODY_PROBLEMS),
         openapi_extra={"requestBody": BATCH_BODY},
     )
     async def batch(request: Request) -> Response:
-        reading = partial(searches_of, dim=service.engine.model.dim, limits=limits)
+        reading = partial(searches_of, dim=service.engine.embedder.identity.dim, limits=limits)
         queries, engine = await bodies.json(request, reading), service.engine
         answering.admit(request, [query.parts for query in queries if isinstance(query, Query)])
         charge(request, len(queries) - 1)
@@ -87,7 +84,7 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
         "/embed",
         summary="Vectors of pictures or texts",
         response_model=EmbedResponse,
-        responses={**answers_like(EMBED_ANSWER), **problem_docs(*_BODY_PROBLEMS)},
+        responses=problem_docs(*BODY_PROBLEMS),
         openapi_extra={"requestBody": EMBED_BODY},
     )
     async def embed(request: Request) -> Response:
@@ -95,8 +92,8 @@ def search_routes(service: SearchService, limits: RequestLimits, searching: Slot
         answering.admit(request, [(part,) for part in parts if isinstance(part, Part)])
         charge(request, len(parts) - 1)
         results = await _each(parts, lambda part: answering.embed(part, engine))
-        index = IndexOut(version=engine.version, ntotal=engine.searcher.ntotal)
-        model = model_out(engine.model, limits.show_locations)
+        index = IndexOut(version=engine.searcher.version, ntotal=engine.searcher.ntotal)
+        model = model_out(engine.embedder.identity, limits.show_locations)
         return json_response(EmbedResponse(index=index, model=model, results=results))
 
     return router
@@ -149,7 +146,7 @@ class Answering:
         except Problem as problem:
             if problem.kind.slug != "text-not-supported":
                 raise
-            detail = redact(problem.detail, show=self._locations, places=(engine.model.model_id,))
+            detail = redact(problem.detail, show=self._locations, places=(engine.embedder.identity.model_id,))
             raise Problem(problem.kind.slug, detail, **problem.extensions) from problem
 
     async def _fetched(self, parts: tuple[Part, ...], watch: Stopwatch) -> tuple[Part, ...]:

@@ -1,4 +1,4 @@
-"""Routes of index versions: list them, and choose the live one, which requires the admin scope."""
+"""Routes of the server's state and of index versions, of which the live one is chosen with the admin scope."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,23 +7,44 @@ from typing import Final
 from anyio import to_thread
 from fastapi import APIRouter, Request
 
-from api.access.locations import redact
-from api.documents import SwitchedOut, VersionsOut
+from api.documents import IndexDetailsOut, SwitchedOut, VersionsOut
 from api.errors import Problem, invalid
-from api.http.body import BodyReader
-from api.http.openapi import PROMOTE_BODY, SWITCHED_ANSWER, VERSIONS_ANSWER, answers_like
-from api.http.parse import valid
-from api.http.problems import problem_docs
+from api.http.body import BodyReader, valid
+from api.http.openapi import PROMOTE_BODY
+from api.http.problems import BODY_PROBLEMS, problem_docs
 from api.http.requests import PromoteRequest
-from api.http.responses import version_out
-from api.search.live_engine import LiveEngine
+from api.http.responses import index_details, redact, version_out
+from api.search.engine import LiveEngine
+from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.collection import Collection
 from index.errors import CollectionError
 from index.versions.promotion import list_versions, promote, rollback
 
 _Redacted = Callable[[str], str]
-_PROBLEMS: Final = ("forbidden", "version-not-usable", "internal")
+_PROBLEMS: Final = ("forbidden", "version-not-usable")
+
+
+def state_routes(service: SearchService, limits: RequestLimits) -> APIRouter:
+    """`/index`, `/healthz` and `/readyz`."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/index", summary="The index version that answers, and how well", response_model=IndexDetailsOut)
+    async def index() -> IndexDetailsOut:
+        searcher = service.engine.searcher
+        return index_details(searcher.manifest, searcher.filterable, limits.show_locations)
+
+    @router.get("/healthz", summary="The process is up")
+    async def healthz() -> dict[str, str]:
+        return {"status": "up"}
+
+    @router.get("/readyz", summary="A query can be answered", responses=problem_docs("not-ready"))
+    async def readyz() -> dict[str, str]:
+        if not service.live.has_answered:
+            raise Problem("not-ready", "no query can be answered now; the server's log says why")
+        return {"status": "ready", "index": service.engine.searcher.version}
+
+    return router
 
 
 def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimits) -> APIRouter:
@@ -32,27 +53,17 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     bodies = BodyReader(limits)
     redacted = partial(redact, show=limits.show_locations, places=(collection.location,))
 
-    @router.get(
-        "/versions",
-        summary="Every complete index version",
-        responses={**answers_like(VERSIONS_ANSWER), **problem_docs("internal")},
-    )
+    @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
     async def versions() -> VersionsOut:
         found = await to_thread.run_sync(list_versions, collection)
         return VersionsOut(
-            versions=[version_out(version, live.engine.version, limits.show_locations) for version in found]
+            versions=[version_out(version, live.engine.searcher.version, limits.show_locations) for version in found]
         )
 
     @router.post(
         "/promote",
         summary="Let a version answer, once every byte of it has been verified",
-        responses={
-            **answers_like(SWITCHED_ANSWER),
-            **problem_docs(
-                *("malformed-body", "request-timeout", "too-large", "unsupported-media-type", "invalid-request"),
-                *_PROBLEMS,
-            ),
-        },
+        responses=problem_docs(*BODY_PROBLEMS, *_PROBLEMS),
         openapi_extra={"requestBody": PROMOTE_BODY},
     )
     async def promote_version(request: Request) -> SwitchedOut:
@@ -62,7 +73,7 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     @router.post(
         "/rollback",
         summary="Let the newest good version before the live one answer",
-        responses={**answers_like(SWITCHED_ANSWER), **problem_docs(*_PROBLEMS)},
+        responses=problem_docs(*_PROBLEMS, "internal"),
     )
     async def roll_back() -> SwitchedOut:
         return await to_thread.run_sync(_roll_back, live, collection, redacted)
@@ -90,12 +101,12 @@ def _roll_back(live: LiveEngine, collection: Collection, redacted: _Redacted) ->
 
 
 def _switched(live: LiveEngine, version: str, skipped: dict[str, str], redacted: _Redacted) -> SwitchedOut:
-    before = live.engine.version
+    before = live.engine.searcher.version
     live.refresh()
     return SwitchedOut(
         live=version,
         before=before,
-        serving=live.engine.version,
+        serving=live.engine.searcher.version,
         failure=live.failure and redacted(live.failure),
         skipped={name: redacted(reason) for name, reason in skipped.items()},
     )

@@ -9,12 +9,16 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from api.access.keys import KeyRing, KeyScope, add_key, remove_key
-from api.errors import ListenError
-from api.http.middleware.rate_limit import RateLimit
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.errors import KeysError, ListenError
+from api.http.app import create_app
+from api.http.middleware.auth import RateLimit
 from api.local import running
+from api.search.service import SearchService
 from api.settings import Access, ServeSettings
-from tests.support.servers.guarded_app import guarded, local, told
+from embedder.fake import FakeEmbedder
+from tests.support.collections.small_collection import PLAIN, followed_service, make_collection
+from tests.support.servers.guarded_app import guarded, local, on_this_machine, told
 
 SEARCH, ADMIN, NONE = "search", "admin", None
 
@@ -53,7 +57,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
         ("GET", "/docs", NONE),
         ("GET", "/openapi.json", NONE),
         ("GET", "/metrics", SEARCH),
-        ("GET", "/images/a/picture", SEARCH),
+        ("GET", "/picture", SEARCH),
         ("GET", "/index", SEARCH),
         ("POST", "/search", SEARCH),
         ("POST", "/embed", SEARCH),
@@ -104,15 +108,6 @@ def test_how_a_key_is_given(keys: Keys) -> None:
         assert response.headers["www-authenticate"] == 'Bearer realm="likeness"'
         assert keys.search not in response.text
     assert client.post(f"/search?key={keys.search}&api_key={keys.search}").status_code == 401
-
-
-def test_a_key_that_is_removed_is_refused_from_then_on(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    key = add_key(path, "alice", KeyScope.search)
-    client = local(Access(keys=KeyRing(path)), headers={"X-API-Key": key})
-    assert client.post("/search").status_code == 200
-    remove_key(path, "alice")
-    assert client.post("/search").status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -223,15 +218,6 @@ def test_what_costs_more_than_there_is_leaves_a_debt() -> None:
     assert rate.wait_s("a", 1.0) == pytest.approx(0.6)
 
 
-def test_the_callers_that_are_remembered_are_bounded() -> None:
-    rate = RateLimit(1, clock=lambda: 0.0, max_callers=3)
-    for caller in "abcd":
-        assert rate.wait_s(caller) == 0.0
-    assert len(rate._buckets) == 3
-    assert [rate.wait_s(caller) > 0 for caller in "bcd"] == [True] * 3
-    assert rate.wait_s("a") == 0.0
-
-
 def test_each_key_has_its_own_rate(keys: Keys) -> None:
     client = local(Access(keys=keys.ring, rate_limit_per_minute=3))
     statuses = [client.post("/search", headers=keys.headers("search")).status_code for _ in range(5)]
@@ -245,11 +231,9 @@ def test_each_key_has_its_own_rate(keys: Keys) -> None:
     assert client.post("/search").status_code == 401
 
 
-def test_a_batch_costs_what_is_in_it_and_reading_little(keys: Keys) -> None:
-    client = local(Access(rate_limit_per_minute=10))
-    assert client.post("/search/batch?searches=9").status_code == 200
-    assert [client.get("/images/a/picture").status_code for _ in range(11)] == [200] * 10 + [429]
-    assert local(Access()).post("/search/batch?searches=9").status_code == 200
+def test_reading_costs_little() -> None:
+    client = local(Access(rate_limit_per_minute=1))
+    assert [client.get("/picture").status_code for _ in range(11)] == [200] * 10 + [429]
 
 
 @pytest.mark.parametrize(("host", "at"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1"), ("::", "[::1]")])
@@ -290,3 +274,124 @@ def test_mend_17_without_keys_an_address_has_a_rate(first: str, second: str, sha
     app = guarded(Access(rate_limit_per_minute=1))
     assert TestClient(app, client=(first, 1)).post("/search").status_code == 200
     assert TestClient(app, client=(second, 2)).post("/search").status_code == (429 if shared else 200)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
+    location = tmp_path_factory.mktemp("guarded") / "collection"
+    make_collection(location, PLAIN, FakeEmbedder())
+    return followed_service(location)
+
+
+def test_no_route_is_left_open_by_mistake(service: SearchService, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    search = {"X-API-Key": add_key(path, "reader", KeyScope.search)}
+    app = create_app(service, access=Access(keys=KeyRing(path)))
+    client = on_this_machine(app)
+    refused: dict[str, set[str]] = {"nothing": set(), "admin": set()}
+    for route, operations in app.openapi()["paths"].items():
+        for method in operations:
+            address = f"{route}?id=red.png"
+            if client.request(method, address).status_code != 401:
+                refused["nothing"].add(f"{method} {route}")
+            if client.request(method, address, headers=search).status_code == 403:
+                refused["admin"].add(f"{method} {route}")
+    assert refused["nothing"] <= {"get /", "get /healthz", "get /readyz"}
+    assert refused["admin"] == {"post /index/promote", "post /index/rollback"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/search/batch", {"searches": [{"text": "star", "k": 1}] * 10}), ("/embed", {"texts": ["star"] * 10})],
+)
+def test_a_batch_costs_what_is_in_it(service: SearchService, path: str, body: object) -> None:
+    client = on_this_machine(create_app(service, access=Access(rate_limit_per_minute=15)))
+    assert client.post(path, json=body).status_code == 200
+    assert [client.post("/search", json={"text": "star"}).status_code for _ in range(6)] == [200] * 5 + [429]
+    refused = client.post(path, json=body)
+    assert told(refused) == (429, "rate-limited")
+    assert refused.headers["retry-after"] == "4"
+
+
+def test_the_apps_document_says_how_a_key_is_given(service: SearchService, tmp_path: Path) -> None:
+    add_key(tmp_path / "keys.json", "reader", KeyScope.search)
+    document = create_app(service, access=Access(keys=KeyRing(tmp_path / "keys.json"))).openapi()
+    assert document["components"]["securitySchemes"].keys() == {"bearer", "header"}
+    assert "securitySchemes" not in create_app(service).openapi()["components"]
+    assert "security" not in document["paths"]["/healthz"]["get"]
+    assert document["paths"]["/search"]["post"]["security"] == [{"bearer": []}, {"header": []}]
+    assert {"401", "403", "413", "429", "503"} <= document["paths"]["/search"]["post"]["responses"].keys()
+    assert "ProblemOut" in document["components"]["schemas"]
+
+
+@pytest.mark.parametrize(("asked", "status"), [({}, 401), ({"API-Version": "2"}, 400), ({"X-Request-ID": "mine"}, 401)])
+def test_refusals_have_every_header_too(
+    service: SearchService, tmp_path: Path, asked: dict[str, str], status: int
+) -> None:
+    add_key(tmp_path / "keys.json", "reader", KeyScope.search)
+    refused = on_this_machine(create_app(service, access=Access(keys=KeyRing(tmp_path / "keys.json")))).get(
+        "/index", headers=asked
+    )
+    assert refused.status_code == status
+    assert refused.headers["api-version"] == "1"
+    assert refused.headers["x-content-type-options"] == "nosniff"
+    assert refused.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert refused.headers["x-request-id"] == asked.get("X-Request-ID", refused.headers["x-request-id"])
+
+
+def keyed(tmp_path: Path, **more: Any) -> ServeSettings:
+    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
+    return ServeSettings(collection="c", keys_file=str(tmp_path / "keys.json"), **more)
+
+
+def test_keys_are_leave_to_listen_anywhere(tmp_path: Path) -> None:
+    assert keyed(tmp_path, host="0.0.0.0").listen_address() == ("0.0.0.0", 8000)
+    with pytest.raises(ListenError, match="LIKENESS_KEYS_FILE"):
+        ServeSettings(collection="c", host="0.0.0.0").listen_address()
+    with pytest.raises(KeysError, match="no key file"):
+        ServeSettings(collection="c", keys_file=str(tmp_path / "none.json")).access()
+
+
+def test_rates_are_limited_where_strangers_may_come(tmp_path: Path) -> None:
+    def limit(**settings: Any) -> int:
+        return ServeSettings(collection="c", **settings).access().rate_limit_per_minute
+
+    assert limit() == 0
+    assert limit(host="0.0.0.0", allow_remote=True) == 600
+    assert limit(allow_remote=True) == 600
+    assert limit(rate_limit_per_minute=30) == 30
+    assert keyed(tmp_path).access().rate_limit_per_minute == 600
+    assert limit(keys_file=str(tmp_path / "keys.json"), rate_limit_per_minute=0) == 0
+
+
+def test_access_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_key(tmp_path / "keys.json", "alice", KeyScope.search)
+    monkeypatch.setenv("LIKENESS_KEYS_FILE", str(tmp_path / "keys.json"))
+    monkeypatch.setenv("LIKENESS_RATE_LIMIT_PER_MINUTE", "120")
+    monkeypatch.setenv("LIKENESS_MAX_ONGOING_REQUESTS", "7")
+    monkeypatch.setenv("LIKENESS_CORS_ORIGINS", "https://a.example, https://b.example")
+    access = ServeSettings(collection="c").access()
+    assert access.keys is not None
+    assert (access.rate_limit_per_minute, access.max_ongoing_requests) == (120, 7)
+    assert access.cors_origins == {"https://a.example", "https://b.example"}
+
+
+@pytest.mark.parametrize(
+    ("given", "searches", "requests"),
+    [
+        ({}, 128, 224),
+        ({"replicas": 4}, 16, 112),
+        ({"replicas": "1:4", "num_cpus": 2.5}, 32, 128),
+        ({"embedders": 4}, 128, 224),
+        ({"max_searches": 5, "max_url_fetches": 7}, 5, 76),
+        ({"max_ongoing_requests": 9}, 128, 9),
+    ],
+)
+def test_each_replica_lets_in_what_its_cores_can_do_and_other_requests_besides(
+    given: dict[str, Any], searches: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several may be on one machine: each has the cores that are reserved for it."""
+    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 8)
+    settings = ServeSettings(collection="c", **given)
+    assert settings.limits().max_searches == searches
+    assert settings.access().max_ongoing_requests == requests

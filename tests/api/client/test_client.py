@@ -3,7 +3,6 @@
 import email.parser
 import email.policy
 import io
-import pickle
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from api.access.keys import KeyRing, KeyScope, add_key
 from api.client.client import (
     ClientError,
     LikenessClient,
@@ -29,7 +29,16 @@ from api.client.client import (
     Timeout,
     TooBusy,
 )
+from api.http.app import create_app
+from api.local import running
+from api.search.query import Part, Query
+from api.search.service import SearchService
+from api.settings import Access
+from embedder.fake import FakeEmbedder
 from embedder.identity import ModelIdentity
+from index.build.build_index import build_index
+from index.collection import Collection
+from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
 from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
 
 MODEL = {"id": "fake", "revision": None, "fingerprint": "f1", "dim": 2}
@@ -206,30 +215,6 @@ def test_an_images_row_is_flat_as_in_the_library(client: LikenessClient, server:
     assert client.picture("a") == b"\x89PNG"
 
 
-def test_index_versions_promote_and_rollback(client: LikenessClient, server: ScriptedServer) -> None:
-    switched: dict[str, Any] = {
-        "live": "000002",
-        "before": "000003",
-        "serving": "000002",
-        "failure": None,
-        "skipped": {},
-    }
-    versions = [{"version": "000002", "live": False}, {"version": "000003", "live": True}]
-    server.replies = [Reply(document=document) for document in ({"version": "000003"}, {"versions": versions})]
-    server.replies += [Reply(document=switched)]
-    assert client.index()["version"] == "000003"
-    assert client.versions() == versions
-    assert client.promote("000002") == switched
-    assert client.rollback() == switched
-    asked = [(each.method, each.path, each.body) for each in server.asked]
-    assert asked == [
-        ("GET", "/index", b""),
-        ("GET", "/index/versions", b""),
-        ("POST", "/index/promote", b'{"version": "000002"}'),
-        ("POST", "/index/rollback", b""),
-    ]
-
-
 # Batches
 
 
@@ -262,16 +247,6 @@ def embedded(*vectors: list[float], fingerprint: str = "f1") -> Reply:
     return Reply(document={"model": MODEL | {"fingerprint": fingerprint}, "results": [{"ok": v} for v in vectors]})
 
 
-def test_embeddings_are_float32_rows(client: LikenessClient, server: ScriptedServer) -> None:
-    server.replies = [embedded([1.0, 0.0], [0.6, 0.8])]
-    vectors = client.embed_texts(["a", "b"])
-    assert vectors.dtype == np.float32
-    assert np.array_equal(vectors, np.array([[1.0, 0.0], [0.6, 0.8]], np.float32))
-    assert np.array_equal(client.embed_images([b"GIF", b"PNG"]), vectors)
-    assert [asked.path for asked in server.asked] == ["/embed", "/embed"]
-    assert [asked.document for asked in server.asked] == [{"texts": ["a", "b"]}, {"images": ["R0lG", "UE5H"]}]
-
-
 def test_large_pictures_go_few_at_a_time(client: LikenessClient, server: ScriptedServer) -> None:
     """No more than 16 MiB of text in a request, as long as it holds more than one; and nothing is read too early."""
     read = []
@@ -287,24 +262,10 @@ def test_large_pictures_go_few_at_a_time(client: LikenessClient, server: Scripte
     assert read == [0, 0, 0, 1, 2]
 
 
-def test_a_picture_that_cannot_be_embedded_is_named(client: LikenessClient, server: ScriptedServer) -> None:
-    reply = embedded([1.0, 0.0])
-    reply.document["results"].append({"problem": {"type": "urn:x", "status": 422, "detail": "not a picture"}})
-    server.replies = [reply]
-    with pytest.raises(RequestRefused, match=r"images\[1\]: not a picture \(urn:x, HTTP status 422\)"):
-        client.embed_images([b"a", b"b"])
-
-
 def test_vectors_of_two_models_are_not_mixed(client: LikenessClient, server: ScriptedServer) -> None:
     server.replies = [embedded(*[[1.0, 0.0]] * 64), embedded([1.0, 0.0], fingerprint="f2")]
     with pytest.raises(ClientError, match="changed its model"):
         client.embed_texts(["a"] * 65)
-
-
-def test_nothing_to_embed_still_has_a_dimension(client: LikenessClient, server: ScriptedServer) -> None:
-    server.replies = [Reply(document={"model": MODEL})]
-    assert client.embed_texts([]).shape == (0, 2)
-    assert client.search_batch([]) == []
 
 
 def test_a_batch_that_loses_an_answer_is_noticed(client: LikenessClient, server: ScriptedServer) -> None:
@@ -314,19 +275,6 @@ def test_a_batch_that_loses_an_answer_is_noticed(client: LikenessClient, server:
 
 
 # Refusals
-
-
-def test_a_refusal_carries_the_problem_document(client: LikenessClient, server: ScriptedServer) -> None:
-    errors = [{"field": "k", "expected": "a whole number from 1 to 1000", "got": "0"}]
-    server.replies = [problem("invalid-request", 422, errors=errors)]
-    with pytest.raises(RequestRefused) as caught:
-        client.search(text="a", k=0)
-    error = caught.value
-    assert (error.type, error.status, error.detail) == ("urn:likeness:problem:invalid-request", 422, "why")
-    assert (error.errors, error.retry_after) == (errors, None)
-    assert error.problem["title"] == "invalid-request"
-    assert str(error) == "why (urn:likeness:problem:invalid-request, HTTP status 422)"
-    assert len(server.asked) == 1
 
 
 def test_a_proxys_page_is_a_refusal_too(client: LikenessClient, server: ScriptedServer) -> None:
@@ -343,13 +291,6 @@ def test_an_answer_of_something_else_is_refused(client: LikenessClient, server: 
             client.search(text="a")
     with pytest.raises(ClientError, match=r"not as expected \(KeyError\('model'\)\)"):
         client.search(text="a")
-
-
-def test_errors_survive_pickling() -> None:
-    document = {"type": "urn:x", "status": 429, "detail": "later"}
-    error = pickle.loads(pickle.dumps(TooBusy(document, 2.5)))
-    assert (type(error), error.retry_after, str(error)) == (TooBusy, 2.5, "later (urn:x, HTTP status 429)")
-    assert str(pickle.loads(pickle.dumps(ServerUnreachable("gone")))) == "gone"
 
 
 # Asked again
@@ -441,10 +382,7 @@ def test_a_retry_after_that_is_none(server: ScriptedServer) -> None:
 def test_no_server(server: ScriptedServer) -> None:
     url = server.url
     server.server_close()
-    with (
-        LikenessClient(url, retries=1) as client,
-        pytest.raises(ServerUnreachable, match=r"/index: .*refused"),
-    ):
+    with LikenessClient(url, retries=1) as client, pytest.raises(ServerUnreachable, match=r"/index: .*refused"):
         client.index()
     with (
         LikenessClient("http://likeness.invalid", retries=0) as client,
@@ -453,18 +391,10 @@ def test_no_server(server: ScriptedServer) -> None:
         client.index()
 
 
-def test_a_silent_server_is_not_given_more_to_do(server: ScriptedServer) -> None:
-    server.replies = [Reply(silent_s=1.0)]
-    with (
-        LikenessClient(server.url, timeout=Timeout(read=0.2)) as client,
-        pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s"),
-    ):
-        client.search(text="a")
-    assert len(server.asked) == 1
-
-
-def test_a_body_that_stops_half_way(server: ScriptedServer) -> None:
-    server.replies = [Reply(data=b"12", headers={"Content-Length": "3"}, silent_s=0.0)]
+@pytest.mark.parametrize("reply", [Reply(silent_s=1.0), Reply(data=b"12", headers={"Content-Length": "3"})])
+def test_a_silent_server_is_not_given_more_to_do(server: ScriptedServer, reply: Reply) -> None:
+    """Before its answer, or half way through the body."""
+    server.replies = [reply]
     with (
         LikenessClient(server.url, timeout=Timeout(read=0.2)) as client,
         pytest.raises(ServerUnreachable, match=r"no answer within 0\.2 s"),
@@ -481,13 +411,6 @@ def test_a_call_ends_in_time_however_the_body_drips(server: ScriptedServer) -> N
     ):
         client.picture("a")
     assert len(server.asked) == 1
-
-
-def test_waits_and_repetitions_count_towards_the_total(server: ScriptedServer) -> None:
-    server.replies = [problem("not-ready", 503)]
-    with LikenessClient(server.url, timeout=1.0, retries=100) as client, pytest.raises(RequestRefused):
-        client.search(text="a")
-    assert 1 < len(server.asked) <= 4  # after waits of 0, 0.2 and 0.4 s; the next of 0.8 s would be too long
 
 
 # Connections
@@ -562,3 +485,114 @@ def test_a_server_below_a_path(server: ScriptedServer) -> None:
     with LikenessClient(f"{server.url}/likeness/") as client:
         client.search(text="a")
     assert server.asked[0].path == "/likeness/search"
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    location = tmp_path_factory.mktemp("collection")
+    make_collection(location, PLAIN, FakeEmbedder())
+    return Collection.open(str(location))
+
+
+@pytest.fixture(scope="module")
+def service(collection: Collection) -> SearchService:
+    return followed_service(
+        Path(collection.location),
+        queries={"http://pictures.example/red.png": PLAIN["red.png"]},
+        pictures={f"memory:{image_id}": data for image_id, data in PLAIN.items()},
+    )
+
+
+@pytest.fixture(scope="module")
+def served(service: SearchService) -> Iterator[LikenessClient]:
+    with running(create_app(service)) as url, LikenessClient(url) as served:
+        yield served
+
+
+def ids(found: SearchResult) -> list[str]:
+    return [match.image_id for match in found.matches]
+
+
+def test_it_finds_what_the_library_finds(served: LikenessClient, service: SearchService, tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(PLAIN["red.png"])
+    vector = FakeEmbedder().embed_texts(["a star"])[0]
+    expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=3))
+    for found in (
+        served.search(image=tmp_path / "red.png", k=3),
+        served.search(image=PLAIN["red.png"], k=3),
+        served.search(image=Image.open(io.BytesIO(PLAIN["red.png"])), k=3),
+        served.search(url="http://pictures.example/red.png", k=3),
+    ):
+        assert ids(found)[0] == "red.png"
+        assert [(m.image_id, m.score, m.percentile) for m in found.matches] == [
+            (m.image_id, m.score, m.percentile) for m in expected.matches
+        ]
+        assert found.matches[0].metadata == {"label": "red", "weight": None}
+        assert (found.version, found.ntotal, found.model) == ("000001", len(PLAIN), service.engine.embedder.identity)
+        assert found.timing_ms["total"] > 0
+    assert served.search(text="a star", k=4).matches == served.search(embedding=5 * vector, k=4).matches
+
+
+def test_vectors_are_the_models(served: LikenessClient, service: SearchService) -> None:
+    texts = [f"text {number}" for number in range(70)]
+    assert np.allclose(served.embed_texts(texts), FakeEmbedder().embed_texts(texts), atol=1e-6)
+    vectors = served.embed_images([PLAIN["red.png"], PLAIN["blue.png"]])
+    searcher = service.engine.searcher
+    assert np.allclose(vectors, [searcher.vector("red.png"), searcher.vector("blue.png")], atol=1e-6)
+    assert served.embed_images([]).shape == (0, FakeEmbedder().identity.dim)
+    with pytest.raises(RequestRefused, match=r"^images\[1\]: expected a picture") as caught:
+        served.embed_images([PLAIN["red.png"], b"<html>"])
+    assert caught.value.type == "urn:likeness:problem:unusable-image"
+
+
+def test_refusals(served: LikenessClient) -> None:
+    with pytest.raises(RequestRefused) as caught:
+        served.image("none.png")
+    assert (caught.value.status, caught.value.type) == (404, "urn:likeness:problem:image-not-found")
+    with pytest.raises(RequestRefused) as caught:
+        served.search(image=b"not a picture")
+    assert caught.value.problem["reason"] == "not_an_image"
+    with pytest.raises(RequestRefused, match=r"^queries\.1\.image: expected a picture") as caught:
+        served.search(queries=[{"text": "a"}, {"image": b"not a picture"}])
+    assert caught.value.field == "queries.1.image"
+    with pytest.raises(RequestRefused) as caught:
+        served.search(text="a", url="http://pictures.example/red.png")
+    assert caught.value.errors[0]["expected"].startswith("exactly one of url, image, text")
+    with pytest.raises(RequestRefused) as caught:
+        served.search(text="a", filter={"colour": "red"})
+    assert "colour" in caught.value.detail
+
+
+def test_keys_open_what_their_scopes_say(service: SearchService, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    searcher = add_key(file, "searcher", KeyScope.search)
+    app = create_app(service, access=Access(keys=KeyRing(file), rate_limit_per_minute=1))
+    with running(app) as url:
+        with LikenessClient(url) as served, pytest.raises(RequestRefused, match=r"expected a key .*unauthorized"):
+            served.search(text="a")
+        with LikenessClient(url, api_key=searcher) as served:
+            assert served.search(text="a").matches
+            with pytest.raises(RequestRefused, match=r"expected a key of scope admin.*forbidden"):
+                served.rollback()
+            with pytest.raises(TooBusy) as caught:
+                served.search(text="a")
+    assert caught.value.type == "urn:likeness:problem:rate-limited"
+    assert caught.value.retry_after is not None
+    assert 50 < caught.value.retry_after <= 60
+
+
+def test_versions_are_switched(served: LikenessClient, collection: Collection) -> None:
+    """Last: the collection has a second version from here on."""
+    add_pictures(collection, {"new.png": png((7, 7, 7))}, FakeEmbedder())
+    build_index(collection)
+    assert [version["version"] for version in served.versions()] == ["000001", "000002"]
+    assert served.promote("000002")["serving"] == "000002"
+    details = served.index()
+    assert (details["version"], details["ntotal"], details["model"]["dim"]) == ("000002", len(PLAIN) + 1, 16)
+    assert details["columns"]["label"] == "string"
+    assert details["recall"]["10"] == 1.0
+    assert served.rollback()["serving"] == "000001"
+    first, second = served.versions()
+    assert (first["live"], first["serving"], second["live"], second["serving"]) == (True, True, False, False)
+    with pytest.raises(RequestRefused, match="one of 000001, 000002"):
+        served.promote("000009")

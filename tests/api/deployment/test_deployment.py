@@ -1,19 +1,20 @@
 """How the server is set up and started: settings, uvicorn, Ray Serve."""
 
-import json
+import gc
 import os
 import resource
 import signal
 import socket
-import urllib.error
+import subprocess
+import sys
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import ray
 import torch
@@ -25,7 +26,7 @@ from api.compose import LoadModel, build_service
 from api.deployment.application import Models, application, run, serve_app
 from api.deployment.cluster import connect
 from api.deployment.ingress import APP_NAME
-from api.errors import DeployError, ListenError, OtherModelError, Problem
+from api.errors import DeployError, ListenError, OtherModelError, Problem, StartError
 from api.http.app import create_app
 from api.local import run_local, running
 from api.search.query import Part, Query
@@ -45,18 +46,18 @@ from jobs.demo.captions import build_tokenizer
 from jobs.demo.train import build_model
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
+from tests.support.paths import ROOT
 from tests.support.servers.served import free_port
 
 Compose = Callable[[ServeSettings], SearchService]
 
 
-def composed(side: int = 32) -> Compose:
+def composed() -> Compose:
     """Composes as `build_service` does, around a fake model. Nested, so that it pickles by value."""
 
     def compose(settings: ServeSettings) -> SearchService:
         return fake_service(
             Searcher.open(Collection.open(settings.collection)),
-            embedder=FakeEmbedder(side=side),
             queries=Fetcher(FetchPolicy.for_untrusted_urls(settings.allowed_hosts)),
             pictures=Fetcher(),
         )
@@ -81,21 +82,13 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def get(url: str) -> tuple[int, Any]:
-    return answered(urllib.request.Request(url))
+    response = httpx.get(url, timeout=20)
+    return response.status_code, response.json()
 
 
 def post(url: str, body: object) -> tuple[int, Any]:
-    data = json.dumps(body).encode()
-    return answered(urllib.request.Request(url, data, {"Content-Type": "application/json"}))
-
-
-def answered(request: urllib.request.Request) -> tuple[int, Any]:
-    try:
-        with urllib.request.urlopen(request, timeout=20) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+    response = httpx.post(url, json=body, timeout=20)
+    return response.status_code, response.json()
 
 
 # Settings
@@ -110,12 +103,6 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.allowed_hosts == {"intranet.example", "10.0.0.7:8080"}
     assert (settings.limits().max_k, settings.limits().max_upload_bytes) == (50, 16 * 2**20)
     assert settings.model is None
-
-
-def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_PORT", "9000")
-    assert ServeSettings(collection="c").port == 9000
-    assert ServeSettings(collection="c", port=9001).port == 9001
 
 
 @pytest.mark.parametrize("wrong", [{"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}])
@@ -135,16 +122,6 @@ def test_listening_beyond_loopback_needs_leave(start: Callable[..., Any], host: 
 # Under uvicorn
 
 
-def test_the_local_server_answers_over_http(collection: str) -> None:
-    settings = ServeSettings(collection=collection)
-    with running(create_app(composed()(settings), limits=settings.limits())) as url:
-        assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
-        status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
-    assert (status, len(answer["matches"])) == (200, 2)
-    with pytest.raises(urllib.error.URLError):
-        get(f"{url}/healthz")
-
-
 def test_a_head_without_end_is_refused(collection: str) -> None:
     """It would fill the memory before anybody is asked for a key."""
     settings = ServeSettings(collection=collection)
@@ -154,7 +131,7 @@ def test_a_head_without_end_is_refused(collection: str) -> None:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 50_000)
             with pytest.raises(ConnectionError):
                 connection.sendall(b"a" * 50_000_000)
-        assert get(f"{url}/images/{'x' * 12_000}")[0] == 404
+        assert get(f"{url}/image?id={'x' * 12_000}")[0] == 404
 
 
 def test_the_local_server_says_where_it_listens(collection: str) -> None:
@@ -173,21 +150,19 @@ def test_the_local_server_says_where_it_listens(collection: str) -> None:
     assert not heard[0].endswith(":0")
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_loaded(collection: str) -> None:
-    def never(settings: ServeSettings) -> SearchService:
-        raise AssertionError("loaded a model for a port that is taken")
-
+@pytest.mark.parametrize("start", [run, run_local])
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
+    collection: str, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]
+) -> None:
+    """Ray Serve shares its port with anyone who lets it."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("api.compose.model_loader", None)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
-            run_local(ServeSettings(collection=collection, port=port), compose=never)
-
-
-def test_a_server_with_another_model_does_not_start(collection: str) -> None:
-    with pytest.raises(OtherModelError, match="serve with the model of the index"):
-        run_local(ServeSettings(collection=collection, port=0), compose=composed(side=64))
+            start(ServeSettings(collection=collection, port=port))
 
 
 # With a real model
@@ -208,7 +183,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
     make_collection(tmp_path / "c", PLAIN, embedder)
 
     service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
-    assert service.engine.model == embedder.identity
+    assert service.engine.embedder.identity == embedder.identity
     best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), k=1)).matches[0]
     assert best.image_id == "blue.png"
     assert best.score == pytest.approx(1.0, abs=1e-5)
@@ -230,7 +205,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     service = build_service(
         ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
     )
-    before, collection = service.engine.model, Collection.open(str(tmp_path / "c"))
+    before, collection = service.engine.embedder.identity, Collection.open(str(tmp_path / "c"))
 
     embedder = ClipEmbedder.load(second, device="cpu")
     add_pictures(collection, PLAIN, embedder)
@@ -244,7 +219,7 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     # The settings say where the first one is now.
     promote(collection, "000001")
     service.live.refresh()
-    assert (service.engine.version, service.engine.model) == ("000001", before)
+    assert (service.engine.searcher.version, service.engine.embedder.identity) == ("000001", before)
 
 
 # On Ray Serve
@@ -283,16 +258,6 @@ def test_a_replica_that_cannot_start_says_why(collection: str) -> None:
     application = serve_app(ServeSettings(collection=collection), models=fakes(side=64))
     with pytest.raises(Exception, match="serve with the model of the index"):
         serve.run(application, _local_testing_mode=True)
-
-
-def test_ray_serve_shares_no_port_with_anyone(collection: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(ListenError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose another port"):
-            run(ServeSettings(collection=collection, port=port))
 
 
 def test_ray_serve_needs_to_be_told_a_port(collection: str) -> None:
@@ -364,11 +329,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_the_command_brings_its_code_to_whichever_cluster_it_joins(
-    collection: str,
-    monkeypatch: pytest.MonkeyPatch,
-    option: str | None,
-    environment: dict[str, str],
-    joined: list[str],
+    collection: str, monkeypatch: pytest.MonkeyPatch, option: str | None, environment: dict[str, str], joined: list[str]
 ) -> None:
     without_a_cluster(monkeypatch, **environment)
     addresses: list[str] = []
@@ -451,15 +412,15 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     url = run(settings, blocking=False, models=fakes())
     assert url == f"http://127.0.0.1:{settings.port}"
     assert get(f"{url}/readyz") == (200, {"status": "ready", "index": "000001"})
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"X-Request-ID": "mine"}), timeout=20) as response:
-        assert response.headers.get_all("X-Request-ID") == ["mine"]
+    page = httpx.get(url, headers={"X-Request-ID": "mine"}, timeout=20)
+    assert page.headers.get_list("X-Request-ID") == ["mine"]
     status, answer = post(f"{url}/search", {"text": "a red star", "k": 2})
     assert (status, len(answer["matches"])) == (200, 2)
     with running(create_app(composed()(settings), limits=settings.limits())) as local:
         assert post(f"{local}/search", {"text": "a red star", "k": 2})[1]["matches"] == answer["matches"]
     status, problem = post(f"{url}/search", {"url": "http://169.254.169.254/latest"})
     assert (status, problem["reason"]) == (400, "forbidden_address")
-    assert get(f"{url}/images/50%2525.png")[1]["image_id"] == "50%25.png"
+    assert get(f"{url}/image?id=50%2525.png")[1]["image_id"] == "50%25.png"
     status, problem = post(f"{url}/search", {"text": "x" * 200_000})
     assert (status, problem["type"]) == (413, "urn:likeness:problem:too-large")
 
@@ -469,3 +430,29 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
     with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
         run(elsewhere, blocking=False, models=fakes())
+
+
+def test_no_garbage_is_looked_for_while_a_server_loads() -> None:
+    enabled = []
+
+    def compose(settings: ServeSettings) -> SearchService:
+        enabled.append(gc.isenabled())
+        raise StartError("enough")
+
+    with pytest.raises(StartError, match="enough"):
+        run_local(ServeSettings(collection="c", port=0), compose=compose)
+    assert (enabled, gc.isenabled()) == ([False], True)
+
+
+def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
+    """Half a second, for nothing that a search needs: Arrow asks for it when it is given arrays."""
+    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
+    script = (
+        "import sys; from index.collection import Collection; from index.search import Searcher; "
+        "searcher = Searcher.open(Collection.open(sys.argv[1])); "
+        "print(len(searcher.search([[1.0] * searcher.dim], 10)[0]), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "c")], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "3 False\n"

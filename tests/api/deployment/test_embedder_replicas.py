@@ -1,10 +1,7 @@
 """The model in replicas of its own and the Embedder that asks them, without a cluster."""
 
 import asyncio
-import gc
 import threading
-import time
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +13,7 @@ from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RaySy
 from ray.serve.exceptions import RequestCancelledError
 
 from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
+from api.deployment.resident import ResidentValues
 from api.errors import OtherModelError, Problem
 from api.settings import ServeSettings
 from embedder.errors import ModelError
@@ -89,50 +87,6 @@ def test_a_replica_without_the_live_model_embeds_with_the_one_that_is_still_serv
     load.broken = False
     vectors = asyncio.run(begun.embed(RECORDS[32], ["star"]))
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(["star"]))
-
-
-def test_a_replica_embeds_after_a_caller_has_left(collection: Collection) -> None:
-    go = threading.Event()
-
-    class Slow(FakeEmbedder):
-        def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            assert go.wait(10)
-            return super().embed_texts(texts)
-
-    begun = replica(collection, Loader(lambda side: Slow(side=side)))
-
-    async def ask() -> NDArray[np.float32]:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(begun.embed(RECORDS[32], ["slow"]), 0.1)
-        go.set()
-        return await asyncio.wait_for(begun.embed(RECORDS[32], ["star"]), 10)
-
-    np.testing.assert_array_equal(asyncio.run(ask()), FakeEmbedder().embed_texts(["star"]))
-
-
-def test_a_replica_never_holds_three_models(collection: Collection) -> None:
-    made: list[weakref.ref[FakeEmbedder]] = []
-    others: list[int] = []
-
-    def make(side: int) -> FakeEmbedder:
-        # One that was dropped goes with its thread, which takes a moment.
-        deadline = time.monotonic() + 5
-        while (alive := sum(each() is not None for each in made)) > 1 and time.monotonic() < deadline:
-            gc.collect()
-            time.sleep(0.01)
-        others.append(alive)
-        embedder = FakeEmbedder(side=side)
-        made.append(weakref.ref(embedder))
-        return embedder
-
-    async def ask_all() -> None:
-        for side in SIDES:
-            identity, _ = await begun.describe(RECORDS[side])
-            assert identity.fingerprint == RECORDS[side].fingerprint
-
-    begun = replica(collection, Loader(make))
-    asyncio.run(ask_all())
-    assert others == [0, 1, 1]
 
 
 def test_a_replica_refuses_another_model_than_the_one_that_is_named(collection: Collection) -> None:
@@ -244,3 +198,86 @@ def test_what_the_model_raises_is_raised_here(monkeypatch: pytest.MonkeyPatch) -
     error = RayTaskError("embed", "Traceback", cause, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
     with pytest.raises(ModelError, match="no vector of this"):
         Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])
+
+
+class Maker:
+    """Makes values of their keys, and keeps which in `made`; waits for `go`."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def of(self, key: str) -> Callable[[], str]:
+        def make() -> str:
+            self.made.append(key)
+            assert self.go.wait(10)
+            if key == "broken":
+                raise OSError("damaged")
+            return key.upper()
+
+        return make
+
+
+async def calls(held: ResidentValues[str], maker: Maker, *keys: str) -> list[str]:
+    return [await held.call(key, maker.of(key)) for key in keys]
+
+
+def test_what_nobody_waits_for_any_more_goes_on_being_made() -> None:
+    """A shard that takes longer to open than a search may take is there for a later one."""
+    maker, held = Maker(), ResidentValues[str]()
+    maker.go.clear()
+
+    async def ask() -> str:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(held.call("a", maker.of("a")), 0.05)
+        maker.go.set()
+        return await held.call("a", maker.of("a"))
+
+    assert asyncio.run(ask()) == "A"
+    assert maker.made == ["a"]
+
+
+def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_again() -> None:
+    maker, held = Maker(), ResidentValues[str]()
+
+    async def ask() -> list[str | BaseException]:
+        asked = [held.call(key, maker.of(key)) for key in ("a", "broken", "a", "broken")]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert list(map(str, asyncio.run(ask()))) == ["A", "damaged", "A", "damaged"]
+    with pytest.raises(OSError, match="damaged"):
+        asyncio.run(calls(held, maker, "broken"))
+    assert maker.made == ["a", "broken", "broken"]
+
+
+def test_what_is_called_stays_while_others_are_made_beforehand() -> None:
+    maker, held = Maker(), ResidentValues[str]()
+
+    async def swaps_that_fail() -> None:
+        await calls(held, maker, "a")
+        for key in ("b", "c", "d"):
+            await held.make(key, maker.of(key))
+        await calls(held, maker, "a")
+
+    asyncio.run(swaps_that_fail())
+    assert maker.made == ["a", "b", "c", "d"]
+
+
+def test_two_are_held_and_those_that_were_called_last() -> None:
+    maker, held = Maker(), ResidentValues[str]()
+    assert asyncio.run(calls(held, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
+    assert maker.made == ["a", "b", "c", "b"]
+
+
+def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("api.deployment.resident.monotonic", lambda: now)
+    maker, held = Maker(), ResidentValues[str]()
+    asyncio.run(calls(held, maker, "old", "new"))
+    now += 899
+    asyncio.run(calls(held, maker, "new", "old"))
+    now += 901
+    asyncio.run(calls(held, maker, "new", "old"))
+    assert maker.made == ["old", "new", "old"]

@@ -15,7 +15,7 @@ import pytest
 
 from api.compose import build_service
 from api.deployment.application import run
-from api.http.parse import search_of
+from api.http.body import search_of
 from api.settings import RequestLimits, ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection import Collection

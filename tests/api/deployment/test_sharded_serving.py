@@ -15,11 +15,9 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from api.client.client import LikenessClient, RequestRefused
 from api.compose import build_service
-from api.deployment.application import run, serve_app
+from api.deployment.application import run, searcher, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
-from api.deployment.options import searcher
 from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
-from api.errors import Problem
 from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
@@ -31,8 +29,6 @@ from index.collection.records import IndexSettings
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
-from jobs.cli.serve import serve as serve_command
-from jobs.errors import UsageError
 from tests.api.deployment.test_embedder_replicas import record_of
 from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
@@ -199,14 +195,14 @@ def ids_held(handle: Handle) -> set[str]:
 def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: list[Handle]) -> None:
     away, here = min(ids_held(handles[1])), min(ids_held(handles[3]))
     lost(handles[1])
-    assert httpx.get(f"{url}/images/{here}").json()["image_id"] == here
+    assert httpx.get(f"{url}/image?id={here}").json()["image_id"] == here
     for image_id in (away, "nobody"):
-        assert told(httpx.get(f"{url}/images/{image_id}")) == (503, "shard-unavailable")
+        assert told(httpx.get(f"{url}/image?id={image_id}")) == (503, "shard-unavailable")
         by_id = {"id": image_id, "allow_partial": True}
         assert told(httpx.post(f"{url}/search", json=by_id)) == (503, "shard-unavailable")
     handles[1].befalls.clear()
-    assert httpx.get(f"{url}/images/{away}").status_code == 200
-    assert told(httpx.get(f"{url}/images/nobody")) == (404, "image-not-found")
+    assert httpx.get(f"{url}/image?id={away}").status_code == 200
+    assert told(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
 
 
 def test_nothing_is_left_to_answer_without_any_shard(url: str, handles: list[Handle]) -> None:
@@ -291,55 +287,12 @@ def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url
     assert told(refused) == (503, "shard-unavailable")
 
 
-def test_a_failure_that_began_before_others_were_answered_makes_no_shard_lost(clock: Clock) -> None:
-    waits: list[float] = []
-
-    def slow(*, timeout_s: float) -> None:
-        clock.now += 1
-        assert asked({0: ("count", ("{}",))}) == {0: 7}
-        clock.now += timeout_s
-        raise TimeoutError
-
-    def quick(*, timeout_s: float) -> int:
-        waits.append(timeout_s)
-        return 7
-
-    results = iter([slow, quick, quick])
-    call = SimpleNamespace(remote=lambda *_: SimpleNamespace(result=next(results), cancel=lambda: None))
-    asked = ShardCaller([SimpleNamespace(call=call)], "000001", 5.0)  # type: ignore[list-item]
-    assert asked({0: ("count", ("{}",))}) == {}
-    assert asked({0: ("count", ("{}",))}) == {0: 7}
-    assert waits == [5.0, 5.0]
-
-
 def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
     collection: Collection, handles: list[Handle]
 ) -> None:
     handles[2].befalls[:] = [ActorDiedError(), ActorDiedError()]
     assert Searchers(handles, 5.0).open(collection).ntotal == 798  # type: ignore[arg-type]
     assert [handle.opened for handle in handles] == [["000002"]] * 4
-
-
-def test_all_shards_together_have_a_quarter_of_an_hour_to_open(
-    collection: Collection, handles: list[Handle], clock: Clock
-) -> None:
-    for handle in handles:
-        handle.befalls[:] = [600.0, 600.0]  # the first answer, and that of every replica
-    with pytest.raises(Problem, match="searchers do not answer"):
-        Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
-    assert clock.now == 1000.0
-
-
-def test_a_replica_holds_two_versions_and_opens_others_when_they_are_asked_for(tmp_path: Path) -> None:
-    collection = make_collection(tmp_path)
-    build_index(collection, rebuild=True)
-    replica = SearcherReplica(ServeSettings(collection=collection.location, shards=2), 0)
-    one, two, three = (collection.read_version(version).edition for version in collection.versions())
-    assert list(replica._shards._held) == [three]
-    for edition, held in ((one, {three, one}), (two, {one, two})):
-        scores, *_ = asyncio.run(replica.call(edition, "search", (unit_vectors(1, dim=DIM), 3, None)))
-        assert scores.shape == (1, 3)
-        assert set(replica._shards._held) == held
 
 
 def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
@@ -367,7 +320,7 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
     opened = Searchers(handles, 5.0).open
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
     service.live.warm_up()
-    assert service.engine.version == "000001"
+    assert service.engine.searcher.version == "000001"
     assert [handle.opened for handle in handles] == [["000001"], ["000001"]]
 
 
@@ -432,7 +385,7 @@ def test_each_shard_has_to_fit_on_a_node() -> None:
 def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
 ) -> None:
-    monkeypatch.setattr("api.deployment.options.nodes", lambda: nodes)
+    monkeypatch.setattr("api.deployment.application.nodes", lambda: nodes)
     ingress: Any = serve_app(ServeSettings(collection=collection.location, shards=2, searchers=2))._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
     assert {each._bound_deployment._replica_config.max_replicas_per_node for each in bound} == {apart}
@@ -444,19 +397,6 @@ def test_more_shards_than_segments_are_warned_of(collection: Collection) -> None
     warning = empty_shards(ServeSettings(collection="c", shards=6), live)
     assert warning is not None
     assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"local": True, "shards": 2}, "--local is one process"),
-        ({"searchers": "2"}, "say with --shards how many"),
-        ({"shards": 2, "searchers": "0"}, "--searchers is '0': expected a number of replicas"),
-    ],
-)
-def test_the_command_says_which_option_of_shards_is_wrong(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        serve_command("no such folder", **options)
 
 
 # On Ray Serve
@@ -482,7 +422,7 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
             for said in (expected, found):
                 del said["timing_ms"]
             assert found == expected
-        assert client.get("/images/042").json() == httpx.get(f"{local}/images/042").json()
+        assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
         assert told(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
         # A new version is opened by all searchers before it answers.
         add_run(collection, rows(["new"], np.array([vector(6)], np.float32)), model=record_of(FakeEmbedder()))

@@ -118,6 +118,9 @@ def test_replicas_that_make_no_sense_are_refused(text: str, name: str) -> None:
         ({"replicas": "4:1"}, "--replicas is '4:1': expected a number of replicas"),
         ({"embedders": "0"}, "--embedders is '0': expected a number of replicas"),
         ({"local": True, "replicas": "2"}, "--local is one process"),
+        ({"local": True, "shards": 2}, "--local is one process"),
+        ({"searchers": "2"}, "say with --shards how many"),
+        ({"shards": 2, "searchers": "0"}, "--searchers is '0': expected a number of replicas"),
     ],
 )
 def test_the_command_says_which_option_is_wrong(options: dict[str, Any], message: str) -> None:
@@ -155,11 +158,6 @@ def test_what_serve_is_told_of_replicas(collection: Collection) -> None:
     assert whole.num_replicas == 3
     assert whole._deployment_config.autoscaling_config is None
     assert reserved(whole) == (1, 1)
-
-
-def test_one_replica_keeps_as_many_embedders_busy_as_it_has_calls() -> None:
-    """A batch of 32 in calls of 8: with more calls wanted for each embedder a second one would never be started."""
-    assert ServeSettings(collection="c").target_ongoing_embeddings == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Whatever stands in a request's headers, the answer is ours: never a status 500, never plain text."""
 
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,12 +13,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
 from api.http.problems import MEDIA_TYPE
-from api.search.live_engine import IndexSource
 from api.settings import Access
 from embedder.fake import FakeEmbedder
-from index.collection import Collection
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    PLAIN,
+    fake_service,
+    followed_service,
+    make_collection,
+    png,
+)
 
 # What we read, or a library does for us.
 READ: Final = (
@@ -42,7 +46,7 @@ RUBBISH: Final = (
 )
 FORM: Final = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n%b\r\n--x--\r\n'
 REQUESTS: Final[tuple[dict[str, Any], ...]] = (
-    {"method": "GET", "url": "/images/red.png/picture"},
+    {"method": "GET", "url": "/picture?id=red.png"},
     {"method": "GET", "url": "/metrics"},
     {"method": "GET", "url": "/no-such-page"},
     {"method": "POST", "url": "/search", "json": {"text": "star", "k": 1}},
@@ -56,12 +60,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> list[TestClient]:
     """The app as uvicorn runs it, behind a proxy on this machine: open to strangers, for this machine, with keys."""
     location = tmp_path_factory.mktemp("hostile")
     make_collection(location / "c", PLAIN, FakeEmbedder())
-    collection = Collection.open(str(location / "c"))
-    service = fake_service(
-        Searcher.open(collection),
-        pictures={f"memory:{name}": data for name, data in PLAIN.items()},
-        source=IndexSource(collection=collection, load_model=lambda record: FakeEmbedder()),
-    )
+    service = followed_service(location / "c", pictures={f"memory:{name}": data for name, data in PLAIN.items()})
     add_key(location / "keys.json", "reader", KeyScope.search)
     rate = 10**9
     return [
@@ -116,17 +115,14 @@ def test_mend_16_any_bytes_in_headers_are_answered(
 
 @pytest.mark.parametrize("broken", ["AuthMiddleware", "HeadersMiddleware", "ConcurrencyLimit", "_Telemetry"])
 def test_mend_16_a_defect_in_any_middleware_is_a_problem_document(
-    monkeypatch: pytest.MonkeyPatch, clients: list[TestClient], tmp_path: Path, broken: str
+    monkeypatch: pytest.MonkeyPatch, clients: list[TestClient], searcher: Searcher, broken: str
 ) -> None:
     async def defect(self: object, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             raise RuntimeError("secret")
         await self._app(scope, receive, send)  # type: ignore[attr-defined]
 
-    make_collection(tmp_path / "c", {"red.png": png((9, 9, 9))}, FakeEmbedder())
-    collection = Collection.open(str(tmp_path / "c"))
-    service = fake_service(Searcher.open(collection))
-    app = create_app(service)
+    app = create_app(fake_service(searcher))
     (middleware,) = [each.cls for each in app.user_middleware if each.cls.__name__ == broken]  # type: ignore[attr-defined]
     monkeypatch.setattr(middleware, "__call__", defect)
     response = client_of(app).get("/index")

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from api.compose import build_service
 from api.http.app import create_app
 from api.http.middleware.admission import ConcurrencyLimit, Slots
-from api.observe.request_record import is_awaited, taking_notes
+from api.observe.log import is_awaited, taking_notes
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from benchmarks.hostile import pictures as hostile
@@ -55,7 +55,7 @@ def test_mend_13_a_picture_that_takes_too_long_is_refused_wherever_it_comes_from
         client.post("/search", json={"url": "http://example.com/endless.jpg"}),
     ]
     assert [(answer.status_code, answer.json()["reason"]) for answer in answers] == [(422, "decode_timeout")] * 3
-    thumbnail = client.get("/images/red.png/picture", params={"size": 64})
+    thumbnail = client.get("/picture?id=red.png&size=64")
     assert (thumbnail.status_code, thumbnail.json()["reason"]) == (502, "decode_timeout")
     assert upload(client, png(COLOURS["red.png"])).status_code == 200
 

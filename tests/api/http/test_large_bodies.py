@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-import api.http.parse
+import api.http.body
 from api.client.client import LikenessClient, Search, SearchResult
 from api.http.app import create_app
 from api.http.responses import json_bytes
 from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
-from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
+from index.search import Searcher
+from tests.support.collections.small_collection import fake_service
 from tests.support.servers.guarded_app import told
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> SearchService:
-    return fake_service(make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()))
+def service(searcher: Searcher) -> SearchService:
+    return fake_service(searcher)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,14 @@ def test_mend_15_others_are_answered_while_a_body_is_parsed(
     service: SearchService, monkeypatch: pytest.MonkeyPatch, path: str, document: dict[str, Any]
 ) -> None:
     parsing, may_go_on = threading.Event(), threading.Event()
-    read_part = api.http.parse._part
+    read_part = api.http.body._part
 
     def slowly(*args: Any) -> Any:
         parsing.set()
         assert may_go_on.wait(20)
         return read_part(*args)
 
-    monkeypatch.setattr(api.http.parse, "_part", slowly)
+    monkeypatch.setattr(api.http.body, "_part", slowly)
     with running(create_app(service)) as url, ThreadPoolExecutor() as pool:
         answer = pool.submit(httpx.post, url + path, content=padded(document), headers=JSON, timeout=30)
         try:
@@ -143,14 +143,14 @@ def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_par
     """Two bodies that came slowly have lost their places by the time they are there."""
     monkeypatch.setattr("api.http.middleware.admission._KEPT_S", 0.0)
     entered, may_go_on = threading.Event(), threading.Event()
-    read_part = api.http.parse._part
+    read_part = api.http.body._part
 
     def slowly(*args: Any) -> Any:
         entered.set()
         assert may_go_on.wait(20)
         return read_part(*args)
 
-    monkeypatch.setattr(api.http.parse, "_part", slowly)
+    monkeypatch.setattr(api.http.body, "_part", slowly)
     body = padded({"text": "a star", "k": 1})
 
     def in_two() -> Iterator[bytes]:

@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
-from api.access.locations import redact, shown_model_id
 from api.client import LikenessClient
 from api.http.app import create_app
+from api.http.responses import redact, shown_model_id
 from api.local import running
-from api.search.live_engine import IndexSource
+from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
 from embedder.errors import ModelError
@@ -69,7 +69,7 @@ def asked(client: TestClient) -> list[Any]:
     return [
         *(client.get(path) for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/index")),
         *(client.get(path, params={"id": id}) for path in ("/image", "/picture") for id in ("d.png", "none.png")),
-        client.get("/images/d.png"),
+        client.get("/image?id=d.png"),
         client.get("/index/versions"),
         client.post("/search", files=picture),
         client.post("/search", json={"embedding": vector}),
@@ -129,10 +129,7 @@ def test_mend_20_a_filter_cannot_find_it_out(service: SearchService, expression:
 
 
 def test_mend_20_the_client_takes_answers_without_locations(service: SearchService) -> None:
-    with (
-        running(create_app(service, limits=RequestLimits(show_locations=False))) as url,
-        LikenessClient(url) as client,
-    ):
+    with running(create_app(service, limits=RequestLimits(show_locations=False))) as url, LikenessClient(url) as client:
         assert [match.uri for match in client.search(id="d.png").matches] == ["", "", ""]
         assert client.image("d.png")["uri"] is None
 

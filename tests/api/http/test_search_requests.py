@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import TypeAdapter
 
-from api.documents import BatchResponse, EmbedResponse, SearchResponse, SwitchedOut, VersionsOut
 from api.http.app import create_app
-from api.http.openapi import BATCH_ANSWER, EMBED_ANSWER, SEARCH_ANSWER, SWITCHED_ANSWER, VERSIONS_ANSWER
 from api.search.service import SearchService
 from api.settings import RequestLimits
 from embedder.fake import FakeEmbedder
@@ -138,13 +135,6 @@ def test_a_mix_is_the_weighted_sum_of_unit_vectors(client: TestClient) -> None:
 # Which neighbours
 
 
-def test_pages_follow_each_other(client: TestClient) -> None:
-    everything = ids(search(client, url=URL, k=6))
-    assert [
-        image for offset in (0, 2, 4, 6) for image in ids(search(client, url=URL, k=2, offset=offset))
-    ] == everything
-
-
 def test_a_filter_a_bar_and_fields(client: TestClient) -> None:
     found = search(client, url=URL, filter={"label": {"$in": ["blue", "green"]}})
     assert set(ids(found)) == {"blue.png", "green.png"}
@@ -216,12 +206,8 @@ def test_an_upload_takes_every_option(client: TestClient) -> None:
         ({"text": "a", "distinct": "yes"}, "distinct", "a cosine from -1 to 1"),
         ({"text": "a", "offset": -1}, "offset", "a number of at least 0"),
         ({"text": "a", "offset": 9_995}, "offset", "at most 9990"),
-        ({"text": "a", "k": 101}, "k", "a whole number from 1 to 100"),
         ({"id": "x" * 5_000}, "id", "at most 4096 characters"),
-        ({"text": "star", "k": True}, "k", "a whole number"),
         ({"text": "star", "k": 1.5}, "k", "a whole number"),
-        ({"text": "star", "url": "http://a.example/x.png"}, "body", "exactly one of url, image, text"),
-        ({"text": "  \n"}, "text", "words that say what to look for"),
         ({"url": "http://a.example/" + "x" * 4_096}, "url", "at most 4096 characters"),
         ([1, 2], "body", "an object"),
         (None, "body", "an object"),
@@ -311,10 +297,7 @@ def test_each_search_of_a_batch_has_its_own_result_or_problem(client: TestClient
 @pytest.mark.parametrize(
     ("path", "body", "field", "expected"),
     [
-        ("/search/batch", {"searches": []}, "searches", "a list that is not empty"),
         ("/search/batch", {"searches": [{"text": "a"}] * 6}, "searches", "at most 5"),
-        ("/search/batch", {}, "searches", "a value, as this field is required"),
-        ("/embed", {}, "body", "exactly one of images, texts and urls"),
         ("/embed", {"texts": ["a"], "urls": [URL]}, "body", "exactly one of"),
         ("/embed", {"texts": ["a"] * 6}, "texts", "at most 5"),
         ("/embed", {"images": [1]}, "images.0", "text"),
@@ -377,7 +360,7 @@ def test_vectors_of_pictures_and_texts(client: TestClient) -> None:
     first, second, third = client.post("/embed", json={"images": pictures}).json()["results"]
     np.testing.assert_allclose(first["ok"], vector_of("red-1.png"), atol=1e-6)
     assert second["problem"]["errors"][0]["field"] == "images.1"
-    assert third["problem"]["reason"] == "not_an_image"
+    assert (third["problem"]["field"], third["problem"]["reason"]) == ("images.2", "not_an_image")
 
     first, second = client.post("/embed", json={"urls": [URL, "http://example.com/none"]}).json()["results"]
     np.testing.assert_allclose(first["ok"], vector_of("red-1.png"), atol=1e-6)
@@ -423,24 +406,3 @@ def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
             for thread in threads:
                 thread.join()
     assert [ids(answer.json()) for answer in answers[7:]] == [["red-1.png"]] * 3
-
-
-# What is shown
-
-
-def test_the_examples_of_answers_are_answers() -> None:
-    for model, example in (
-        (SearchResponse, SEARCH_ANSWER),
-        (BatchResponse, BATCH_ANSWER),
-        (EmbedResponse, EMBED_ANSWER),
-        (VersionsOut, VERSIONS_ANSWER),
-        (SwitchedOut, SWITCHED_ANSWER),
-    ):
-        assert TypeAdapter[object](model).validate_python(example, strict=True) == example
-
-
-def test_every_answer_of_a_burst_is_its_own(service: SearchService) -> None:
-    searches = [{"image": encoded(png(colour)), "k": 1} for colour in COLOURS.values()]
-    with TestClient(create_app(service, limits=replace(LIMITS, max_batch=60))) as many:
-        results = many.post("/search/batch", json={"searches": searches * 10}).json()["results"]
-    assert [result["ok"]["matches"][0]["image_id"] for result in results] == [*COLOURS] * 10

@@ -9,9 +9,9 @@ from fastapi.testclient import TestClient
 
 from api.errors import abbreviate
 from api.http.app import create_app
-from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection, png
+from index.search import Searcher
+from tests.support.collections.small_collection import fake_service, png
 
 ONLY = (
     "only allow_partial, distinct, embedding, fields, filter, id, image, k, min_score, offset, queries, text, url, "
@@ -21,11 +21,9 @@ K = "k: expected a whole number from 1 to 1000"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    service = fake_service(
-        make_collection(tmp_path_factory.mktemp("collection"), PLAIN, FakeEmbedder()),
-        queries=Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"]),
-    )
+def client(searcher: Searcher) -> Iterator[TestClient]:
+    nowhere = Fetcher(FetchPolicy.for_untrusted_urls(), resolve=lambda host, port: ["127.0.0.1"])
+    service = fake_service(searcher, queries=nowhere)
     with TestClient(create_app(service)) as client:
         yield client
 

@@ -47,3 +47,17 @@ def test_other_sites_may_ask_where_they_are_named(tmp_path: Path) -> None:
     assert (
         local(Access()).options("/search", headers={"Origin": "https://ours.example", **PREFLIGHT}).status_code == 405
     )
+
+
+@pytest.mark.parametrize("asked", ["1", " 1 "])
+def test_every_answer_says_its_version(asked: str) -> None:
+    for path in ("/index", "/nowhere"):
+        assert local(Access()).get(path, headers={"API-Version": asked}).headers["api-version"] == "1"
+
+
+@pytest.mark.parametrize("asked", ["2", "", "1.0", "latest"])
+def test_another_version_is_refused(asked: str) -> None:
+    refused = local(Access()).get("/index", headers={"API-Version": asked})
+    assert told(refused) == (400, "unknown-api-version")
+    assert refused.json()["detail"] == f'expected API-Version: 1, got "{asked}"'
+    assert refused.headers["api-version"] == "1"

@@ -4,10 +4,10 @@ import asyncio
 import io
 import json
 import logging
+import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,15 @@ import pytest
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 from fastapi.testclient import TestClient
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.errors import PROBLEMS, Problem
 from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.problems import install_problems
-from api.observe.logs import JsonLines, TextLines
-from api.observe.metrics import Metrics
-from api.observe.request_record import notes, record_outcome, taking_notes
+from api.observe.log import notes
+from api.observe.metrics import Metrics, merged
 from api.settings import RequestLimits
-from embedder.errors import FetchError, ImageError
 from tests.support.paths import ROOT
 from tests.support.servers.stub_service import stub_service
 
@@ -43,14 +42,6 @@ def samples(metrics: Metrics) -> dict[str, list[tuple[Labels, float]]]:
     return found
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float:
-    """Of the one series with these labels; 0 where there is none."""
-    of_name = samples(metrics).get(name, [])
-    found = [number for its, number in of_name if labels.items() <= its.items()]
-    assert len(found) <= 1, found
-    return found[0] if found else 0.0
-
-
 @pytest.fixture
 def metrics() -> Metrics:
     return Metrics()
@@ -66,15 +57,9 @@ def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
     async def item(item_id: str) -> dict[str, str]:
         if item_id == "gone":
             raise Problem("image-not-found", "no such item")
-        notes().stages.append(("search", 0.0021))
+        notes().stages += [("search", 0.002), ("search", 0.0001)]
         notes().index = "000007"
         return {"id": item_id, "request": notes().request_id}
-
-    @app.get("/threaded")
-    def threaded() -> str:
-        notes().stages.append(("embed", 0.004))
-        notes().stages.append(("embed", 0.006))
-        return notes().request_id
 
     @app.get("/broken")
     async def broken() -> None:
@@ -93,29 +78,6 @@ def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
 @pytest.fixture
 def client(app: FastAPI) -> TestClient:
     return TestClient(app)
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    yield from logging_to(JsonLines())
-
-
-@pytest.fixture
-def text_log() -> Iterator[io.StringIO]:
-    yield from logging_to(TextLines())
-
-
-def logging_to(formatter: logging.Formatter) -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    logger = logging.getLogger("api")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield stream
-    logger.removeHandler(handler)
-    logger.setLevel(before)
 
 
 def lines(log: io.StringIO) -> list[dict[str, Any]]:
@@ -140,26 +102,9 @@ def test_another_request_id_is_made(client: TestClient, given: str | bytes) -> N
     assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
-def test_every_request_has_its_own_id(client: TestClient) -> None:
-    ids = {client.get("/threaded").headers["x-request-id"] for _ in range(5)}
-    assert len(ids) == 5
-    answer = client.get("/threaded")
-    assert answer.json() == answer.headers["x-request-id"]
-
-
 @pytest.mark.parametrize("path", ["/items/gone", "/nowhere", "/broken"])
 def test_problems_carry_the_request_id_too(client: TestClient, path: str) -> None:
     assert client.get(path, headers={"X-Request-ID": "mine"}).headers["x-request-id"] == "mine"
-
-
-def test_notes_outside_of_requests_and_after_them_are_nobodys() -> None:
-    with taking_notes("one") as first:
-        notes().problems.append("internal")
-        assert notes() is first
-    assert first.problems == ["internal"]
-    notes().problems.append("too-large")
-    first.closed = False
-    assert notes().problems == []
 
 
 # Requests
@@ -194,81 +139,6 @@ def test_problems_are_counted_by_type_from_zero(client: TestClient, metrics: Met
     assert counted == dict.fromkeys(PROBLEMS, 0) | {"image-not-found": 2, "internal": 1}
 
 
-def test_requests_in_flight_are_those_being_answered(app: FastAPI, client: TestClient, metrics: Metrics) -> None:
-    seen = []
-
-    @app.get("/watch")
-    def watch() -> None:
-        seen.append(value(metrics, "likeness_requests_in_flight"))
-
-    client.get("/watch")
-    client.get("/broken")
-    assert seen == [1]
-    assert value(metrics, "likeness_requests_in_flight") == 0
-
-
-def test_times_fall_into_buckets_from_a_millisecond_to_half_a_minute(metrics: Metrics) -> None:
-    for seconds in (0.0005, 0.03, 29.0, 31.0):
-        metrics.answered("POST", "/search", 200, seconds)
-    buckets = {
-        float(labels["le"]): number for labels, number in samples(metrics)["likeness_request_duration_seconds_bucket"]
-    }
-    assert {le: buckets[le] for le in (0.001, 0.025, 0.05, 10, 30, float("inf"))} == {
-        0.001: 1,
-        0.025: 1,
-        0.05: 2,
-        10: 2,
-        30: 3,
-        float("inf"): 4,
-    }
-    assert value(metrics, "likeness_request_duration_seconds_sum") == pytest.approx(60.0305)
-
-
-# Queries and the index
-
-
-def test_what_was_noted_of_a_request_is_counted(metrics: Metrics) -> None:
-    with taking_notes("r") as noted:
-        noted.stages += [("fetch", 0.5), ("fetch", 0.25), ("decode", 0.125)]
-        for reason in ("http_404", "http_410", "http_503", "timeout"):
-            with pytest.raises(FetchError), record_outcome("fetch"):
-                raise FetchError(reason, "no")
-        with record_outcome("fetch"), record_outcome("decode"):
-            pass
-        with pytest.raises(ImageError), record_outcome("decode"):
-            raise ImageError("too_many_pixels", "no")
-    metrics.noted(noted)
-    assert value(metrics, "likeness_stage_duration_seconds_count", stage="fetch") == 2
-    assert value(metrics, "likeness_stage_duration_seconds_sum", stage="fetch") == 0.75
-    counted = {labels["outcome"]: number for labels, number in samples(metrics)["likeness_fetches_total"]}
-    assert counted == {"ok": 1, "http_4xx": 2, "http_5xx": 1, "timeout": 1}
-    assert samples(metrics)["likeness_rejected_pictures_total"] == [({"reason": "too_many_pixels"}, 1)]
-
-
-def test_batches_are_counted_by_size(metrics: Metrics) -> None:
-    metrics.batch(5)
-    assert value(metrics, "likeness_embedding_batch_queries_bucket", le="4.0") == 0
-    assert value(metrics, "likeness_embedding_batch_queries_bucket", le="8.0") == 1
-
-
-def test_the_index_that_answers_is_asked_for_when_the_metrics_are_read(metrics: Metrics) -> None:
-    follow(stub_service(), metrics, RequestLimits())
-    assert samples(metrics)["likeness_index_info"] == [({"version": "000007", "model": "demo"}, 1)]
-    assert value(metrics, "likeness_index_rows") == 2_000
-    assert value(metrics, "likeness_index_age_seconds") == pytest.approx(7_200, abs=60)
-    assert value(metrics, "likeness_index_swaps_total", result="ok") == 4
-    assert value(metrics, "likeness_index_swaps_total", result="failed") == 1
-    assert value(metrics, "likeness_index_behind") == 1
-    assert value(metrics, "likeness_embedding_queue_queries") == 3
-    assert value(metrics, "likeness_embedding_cache_lookups_total", result="hit") == 5
-    assert value(metrics, "likeness_embedding_cache_lookups_total", result="miss") == 8
-
-
-def test_apps_count_apart(metrics: Metrics) -> None:
-    metrics.batch(1)
-    assert value(Metrics(), "likeness_embedding_batch_queries_count") == 0
-
-
 def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
     plain = client.get("/metrics")
     assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -297,16 +167,6 @@ def test_a_request_is_one_json_line(client: TestClient, log: io.StringIO) -> Non
         "stages_ms": {"search": 2.1},
         "index": "000007",
     }
-
-
-def test_stages_of_threads_are_added_up(client: TestClient, log: io.StringIO) -> None:
-    client.get("/threaded")
-    assert lines(log)[0]["stages_ms"] == {"embed": 10.0}
-
-
-def test_a_problem_is_named(client: TestClient, log: io.StringIO) -> None:
-    client.get("/items/gone")
-    assert lines(log)[0]["problems"] == ["image-not-found"]
 
 
 def test_a_defect_is_logged_with_its_request_and_without_secrets(client: TestClient, log: io.StringIO) -> None:
@@ -359,7 +219,7 @@ import logging
 import urllib.request
 from fastapi import FastAPI
 from api.local import running
-from api.observe.logs import configure_logs
+from api.observe.log import configure_logs
 from api.observe.metrics import Metrics
 from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 
@@ -402,3 +262,28 @@ def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
     drawn = DASHBOARD.read_text()
     assert len(ours) > 10
     assert {name for name in ours if name not in drawn} == set()
+
+
+def test_what_replicas_counted_is_told_apart_and_adds_up() -> None:
+    first, second = Metrics(), Metrics()
+    first.answered("POST", "/search", 200, 0.01)
+    for _ in range(2):
+        second.answered("POST", "/search", 200, 0.3)
+
+    async def gather() -> list[Metric]:
+        return merged(
+            {name: pickle.loads(pickle.dumps(each.collect())) for name, each in (("a", first), ("b", second))}
+        )
+
+    text = asyncio.run(Metrics(gather).exposition())[0].decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    counted = {
+        each.labels["replica"]: each.value for each in samples if each.name == "likeness_request_duration_seconds_count"
+    }
+    assert counted == {"a": 1, "b": 2}
+    quick = [each for each in samples if each.name.endswith("_seconds_bucket") and each.labels["le"] == "0.1"]
+    assert [each.value for each in quick if each.labels.get("route") == "/search"] == [1, 0]
+    assert text.count("# TYPE likeness_request_duration_seconds histogram") == 1
+    (scraped,) = [each for each in samples if each.name == "likeness_scraped_replicas"]
+    assert (scraped.value, scraped.labels) == (2, {})
+    assert {each.labels.get("replica") for each in samples if each is not scraped} == {"a", "b"}

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.http.app import create_app
-from api.observe.logs import JsonLines
-from api.search.live_engine import IndexSource
 from api.search.service import SearchService
 from api.settings import Access
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.search import Searcher
 from tests.support.collections.small_collection import (
     COLOURS,
     PLAIN,
     RecordingFetcher,
     add_pictures,
-    fake_service,
+    followed_service,
     make_collection,
     png,
 )
@@ -52,30 +48,14 @@ def collection(tmp_path: Path) -> Collection:
 
 @pytest.fixture
 def service(collection: Collection) -> SearchService:
-    return fake_service(
-        Searcher.open(collection),
-        queries=Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"}),
-        source=IndexSource(collection=collection, load_model=lambda _: FakeEmbedder(), interval_s=3_600),
-    )
+    pages = Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"})
+    return followed_service(Path(collection.location), queries=pages)
 
 
 @pytest.fixture
 def client(service: SearchService) -> Iterator[TestClient]:
     with TestClient(create_app(service)) as client:
         yield client
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
-    logger = logging.getLogger("api")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield stream
-    logger.removeHandler(handler)
-    logger.setLevel(logging.NOTSET)
 
 
 def line_of(log: io.StringIO) -> dict[str, Any]:
@@ -110,14 +90,6 @@ def test_a_search_by_url_is_seen_in_every_stage(client: TestClient, log: io.Stri
     assert line["stages_ms"] == pytest.approx({name: told[name] for name in line["stages_ms"]}, abs=0.01)
     assert list(line["stages_ms"]) == ["fetch", "decode", "embed", "search"]
     assert line["milliseconds"] >= told["total"]
-
-
-def test_a_stage_that_there_was_no_need_of_is_not_counted(client: TestClient, log: io.StringIO) -> None:
-    vector = client.post("/embed", json={"texts": ["star"]}).json()["results"][0]["ok"]
-    embedded = measured(client, "likeness_stage_duration_seconds_count")
-    client.post("/search", json={"id": "red.png"})
-    client.post("/search", json={"embedding": vector})
-    assert measured(client, "likeness_stage_duration_seconds_count") == {**embedded, ("search",): 2}
 
 
 def test_a_url_that_fails_is_counted_by_reason_and_not_logged(client: TestClient, log: io.StringIO) -> None:
@@ -167,14 +139,14 @@ def test_whoever_is_sent_away_is_counted_and_keys_are_named(
     with TestClient(create_app(service, access=access)) as client:
         refused = client.post("/search", json={"text": "star"})
         assert (refused.status_code, len(refused.headers["x-request-id"])) == (401, 32)
-        for path in ("/images/a/b.png/picture", "/images/c.png/picture", "/no-such-page", "/nor-this"):
+        for path in ("/picture?id=a/b.png", "/picture?id=c.png", "/no-such-page", "/nor-this"):
             assert client.get(path).status_code == 401
         client.headers["X-API-Key"] = key
         client.post("/search", json={"text": "star"})
         counted = measured(client, "likeness_request_duration_seconds_count")
         assert counted == {
             ("POST", "/search", "401"): 1,
-            ("GET", "/images/{image_id}/picture", "401"): 2,
+            ("GET", "/picture", "401"): 2,
             ("GET", "none", "401"): 2,
             ("POST", "/search", "200"): 1,
         }
@@ -190,7 +162,7 @@ def test_what_was_asked_for_is_in_no_line(client: TestClient, log: io.StringIO) 
     client.post("/search", json={"text": "private words"})
     client.post("/search", json={"image": picture, "filter": {"label": "private label"}})
     client.post("/search?text=private", json={"text": "", "private": "private"})
-    client.get("/images/private.png")
+    client.get("/image?id=private.png")
     assert len(log.getvalue().splitlines()) == 4
     assert "private" not in log.getvalue()
     assert picture[:20] not in log.getvalue()

@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from api.errors import Problem
-from api.search.batcher import QueryBatcher, Vector
-from api.search.cache import ContentKey, EmbeddingCache
+from api.search.batcher import ContentKey, EmbeddingCache, QueryBatcher, Vector
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 
@@ -143,26 +142,6 @@ def test_one_that_fails_leaves_the_others_alone(slow: SlowEmbedder) -> None:
         ask(batcher, "bad").result(10)
 
 
-def test_one_who_no_longer_waits_holds_nobody_up(slow: SlowEmbedder) -> None:
-    batcher = QueryBatcher(slow, EmbeddingCache())
-    left = held(slow, batcher)
-    assert not left.cancel()  # others may wait for it too
-    slow.go.set()
-    np.testing.assert_array_equal(ask(batcher, "star").result(10), FakeEmbedder().embed_texts(["star"])[0])
-    assert left.result(0).shape == (16,)
-
-
-def test_an_embedder_that_loses_a_vector_holds_nobody_up() -> None:
-    class Forgetful(FakeEmbedder):
-        def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            return super().embed_texts(texts)[1:]
-
-    batcher = QueryBatcher(Forgetful(), EmbeddingCache())
-    with pytest.raises(ValueError, match="shorter"):
-        ask(batcher, "star").result(10)
-    np.testing.assert_array_equal(ask(batcher, picture(1)).result(10), FakeEmbedder().embed_images(picture(1)[None])[0])
-
-
 def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: SlowEmbedder) -> None:
     cache = EmbeddingCache()
     batcher = QueryBatcher(slow, cache)
@@ -184,11 +163,6 @@ def test_the_same_picture_is_embedded_once_while_it_waits_and_afterwards(slow: S
     assert all(np.array_equal(vector, vectors[0]) for vector in vectors)
     assert cache.hits == 1
     assert not vectors[-1].flags.writeable
-
-
-def test_another_model_and_another_kind_have_keys_of_their_own() -> None:
-    keys = {ContentKey.of(content, model) for content in (b"star", "star") for model in ("a", "b")}
-    assert len(keys) == 4
 
 
 def test_its_thread_and_its_model_go_with_it() -> None:

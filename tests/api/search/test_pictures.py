@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,28 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from api.compose import build_service
+from api.errors import OtherModelError
 from api.http.app import create_app
+from api.search.query import Part, Query
 from api.search.service import SearchService, row_of_image
+from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
+from embedder.fetch import Fetcher
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
 from jobs.embedding.model import model_record
 from tests.support.collections.hand_made import add_run
-from tests.support.collections.small_collection import COLOURS, RecordingFetcher, embedded_row, fake_service, png
+from tests.support.collections.small_collection import (
+    COLOURS,
+    RecordingFetcher,
+    embedded_row,
+    fake_service,
+    make_collection,
+    png,
+)
 
 
 @pytest.fixture
@@ -47,24 +60,24 @@ def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
 
 def test_a_thumbnail_is_made_once_for_each_size(service: SearchService, fetcher: RecordingFetcher) -> None:
     row = row_of(service, "red.png")
-    first = service.picture(row, 64)
-    assert service.picture(row, 64) is first
+    first = service.pictures.read(row, 64)
+    assert service.pictures.read(row, 64) is first
     assert fetcher.asked == ["memory:red.png"]
-    assert service.picture(row, 32).data != first.data
-    assert service.picture(row_of(service, "blue.png"), 64).data != first.data
+    assert service.pictures.read(row, 32).data != first.data
+    assert service.pictures.read(row_of(service, "blue.png"), 64).data != first.data
     assert fetcher.asked == ["memory:red.png", "memory:red.png", "memory:blue.png"]
 
 
 def test_a_row_that_was_embedded_again_has_a_new_thumbnail(service: SearchService, fetcher: RecordingFetcher) -> None:
     row = row_of(service, "red.png")
-    before = service.picture(row, 64)
+    before = service.pictures.read(row, 64)
     fetcher.files["memory:red.png"] = png(COLOURS["blue.png"])
-    assert service.picture(row, 64) is before
-    after = service.picture({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
+    assert service.pictures.read(row, 64) is before
+    after = service.pictures.read({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
     assert after.data != before.data
 
 
-@pytest.mark.parametrize("path", ["/images/red.png/picture", "/images/red.png/picture?size=64"])
+@pytest.mark.parametrize("path", ["/picture?id=red.png", "/picture?id=red.png&size=64"])
 def test_who_has_a_picture_is_not_sent_it_again(client: TestClient, fetcher: RecordingFetcher, path: str) -> None:
     first = client.get(path)
     etag = first.headers["etag"]
@@ -88,18 +101,18 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("query", ["", "?size=64"])
+@pytest.mark.parametrize("query", ["", "&size=64"])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_mend_19_what_only_begins_like_a_picture_is_not_sent(
     client: TestClient, fetcher: RecordingFetcher, kind: str, query: str
 ) -> None:
     fetcher.files["memory:red.png"] = HOSTILE[kind]
-    response = client.get(f"/images/red.png/picture{query}")
+    response = client.get(f"/picture?id=red.png{query}")
     assert (response.status_code, response.headers["content-type"]) == (502, "application/problem+json")
     assert response.json()["type"] == "urn:likeness:problem:picture-unavailable"
 
 
-@pytest.mark.parametrize("query", ["", "?size=64"])
+@pytest.mark.parametrize("query", ["", "&size=64"])
 def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, query: str) -> None:
     """The row knows the hash of its file."""
     mine, other = png((1, 2, 3)), png((3, 2, 1))
@@ -111,13 +124,13 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     build_index(collection)
     fetcher = RecordingFetcher({"memory:a.png": other})
     client = TestClient(create_app(fake_service(Searcher.open(collection), embedder=embedder, pictures=fetcher)))
-    refused = client.get(f"/images/a.png/picture{query}")
+    refused = client.get(f"/picture?id=a.png{query}")
     assert (refused.status_code, refused.json()["reason"], refused.json()["retryable"]) == (502, "changed", False)
     assert refused.json()["detail"] == (
         "the file of 'a.png' is another than was embedded: it can be seen once it is embedded again"
     )
     fetcher.files["memory:a.png"] = mine
-    shown = client.get(f"/images/a.png/picture{query}")
+    shown = client.get(f"/picture?id=a.png{query}")
     assert shown.status_code == 200
     assert (shown.content == mine) is (query == "")
 
@@ -127,4 +140,73 @@ def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher
     target = io.BytesIO()
     Image.new("RGB", (9, 9)).save(target, "BMP")
     fetcher.files["memory:red.png"] = target.getvalue()
-    assert client.get("/images/red.png/picture").headers["content-type"] == "image/bmp"
+    assert client.get("/picture?id=red.png").headers["content-type"] == "image/bmp"
+
+
+@pytest.fixture
+def trusted() -> RecordingFetcher:
+    return RecordingFetcher({f"memory:{name}": png(colour) for name, colour in COLOURS.items()})
+
+
+@pytest.fixture
+def untrusted() -> RecordingFetcher:
+    return RecordingFetcher({"http://example.com/query.png": png((210, 35, 35), (90, 60))})
+
+
+@pytest.fixture
+def apart(searcher: Searcher, trusted: RecordingFetcher, untrusted: RecordingFetcher) -> SearchService:
+    return fake_service(searcher, queries=untrusted, pictures=trusted)
+
+
+def test_a_url_is_fetched_by_the_untrusted_fetcher_alone(
+    apart: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
+) -> None:
+    result = apart.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
+    assert result.matches[0].image_id == "red.png"
+    assert len(result.matches) == 2
+    assert untrusted.asked == ["http://example.com/query.png"]
+    assert trusted.asked == []
+
+
+def test_a_rows_picture_is_fetched_by_the_trusted_fetcher_alone(
+    apart: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
+) -> None:
+    row = row_of_image(apart.engine.searcher, "blue.png")
+    assert row is not None
+    picture = apart.pictures.read(row)
+    assert (picture.data, picture.media_type) == (png(COLOURS["blue.png"]), "image/png")
+    assert trusted.asked == ["memory:blue.png"]
+    assert untrusted.asked == []
+
+
+def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(
+    apart: SearchService, searcher: Searcher, trusted: RecordingFetcher
+) -> None:
+    row = searcher.row("blue.png")
+    assert row is not None
+    target = io.BytesIO()
+    first, second = (Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
+    first.save(target, "MPO", save_all=True, append_images=[second])
+    trusted.files["memory:blue.png"] = target.getvalue()
+    assert apart.pictures.read({**row, "format": "mpo"}).media_type == "image/jpeg"
+
+
+def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher, trusted: Fetcher) -> None:
+    other = FakeEmbedder(side=64)
+    with pytest.raises(OtherModelError, match="serve with the model of the index") as caught:
+        fake_service(searcher, embedder=other, queries=trusted, pictures=trusted)
+    assert other.identity.fingerprint in str(caught.value)
+    assert FakeEmbedder().identity.fingerprint in str(caught.value)
+
+
+@pytest.mark.parametrize(("replicas", "at_once"), [(1, 3), (4, 1)])
+def test_each_replica_decodes_as_many_pictures_at_once_as_it_has_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, at_once: int
+) -> None:
+    monkeypatch.setattr("api.settings.os.cpu_count", lambda: 3)
+    make_collection(tmp_path / "c", {"red.png": png(COLOURS["red.png"])}, FakeEmbedder())
+    settings = ServeSettings(collection=str(tmp_path / "c"), replicas=replicas)
+    apart = build_service(settings, load_model=lambda _: FakeEmbedder())
+    with closing(apart.decoders):
+        apart.decoders.start()
+        assert len(apart.decoders.processes) == at_once

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from api.errors import Problem
 from api.http.app import create_app
-from api.search.live_engine import IndexSource
+from api.search.engine import IndexSource
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from embedder.errors import ModelNotFoundError
@@ -120,14 +120,6 @@ def test_a_new_model_takes_over_with_its_index(service: SearchService, collectio
     assert models.loaded == [other.identity.fingerprint]
 
 
-def test_a_request_finishes_on_the_engine_it_took(service: SearchService, collection: Collection) -> None:
-    taken = service.engine
-    grow(collection, "new.png", None)
-    service.live.refresh()
-    assert service.search(Query(parts=(Part(data=RED),)), engine=taken).version == "000001"
-    assert service.search(Query(parts=(Part(data=RED),))).version == "000002"
-
-
 def test_an_engine_goes_with_the_last_request_that_holds_it(
     service: SearchService, collection: Collection, models: Models
 ) -> None:
@@ -159,7 +151,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
     service = serving(collection, models)
     grow(collection, "new.png")
     path = damage(collection, "000002")
-    with caplog.at_level(logging.INFO, "api.search.live_engine"), on_this_machine(create_app(service)) as client:
+    with caplog.at_level(logging.INFO, "api.search.engine"), on_this_machine(create_app(service)) as client:
         eventually(lambda: service.live.failure is not None)
         time.sleep(0.3)
         assert client.get("/readyz").json()["index"] == "000001"
@@ -171,7 +163,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
         # CURRENT names another: that is opened at once.
         path.unlink()
         grow(collection, "more.png")
-        eventually(lambda: service.engine.version == collection.current() != "000002")
+        eventually(lambda: service.engine.searcher.version == collection.current() != "000002")
         assert service.live.failure is None
 
 
@@ -186,11 +178,11 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     assert service.live.failure == "there is no model 'fake'"
     models.add(other)
     service.live.refresh(now=False)
-    assert service.engine.version == "000001"
+    assert service.engine.searcher.version == "000001"
     now = time.monotonic()
-    monkeypatch.setattr("api.search.live_engine.time.monotonic", lambda: now + 61)
+    monkeypatch.setattr("api.search.engine.time.monotonic", lambda: now + 61)
     service.live.refresh(now=False)
-    assert service.engine.version == "000002"
+    assert service.engine.searcher.version == "000002"
     assert not service.live.failure
 
 
@@ -201,7 +193,7 @@ def test_a_model_that_is_not_the_recorded_one_is_refused(
     models.known[other.identity.fingerprint] = OtherEmbedder(side=32)
     grow(collection, "new.png", other)
     service.live.refresh()
-    assert service.engine.version == "000001"
+    assert service.engine.searcher.version == "000001"
     assert service.live.failure is not None
     assert "serve with the model of the index" in service.live.failure
 
@@ -213,11 +205,11 @@ def test_current_that_cannot_be_read(
     current.write_text("nonsense")
     for _ in range(3):
         service.live.refresh(now=False)
-    assert service.engine.version == "000001"
+    assert service.engine.searcher.version == "000001"
     assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == ["ERROR"]
     current.unlink()
     service.live.refresh(now=False)
-    assert service.engine.version == "000001"
+    assert service.engine.searcher.version == "000001"
     assert service.live.failure is not None
     assert "CURRENT is missing" in service.live.failure
 
@@ -288,16 +280,6 @@ def ailing_service(collection: Collection, models: Models) -> tuple[SearchServic
     return service, embedder
 
 
-def test_a_server_that_failed_to_warm_up_is_ready_once_it_can_answer(collection: Collection, models: Models) -> None:
-    service, embedder = ailing_service(collection, models)
-    with on_this_machine(create_app(service)) as client:
-        time.sleep(0.1)
-        assert client.get("/readyz").status_code == 503
-        embedder.is_well = True
-        eventually(lambda: client.get("/readyz").status_code == 200)
-        assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
-
-
 def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(collection: Collection, models: Models) -> None:
     service, _ = ailing_service(collection, models)
     other = OtherEmbedder()
@@ -336,7 +318,7 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
             assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
             time.sleep(0.2)  # the follower asks, and what it was answered at the start does not count
             assert client.get("/readyz").status_code == 503
-        assert [record.getMessage() for record in caplog.records if record.name == "api.search.live_engine"] == [
+        assert [record.getMessage() for record in caplog.records if record.name == "api.search.engine"] == [
             "the model of index version 000001 does not answer: not ready until it does"
         ]
         embedder.failure = None
@@ -356,12 +338,12 @@ def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_
     same_model = service.engine
     grow(collection, "more.png", other)
     service.live.refresh()
-    assert service.engine.model == other.identity
+    assert service.engine.embedder.identity == other.identity
     service.live.mark_unavailable(before)
     service.live.mark_unavailable(same_model)
-    assert service.ready
+    assert service.live.has_answered
     service.live.mark_unavailable(service.engine)
-    assert not service.ready
+    assert not service.live.has_answered
 
 
 # Over HTTP

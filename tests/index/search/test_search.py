@@ -9,7 +9,7 @@ import pytest
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
-from index.queries import MAX_K, Example
+from index.queries import MAX_K
 from index.search import Searcher
 from tests.support.collections.hand_made import DIM, add_run, rows, unit_vectors
 
@@ -107,7 +107,7 @@ def test_mend_07_a_filter_is_called_so_and_other_names_are_refused(searcher: Sea
     with pytest.raises(TypeError, match="'where'"):
         searcher.search(VECTORS[:1], 5, **misspelt)
     with pytest.raises(TypeError, match="'where'"):
-        searcher.more_like([Example("042")], **misspelt)
+        searcher.more_like([("042", 1)], **misspelt)
 
 
 def test_an_id_in_place_of_ids_to_exclude_is_refused(searcher: Searcher) -> None:

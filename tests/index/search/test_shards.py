@@ -15,7 +15,6 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, SegmentRecord
 from index.errors import DamagedVersionError, FilterError, QueryError
-from index.queries import Example
 from index.search import Searcher
 from index.search.shard import Shard, slices, version_schema
 from index.search.sharded_index import Call, ShardedIndex, ShardsLostError
@@ -117,8 +116,8 @@ def test_rows_vectors_and_mixes_are_those_of_the_whole(collection: Collection, c
     assert sharded.row("nobody") is None
     with pytest.raises(QueryError, match="holds no image 'nobody'"):
         sharded.vector("nobody")
-    mixed = [Example(known[1]), Example(known[2], 0.5)], [Example(known[200])]
-    assert whole.more_like(*mixed, k=30, distinct=0.9) == sharded.more_like(*mixed, k=30, distinct=0.9)
+    mixed = [(known[1], 1), (known[2], 0.5), (known[200], -1)]
+    assert whole.more_like(mixed, k=30, distinct=0.9) == sharded.more_like(mixed, k=30, distinct=0.9)
 
 
 def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> None:

@@ -16,7 +16,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings, ModelRecord, ScoreDistribution
 from index.errors import QueryError
-from index.queries import MAX_K, Example, mix
+from index.queries import MAX_K, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
 from index.segments.eligible import Eligible
@@ -180,27 +180,26 @@ def test_copies_without_number_do_not_hide_what_comes_after(tmp_path: Path) -> N
     assert folded[0].duplicates == tuple(copies[1:])
     some = searcher.search(asked, 5)[0]
     assert {match.score for match in some} == {folded[0].score}
-    assert [match.image_id for match in searcher.more_like([Example(copies[7])], k=2_999)] == copies[:7] + copies[8:]
+    assert [match.image_id for match in searcher.more_like([(copies[7], 1)], k=2_999)] == copies[:7] + copies[8:]
 
 
 def test_by_id(searcher: Searcher) -> None:
     for image_id in ("020", "170", "259"):  # of the first run, replaced, of the second run
         assert searcher.vector(image_id).tolist() == ROWS.vectors[image_id].tolist()
-        matches = searcher.more_like([Example(image_id)], k=20)
+        matches = searcher.more_like([(image_id, 1)], k=20)
         assert found(matches) == ROWS.search(ROWS.vectors[image_id], 20, exclude=[image_id])
     for image_id in ("000", "no such"):  # deleted, never there
         with pytest.raises(QueryError, match=f"index version 000002 holds no image '{image_id}'"):
             searcher.vector(image_id)
         with pytest.raises(QueryError, match=f"holds no image '{image_id}'"):
-            searcher.more_like([Example("020"), Example(image_id)])
+            searcher.more_like([("020", 1), (image_id, 1)])
 
 
 def test_several_examples_with_weights(searcher: Searcher) -> None:
     a, b, c = (ROWS.vectors[image_id] for image_id in ("030", "180", "250"))
     given = exact_vectors(1, 9)[0]
     matches = searcher.more_like(
-        [Example("030"), Example("180", 2), Example(given * 7, 0.5)],
-        [Example("250", 0.25)],
+        [("030", 1), ("180", 2), (given * 7, 0.5), ("250", -0.25)],
         k=15,
         offset=2,
         filter={"label": "dog"},
@@ -210,8 +209,8 @@ def test_several_examples_with_weights(searcher: Searcher) -> None:
     expected = ROWS.search(query, 15, offset=2, label="dog", exclude=["030", "180", "250", "150"])
     assert {match.image_id for match in matches} == {image_id for image_id, _, _ in expected}
     assert [match.score for match in matches] == pytest.approx([score for _, score, _ in expected], abs=2e-6)
-    twice = searcher.more_like([Example("030"), Example("030"), Example("180")], k=5)
-    assert twice == searcher.more_like([Example("030", 2), Example("180")], k=5)
+    twice = searcher.more_like([("030", 1), ("030", 1), ("180", 1)], k=5)
+    assert twice == searcher.more_like([("030", 2), ("180", 1)], k=5)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +260,9 @@ def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], 
         (lambda s, q: s.within(q[0], 2), "min_score is 2: expected a cosine"),
         (lambda s, q: s.within(q, 0.5), r"got vectors of shape \(1, 1, 16\)"),
         (lambda s, q: s.more_like([]), "got 0 weights"),
-        (lambda s, q: s.more_like([Example("030")], [Example("030")]), "cancel each other out"),
-        (lambda s, q: s.more_like([Example([1.0, 2.0])]), r"got vectors of shape \(1, 2\)"),
-        (lambda s, q: Example("030", 0), "weight is 0: expected a positive number"),
-        (lambda s, q: Example("030", float("inf")), "weight is inf"),
+        (lambda s, q: s.more_like([("030", 1), ("030", -1)]), "cancel each other out"),
+        (lambda s, q: s.more_like([([1.0, 2.0], 1)]), r"got vectors of shape \(1, 2\)"),
+        (lambda s, q: s.more_like([("030", float("inf"))]), "the weights are .inf.: expected numbers"),
     ],
 )
 def test_what_makes_no_sense_is_refused(searcher: Searcher, ask: Callable[..., object], message: str) -> None:
@@ -358,7 +356,7 @@ def test_an_approximate_index_keeps_to_the_same_rules(tmp_path: Path) -> None:
     assert searcher.manifest.kind == "IVF40,PQ4x4fs"
     hits = 0
     for number in range(0, 3_000, 100):
-        matches = searcher.more_like([Example(ids[number])], k=10, filter={"year": {"$gte": 3}}, distinct=0.9)
+        matches = searcher.more_like([(ids[number], 1)], k=10, filter={"year": {"$gte": 3}}, distinct=0.9)
         assert [match.score for match in matches] == sorted((match.score for match in matches), reverse=True)
         assert len(matches) == 10
         chosen = vectors[[int(match.image_id) for match in matches]]

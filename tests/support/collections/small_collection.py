@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from api.search.live_engine import IndexSource
+from api.search.engine import IndexSource
 from api.search.service import SearchService
 from embedder.errors import FetchError
 from embedder.fake import FakeEmbedder

@@ -9,9 +9,8 @@ def stub_service() -> Any:
     """Index version 000007 of two hours ago. The live one cannot be served."""
     built = datetime.now(UTC) - timedelta(hours=2)
     engine = SimpleNamespace(
-        version="000007",
-        model=SimpleNamespace(model_id="demo"),
-        searcher=SimpleNamespace(ntotal=2_000, manifest=SimpleNamespace(created_at=built)),
+        embedder=SimpleNamespace(identity=SimpleNamespace(model_id="demo")),
+        searcher=SimpleNamespace(version="000007", ntotal=2_000, manifest=SimpleNamespace(created_at=built)),
         batcher=SimpleNamespace(waiting=3),
     )
     return SimpleNamespace(
