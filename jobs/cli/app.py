@@ -22,10 +22,10 @@ from embedder.openmp import WAITING
 from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.storage.disk import DISK_FULL
 from jobs.cli.demo import demo
-from jobs.cli.images import embed, info, rejects
+from jobs.cli.embed import embed, reembed
+from jobs.cli.images import info, rejects
 from jobs.cli.index import build_index, compact, duplicates, promote, prune, rollback, versions
 from jobs.cli.options import HelpCommand, HelpGroup, console, errors
-from jobs.cli.reembed import reembed
 from jobs.cli.schedule import history, schedule
 from jobs.cli.search import search
 from jobs.cli.serve import keys, serve
@@ -35,11 +35,8 @@ FULL_REMEDY = "free some space there and run the same command again; what was co
 
 
 def main() -> None:
-    """Run the command line.
-
-    A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found too much gone from its
-    source with 3; while another job writes to the collection, or if Ray does not start, one exits with 75, which is
-    sysexits' "try again later".
+    """Run the command line. A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found
+    too much gone from its source with 3, and one that may succeed later with 75, as in sysexits.
     """
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)

@@ -1,86 +1,12 @@
-"""The commands about images: embed, rejects and info. `app` registers them.
+"""The commands `rejects` and `info`, which show what a collection holds. `app` registers them."""
 
-Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
-"""
-
-import shlex
 from collections import Counter
 from typing import Annotated
 
 import typer
 
 from index.collection import Collection
-from index.storage.bucket import without_secrets
-from jobs.cli.job_tables import closing_lines, embed_table
-from jobs.cli.options import (
-    AcceleratorOption,
-    ActorResourcesOption,
-    ActorsOption,
-    AddressOption,
-    BatchSizeOption,
-    BlockSizeOption,
-    CollectionArgument,
-    DeviceOption,
-    DraftOption,
-    ExtensionsOption,
-    FormatOption,
-    ModelOption,
-    NumGpusOption,
-    RejectRateOption,
-    RevisionOption,
-    VerboseOption,
-    console,
-    job_spec,
-    show,
-)
-from jobs.embedding.report import Report
-
-
-def embed(
-    context: typer.Context,
-    source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
-    collection: CollectionArgument,
-    model: ModelOption = None,
-    revision: RevisionOption = None,
-    device: DeviceOption = None,
-    num_gpus: NumGpusOption = None,
-    actors: ActorsOption = None,
-    accelerator_type: AcceleratorOption = None,
-    actor_resources: ActorResourcesOption = None,
-    batch_size: BatchSizeOption = 64,
-    block_size: BlockSizeOption = 256,
-    max_reject_rate: RejectRateOption = 0.05,
-    extensions: ExtensionsOption = None,
-    draft: DraftOption = True,
-    index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
-    address: AddressOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Embed images into a collection, and index it. Run it again to continue after a crash, or to add new images.
-
-    Example: `likeness embed photos/ my-collection --model demo`
-    """
-    from jobs.update import Update
-
-    # Rows of another source with the same ids are replaced, with a warning.
-    spec = job_spec(context, missing="keep", max_missing=1)
-    show_embedded(Update(spec=spec, console=console, adds_only=True, index=index, verbose=verbose).run())
-    if index:
-        print(next_commands(collection))
-
-
-def show_embedded(report: Report) -> None:
-    """The closing table of `embed`, and a line about the index."""
-    for embedding in report.embedding:
-        console.print(embed_table(embedding))
-    for line in closing_lines(report):
-        console.print(line, soft_wrap=True)
-
-
-def next_commands(collection: str) -> str:
-    """What one does with a collection that has just been made."""
-    name = shlex.quote(without_secrets(collection))
-    return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
+from jobs.cli.options import CollectionArgument, FormatOption, console, show
 
 
 def rejects(

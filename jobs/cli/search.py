@@ -11,15 +11,7 @@ from embedder.errors import FetchError
 from index.collection import Collection
 from index.match import Match
 from index.queries import MAX_K, Example, SearchOptions
-from jobs.cli.options import (
-    CollectionArgument,
-    FormatOption,
-    MovedModelOption,
-    console,
-    parsed,
-    show,
-    without_none,
-)
+from jobs.cli.options import CollectionArgument, FormatOption, MovedModelOption, console, parsed, show, without_none
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
 
@@ -31,8 +23,7 @@ def search(
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words see --text.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     like: Annotated[
-        list[str] | None,
-        typer.Option(help="The id of an image of the collection instead; may be repeated."),
+        list[str] | None, typer.Option(help="The id of an image of the collection instead; may be repeated.")
     ] = None,
     unlike: Annotated[
         list[str] | None, typer.Option(help="With --like: the id of an image that matches should be unlike.")
@@ -41,8 +32,7 @@ def search(
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
     min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
     distinct: Annotated[
-        float | None,
-        typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98."),
+        float | None, typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98.")
     ] = None,
     filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
@@ -85,11 +75,10 @@ def search(
 def _picture(query: str) -> bytes:
     """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
     from embedder.fetch import Fetcher
-    from embedder.fetch.policy import FetchPolicy
     from index.storage.picture_reader import PictureReader
 
     try:
-        return Fetcher(FetchPolicy(), buckets=PictureReader()).fetch(query)
+        return Fetcher(buckets=PictureReader()).fetch(query)
     except FetchError as error:
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise

@@ -44,7 +44,7 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     """Each reject with its reason, then the counts."""
     table = TextTable(
         ("image", "reason", "message"),
-        [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
+        [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],
     )
     counts = Counter(str(row["error_reason"]) for row in rows)
     return Group(table, shown_reasons(counts)) if rows else Group("no rejects")
@@ -75,19 +75,13 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
     shown = {**index, "memory": human_size(index["memory"])}
     shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
     segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
-    return Group(
-        TextTable((), _flat({**facts, "index": shown})), "", _segments_table(segments), "", choice_table(choice)
-    )
-
-
-def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> TextTable:
-    return TextTable(
-        ("segment", "kind", "images", "tombstones", "memory"),
-        [
-            (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
-            for name, each in segments.items()
-        ],
-    )
+    header = ("segment", "kind", "images", "tombstones", "memory")
+    rows = [
+        (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
+        for name, each in segments.items()
+    ]
+    facts_of_all = TextTable((), _flat({**facts, "index": shown}))
+    return Group(facts_of_all, "", TextTable(header, rows), "", choice_table(choice))
 
 
 def choice_table(choice: Sequence[Option]) -> TextTable:
@@ -166,7 +160,3 @@ def human_size(size: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

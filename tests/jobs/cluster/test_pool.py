@@ -1,6 +1,5 @@
 """How many embedding actors a cluster gets, what is told where it cannot hold them, and what options may ask for."""
 
-import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,12 +9,10 @@ import ray
 from ray._private.runtime_env.packaging import get_uri_for_directory
 
 from embedder.models.checkpoint import Checkpoint
-from jobs.cli.options import job_spec
-from jobs.cluster.join import join, lacking, shipped_code
 from jobs.cluster.pool import Pool
+from jobs.cluster.session import join, lacking, shipped_code
 from jobs.embedding.model import ModelSource, loaded_memory
-from jobs.errors import JobError, UsageError
-from jobs.spec import JobSpec
+from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
 
 GIB = 2**30
@@ -108,25 +105,18 @@ def test_a_pool_may_ask_for_more_than_there_is_yet(nodes: list[dict[str, Any]]) 
     ],
 )
 def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], told: str) -> None:
-    nodes += [
-        node(GPU=2, **{"accelerator_type:A100": 1}),
-        node(GPU=1, **{"accelerator_type:L4": 1}),
-        node(disk=1),
-    ]
+    nodes += [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
     with pytest.raises(JobError, match=told):
         Pool.fitting(**{"actors": None, "num_gpus": None, **options})
 
 
-def test_decoding_needs_memory_on_some_node(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(4, 0.5), node(4, 0.75)]
-    with pytest.raises(
-        JobError, match=r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
-    ):
-        Pool.fitting(None, None)
-
-
 def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
     """A job would wait for ever, and its warnings are muted."""
+    nodes += [node(4, 0.5), node(4, 0.75)]
+    told = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
+    with pytest.raises(JobError, match=told):
+        Pool.fitting(None, None)
+    nodes.clear()
     nodes += [node(8, 3)]  # 3 GiB: an actor with 1.5, and what is left is enough for decoding
     assert Pool.fitting(None, None, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
@@ -141,38 +131,6 @@ def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[
         Pool.fitting(None, None, memory=2 * GIB)
     nodes += [node(1, 2)]
     assert Pool.fitting(None, None, memory=2 * GIB).actors == (1, 1)
-
-
-def test_resources_of_actors_are_json() -> None:
-    def parsed(text: str | None) -> dict[str, float]:
-        return spec_of(actor_resources=text).resources.actor_resources
-
-    assert parsed(None) == {}
-    assert parsed('{"npu": 1, "disk": 0.5}') == {"npu": 1, "disk": 0.5}
-    for text in ("npu", "[1]"):
-        with pytest.raises(UsageError, match=r"--actor-resources is .*expected a JSON object such as"):
-            parsed(text)
-    for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5"):
-        with pytest.raises(UsageError, match=r"--actor-resources has .* for npu: expected a share of 1, .* or a whole"):
-            parsed(f'{{"npu": {amount}}}')
-    with pytest.raises(UsageError, match=r"--actor-resources names GPU, memory: "):
-        parsed('{"memory": 1, "GPU": 1}')
-
-
-@pytest.mark.parametrize("amount", [1.5, math.inf])
-def test_gpus_are_shares_of_one_or_whole_numbers(amount: float) -> None:
-    with pytest.raises(UsageError, match=r"--num-gpus has .* for GPUs: expected a share of 1"):
-        spec_of(num_gpus=amount)
-
-
-@pytest.mark.parametrize("name", ["source", "collection"])
-def test_a_job_has_a_source_and_a_collection(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name.upper()} is empty"):
-        spec_of(**{name: ""})
-
-
-def spec_of(**options: Any) -> JobSpec:
-    return job_spec(Mock(params={"source": "a", "collection": "b", **options}))
 
 
 def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
@@ -201,7 +159,8 @@ def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
 
 
 def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cluster.join.init", Mock(side_effect=ValueError("Failed to merge the Job's runtime env")))
+    refused = ValueError("Failed to merge the Job's runtime env")
+    monkeypatch.setattr("jobs.cluster.session.init", Mock(side_effect=refused))
     with pytest.raises(JobError, match=r"with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME"):
         join("auto")
 
