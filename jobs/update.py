@@ -191,9 +191,7 @@ class Update:
         return model
 
     def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord) -> SourceChange:
-        """What has changed; nothing is deleted while parts of the source cannot be read. TooManyMissingError if it is
-        too much.
-        """
+        """What has changed; nothing is deleted while parts of the source cannot be read."""
         source, spec = self.report.source, self.spec
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows

@@ -8,7 +8,6 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -23,11 +22,10 @@ from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.storage.disk import DISK_FULL
 from jobs.cli.demo import demo
 from jobs.cli.embed import embed, reembed
-from jobs.cli.images import info, rejects
-from jobs.cli.index import build_index, compact, duplicates, promote, prune, rollback, versions
+from jobs.cli.index import compact, duplicates, index, promote, prune, rollback, versions
 from jobs.cli.options import HelpCommand, HelpGroup, console, errors
 from jobs.cli.schedule import history, schedule
-from jobs.cli.search import search
+from jobs.cli.search import info, rejects, search
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
@@ -101,24 +99,9 @@ def likeness(
     """Find images that look alike: embed a folder, bucket or list, index it, search it and serve it."""
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "embed": embed,
-    "reembed": reembed,
-    "schedule": schedule,
-    "history": history,
-    "index": build_index,
-    "search": search,
-    "serve": serve,
-    "rejects": rejects,
-    "info": info,
-    "duplicates": duplicates,
-    "versions": versions,
-    "promote": promote,
-    "rollback": rollback,
-    "prune": prune,
-    "compact": compact,
-    "demo": demo,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(_name, cls=HelpCommand)(_command)
+for _command in (
+    *(embed, reembed, schedule, history, index, search, serve),
+    *(rejects, info, duplicates, versions, promote, rollback, prune, compact, demo),
+):
+    app.command(cls=HelpCommand)(_command)
 app.add_typer(keys, name="keys")

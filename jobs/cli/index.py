@@ -26,7 +26,7 @@ AcceptLostRunsOption = Annotated[
 VersionArgument = Annotated[str, typer.Argument(help="Its number, as `likeness versions` lists them: 000002 or 2.")]
 
 
-def build_index(
+def index(
     collection: CollectionArgument,
     target_recall: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; at first 0.99.")

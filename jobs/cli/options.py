@@ -72,9 +72,7 @@ def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def job_spec(context: typer.Context, **more: Any) -> JobSpec:
-    """The job that a command's options describe: they have the names of its fields. UsageError names the first option
-    that is wrong.
-    """
+    """The job that a command's options describe, by the names of its fields. UsageError names the first wrong one."""
     options = without_none(**{**context.params, **more})
     resources = {name: value for name, value in options.items() if name in Resources.model_fields}
     fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}

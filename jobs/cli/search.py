@@ -1,6 +1,7 @@
-"""The command `search`. `app` registers it."""
+"""The commands `search`, `rejects` and `info`, which look into a collection. `app` registers them."""
 
 import shlex
+from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -70,6 +71,38 @@ def search(
         with closing(service):
             matches = service.search(Query(parts=(Part(data=picture, text=text),), k=k, options=options)).matches
     show(output, [plain(asdict(match)) for match in matches], lambda: match_table(matches, first=offset + 1))
+
+
+def rejects(
+    collection: CollectionArgument,
+    reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
+    output: FormatOption = "table",
+) -> None:
+    """List the images that could not be embedded, with the reason of each.
+
+    Example: `likeness rejects my-collection --reason truncated`
+    """
+    from jobs.cli.tables import rejects_table
+    from jobs.planning.rejects import list_rejects, shown_reasons
+
+    rejected = list_rejects(Collection.open(collection))
+    rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
+    if rejected and not rows and output == "table":
+        there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
+    else:
+        show(output, rows, lambda: rejects_table(rows))
+
+
+def info(collection: CollectionArgument, output: FormatOption = "table") -> None:
+    """Show what a collection holds: images, rejects, model, index versions.
+
+    Example: `likeness info my-collection`
+    """
+    from jobs.cli.tables import collection_facts, facts_table
+
+    facts = collection_facts(Collection.open(collection))
+    show(output, facts, lambda: facts_table(facts))
 
 
 def _picture(query: str) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group
 
 from index.collection import Collection
-from index.collection.records import Option, RunManifest, VersionManifest
+from index.collection.records import Option, RunManifest
 from index.errors import DamagedVersionError
 from index.match import Match
 from index.versions.current import collection_model
@@ -104,20 +104,13 @@ def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dic
         return {"version": version, "damage": str(error)}
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
     runs = [run.run_id for run in committed]
+    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
     return {
         "version": manifest.version,
         "created_at": manifest.created_at.isoformat(timespec="seconds"),
         "up_to_date": manifest.runs == runs,
         "lost_runs": [run for run in manifest.runs if run not in runs],
         "damage": " ".join(damage) if damage else None,
-        **_index_facts(manifest),
-    }
-
-
-def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
-    """A version's segments, settings and measurements."""
-    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
-    return {
         **manifest.model_dump(include=stored),
         "kind": manifest.kind,
         "memory": manifest.memory,

@@ -18,9 +18,7 @@ _ACCELERATOR = "accelerator_type:"  # Ray's prefix for a kind of GPU in a node's
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How many embedding actors, (least, most), and what each reserves besides its CPU; `memory` is of the host, in
-    bytes.
-    """
+    """How many embedding actors, (least, most), and what each reserves besides its CPU; `memory` is in bytes."""
 
     actors: tuple[int, int] = (1, 1)
     num_gpus: float = 0

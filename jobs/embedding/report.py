@@ -9,8 +9,7 @@ from time import perf_counter
 from typing import Self
 
 from index.collection.records import RowFile
-from jobs.planning.counts import Counts
-from jobs.planning.plan import Plan
+from jobs.planning.plan import Counts, Plan
 from jobs.planning.rejects import count_reasons, rejects_of
 
 STAGES = ("fetch", "decode", "model", "write")

@@ -17,8 +17,7 @@ from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import STATE, conform, metadata_columns
 from jobs.errors import TooManyMissingError
-from jobs.planning.counts import Counts
-from jobs.planning.plan import plan_run, unchanged_mask
+from jobs.planning.plan import Counts, plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
 from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
 
@@ -60,9 +59,7 @@ class SourceChange:
     replaced: list[Replaced]
 
     def require_few(self, source: str, max_missing: float, *, delete: bool) -> None:
-        """`TooManyMissingError` when too many would be deleted, or the last; or when too many of another source's
-        images would lose their rows to this one's.
-        """
+        """`TooManyMissingError` when too many would be deleted, or the last, or too many of another source replaced."""
         gone = self.counts.missing - self.counts.moved
         if delete and self.counts.listed == self.others == 0:
             # No index of no images could take over: deleted, they would still be found.

@@ -30,29 +30,36 @@ def node(cpus: float = 8, gib: float = 32, **own: float) -> dict[str, Any]:
     return {"Alive": True, "Resources": {"CPU": cpus, "memory": gib * GIB, **own}}
 
 
-def test_a_node_without_gpus_gets_an_actor_and_a_head_without_cpus_none(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(0), node(4), node(4), {**node(4), "Alive": False}]
-    assert Pool.fitting(None, None).actors == (2, 2)
+GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1)])
-def test_gpus_are_counted_by_node(nodes: list[dict[str, Any]], share: float | None, expected: int) -> None:
-    nodes += [node(), node(8, GPU=4), node(8, GPU=2)]
-    # Shares of 0.3 are 13 and 6 by the GPUs, and 8 on the first by its CPUs.
-    assert Pool.fitting(None, share).actors == (expected, expected)
+@pytest.mark.parametrize(
+    ("there", "options", "expected"),
+    [
+        # An actor for each node without GPUs, none for a head without CPUs.
+        ([node(0), node(4), node(4), {**node(4), "Alive": False}], {}, (2, 2)),
+        # GPUs are counted by node: shares of 0.3 are 13 and 6 by the GPUs, and 8 on the first by its CPUs.
+        *(
+            (GPUS, {"num_gpus": share}, (actors, actors))
+            for share, actors in ((None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1))
+        ),
+        # What is needed most counts.
+        ([node(npu=2), node(npu=3), node(8, 6, npu=4)], {"resources": {"npu": 1}, "memory": 4 * GIB}, (6, 6)),
+        ([node(2, GPU=4), node(1, GPU=1)], {}, (2, 2)),  # one CPU is left for decoding
+        ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than there is yet
+    ],
+)
+def test_actors_are_as_many_as_the_nodes_have_room_for(
+    nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    nodes += there
+    assert Pool.fitting(**{"actors": None, "num_gpus": None, **options}).actors == expected
 
 
-def test_actors_are_counted_by_what_they_need_most(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(8, npu=2), node(8, npu=3), node(8, 6, npu=4)]
-    pool = Pool.fitting(None, None, resources={"npu": 1}, memory=4 * GIB)
-    assert pool.actors == (2 + 3 + 1,) * 2
-    assert pool.reserved == {
-        "num_cpus": 1,
-        "num_gpus": None,
-        "accelerator_type": None,
-        "resources": {"npu": 1},
-        "memory": 4 * GIB,
-    }
+def test_what_an_actor_reserves() -> None:
+    reserved = Pool(resources={"npu": 1}, memory=4 * GIB).reserved
+    none = {"num_gpus": None, "accelerator_type": None}
+    assert reserved == {"num_cpus": 1, "resources": {"npu": 1}, "memory": 4 * GIB, **none}
 
 
 def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
@@ -71,16 +78,6 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
         "the cluster has 3,072 MiB, 0.5 GPU free, an actor and decoding take 3,584 MiB, 1 GPU: the job waits until "
         "others there end"
     )
-
-
-def test_one_cpu_is_left_for_decoding(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(2, GPU=4), node(1, GPU=1)]
-    assert Pool.fitting(None, None).actors == (2, 2)
-
-
-def test_a_pool_may_ask_for_more_than_there_is_yet(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(8, GPU=1)]
-    assert Pool.fitting((1, 16), 1.0).actors == (1, 16)
 
 
 @pytest.mark.parametrize(

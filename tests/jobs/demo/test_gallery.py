@@ -11,13 +11,9 @@ from embedder.errors import ImageError
 from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.broken import BROKEN, Breakage
 from jobs.demo.drawing import SHAPES
-from jobs.demo.gallery import Exhibit, make_gallery, plan_exhibit
+from jobs.demo.gallery import make_gallery, plan_exhibit
 
 CROP = CropSpec(side=64, shortest_edge=64)
-
-
-def _plans(count: int = 2000) -> list[Exhibit]:
-    return [plan_exhibit(number) for number in range(count)]
 
 
 @pytest.mark.parametrize("breakage", BROKEN, ids=lambda b: b.name)
@@ -39,10 +35,6 @@ def test_gallery_holds_what_its_record_says(tmp_path: Path) -> None:
     for exhibit in gallery.exhibits:
         decoded = decode_image((tmp_path / exhibit.image_id).read_bytes(), CROP)
         assert (decoded.width, decoded.height) == exhibit.size
-    for image_id, reason in gallery.broken.items():
-        with pytest.raises(ImageError) as rejection:
-            decode_image((tmp_path / image_id).read_bytes(), CROP)
-        assert rejection.value.reason == reason
 
 
 def test_completes_what_is_missing_and_leaves_the_rest(tmp_path: Path) -> None:
@@ -67,7 +59,7 @@ def test_pool_draws_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("orientation", range(2, 9))
 def test_exif_turns_rotated_exhibits_upright(orientation: int) -> None:
-    exhibit = next(e for e in _plans() if e.orientation == orientation and max(e.size) <= 800)
+    exhibit = next(e for e in map(plan_exhibit, range(2000)) if e.orientation == orientation and max(e.size) <= 800)
     data = exhibit.data()
     with Image.open(BytesIO(data)) as stored:
         across = orientation >= 5
@@ -77,22 +69,6 @@ def test_exif_turns_rotated_exhibits_upright(orientation: int) -> None:
     assert (shown.width, shown.height) == exhibit.size
     # Palettes, alpha corners and compression shift colours a little; a wrong turn moves whole edges.
     assert np.abs(shown.pixels - upright).mean() < 6
-
-
-def test_plan_covers_formats_sizes_and_rotations() -> None:
-    plans = _plans()
-    count = len(plans)
-    shares = {e: sum(p.extension == e for p in plans) / count for e in ("jpg", "png", "webp")}
-    assert shares == pytest.approx({"jpg": 0.6, "png": 0.22, "webp": 0.18}, abs=0.03)
-    sides = [max(plan.size) for plan in plans]
-    assert min(sides) >= 64
-    assert max(sides) <= 3000
-    assert sum(200 <= side <= 800 for side in sides) / count == pytest.approx(0.89, abs=0.03)
-    assert 10 <= sum(side > 1600 for side in sides) <= 40
-    assert {plan.orientation for plan in plans} == set(range(1, 9))
-    assert sum(plan.orientation != 1 for plan in plans) / count == pytest.approx(0.05, abs=0.015)
-    assert any(w > h for w, h in (p.size for p in plans))
-    assert any(w < h for w, h in (p.size for p in plans))
 
 
 def _png(picture: Image.Image) -> bytes:
