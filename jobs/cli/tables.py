@@ -8,9 +8,8 @@ from rich.console import Group
 
 from index.collection import Collection
 from index.collection.records import Option, RunManifest
-from index.errors import DamagedVersionError
 from index.match import Match
-from index.versions.current import collection_model
+from index.versions.current import collection_model, live_version
 from index.versions.files import first_damage, version_files
 from jobs.planning.rejects import shown_reasons
 from jobs.text_table import TextTable
@@ -94,14 +93,11 @@ def choice_table(choice: Sequence[Option]) -> TextTable:
 
 def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dict[str, Any] | None:
     """The live version and its `damage`; nothing else is known if its manifest cannot be read."""
-    version = None
-    try:
-        version = collection.current()
-        if version is None:
-            return None
-        manifest = collection.read_version(version)
-    except DamagedVersionError as error:
-        return {"version": version, "damage": str(error)}
+    live = live_version(collection)
+    if live.damage:
+        return {"version": live.name, "damage": str(live.damage)}
+    if (manifest := live.manifest) is None:
+        return None
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
     runs = [run.run_id for run in committed]
     stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
