@@ -4,11 +4,12 @@ JobError
 ├── UsageError            options that contradict each other or make no sense
 ├── SpecError             a job's file that cannot be read, or is not one
 ├── SourceError           the source of images is missing, empty or unreadable
-│   └── EmptySourceError  it holds no images
-├── TooManyMissingError   more images are gone from the source than allowed; nothing was changed
-├── TooManyRejectsError   more images rejected than allowed; the run stays unpublished
+│   └── EmptySourceError  it holds no images, or is a prefix of a bucket without objects
+├── TooManyMissingError   more images are gone, or would be replaced by another source's, than `max_missing` allows;
+│                         nothing was changed
+├── TooManyRejectsError   more images rejected than `max_reject_rate` allows; the run stays unpublished, and is kept
 ├── OtherModelError       the collection holds another model's vectors
-└── RayStartError         Ray did not start on this machine; the same command may succeed later
+└── RayStartError         Ray did not start on this machine, which may be too busy; the same command may succeed later
 """
 
 
@@ -16,33 +17,25 @@ class JobError(Exception):
     """Base of everything that this package raises on purpose."""
 
 
-class UsageError(JobError):
-    """Options contradict each other, or one has a value that makes no sense."""
+class UsageError(JobError): ...
 
 
-class SpecError(JobError):
-    """A job's file cannot be read, or its content is not valid."""
+class SpecError(JobError): ...
 
 
-class SourceError(JobError):
-    """The source of images is missing, empty or cannot be read."""
+class SourceError(JobError): ...
 
 
-class EmptySourceError(SourceError):
-    """The source exists but holds no images, or is a prefix of a bucket without objects."""
+class EmptySourceError(SourceError): ...
 
 
-class TooManyMissingError(JobError):
-    """More images are gone, or would be replaced by another source's, than `max_missing` allows. Nothing changed."""
+class TooManyMissingError(JobError): ...
 
 
-class TooManyRejectsError(JobError):
-    """More images were rejected than `max_reject_rate` allows. What was embedded is kept in the unfinished run."""
+class TooManyRejectsError(JobError): ...
 
 
-class OtherModelError(JobError):
-    """The collection was embedded with another model."""
+class OtherModelError(JobError): ...
 
 
-class RayStartError(JobError):
-    """Ray did not start on this machine, which may be too busy: the same command may succeed later."""
+class RayStartError(JobError): ...

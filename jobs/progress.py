@@ -1,32 +1,26 @@
 """A bar that shows how far a job is."""
 
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import rich.progress
 from rich.console import Console
 
 
-class RateBar:
-    """A bar with what is done, its rate and the time left. Prints a line now and then where there is no terminal."""
+@contextmanager
+def rate_bar(console: Console, doing: str, total: int, rate: str) -> Iterator[Callable[[int, str], None]]:
+    """A bar with what is done, its rate and the time left; where there is no terminal, a line now and then.
 
-    def __init__(self, console: Console, doing: str, total: int, rate: str) -> None:
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn(doing),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("{task.fields[rate]}"),
-            rich.progress.TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task(doing, total=total, rate=rate)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
-
-    def show(self, completed: int, rate: str) -> None:
-        self._bar.update(self._task, completed=completed, rate=rate)
+    Yields the function that shows how many are completed, and the rate.
+    """
+    bar = rich.progress.Progress(
+        rich.progress.TextColumn(doing),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TextColumn("{task.fields[rate]}"),
+        rich.progress.TimeRemainingColumn(),
+        console=console,
+    )
+    task = bar.add_task(doing, total=total, rate=rate)
+    with bar:
+        yield lambda completed, rate: bar.update(task, completed=completed, rate=rate)

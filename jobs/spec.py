@@ -35,9 +35,7 @@ Size = Annotated[
     WithJsonSchema({"type": ["integer", "string"], "examples": ["2GiB", "600MB", 500000000]}),
 ]
 Actors = Annotated[
-    tuple[int, int],
-    _written(parse_actors),
-    WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]}),
+    tuple[int, int], _written(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
 ]
 Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: checked_amount(amount, "GPUs"))]
 Amounts = Annotated[

@@ -12,16 +12,16 @@ from rich.markup import escape
 from embedder.models.checkpoint import Checkpoint
 from index.collection import writing
 from index.collection.collection import Collection, Snapshot
-from index.collection.records import ModelRecord
-from index.errors import NotACollectionError
+from index.collection.records import IndexSettings, ModelRecord, RunManifest
+from index.errors import NotACollectionError, RolledBackError
 from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
+from index.versions.current import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model import checkpoint_of, known_models, model_record
+from jobs.embedding.model import checkpoint_of, model_record
 from jobs.embedding.report import EmbedReport, Report
-from jobs.embedding.write_plans import write_plans
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
-from jobs.indexing.up_to_date import IndexOutcome, bring_index_up_to_date
+from jobs.indexing.on_ray import run_on_ray
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.plan import Plan
 from jobs.planning.reuse import write_known
@@ -37,8 +37,7 @@ class Update:
     """One job. `run` may be called again after any error, and after a crash: it goes on.
 
     `adds_only` is `likeness embed`: a new collection gets a default model, and another model than the collection's is
-    refused. `index` False builds none. `dry_run` only plans. `verbose` shows what Ray and its workers print. `report`
-    fills as the job goes on.
+    refused. `verbose` shows what Ray and its workers print. `report` fills as the job goes on.
     """
 
     spec: JobSpec
@@ -100,7 +99,7 @@ class Update:
         change = self._compare(listing, snapshot, model)
         report.embedding = [EmbedReport.of(change.known[0].plan)]
         if self.dry_run:
-            self._note_index(IndexOutcome.untouched(collection))
+            self._report_live(collection)
             return
         self.console.print(
             f"{change.counts.listed:,} images listed, {change.counts.to_embed:,} to embed with {model.id}"
@@ -111,19 +110,34 @@ class Update:
         with report.timed("commit"):
             runs = commit(collection, written, self.spec.max_reject_rate)
         report.runs = [run.run_id for run in runs]
-        if not self.index:
-            self._note_index(IndexOutcome.untouched(collection))
-            return
-        every = sorted([*snapshot.committed, *runs], key=lambda run: run.run_id)
-        changes, address = self.spec.index.model_dump(exclude_none=True), self.spec.resources.address
-        with report.timed("index"), self.console.status("bringing the index up to date"):
-            self._note_index(bring_index_up_to_date(collection, every, changes, address, self.console))
+        self._report_live(collection)
+        if self.index:
+            with report.timed("index"), self.console.status("bringing the index up to date"):
+                self._index(collection, sorted([*snapshot.committed, *runs], key=lambda run: run.run_id))
 
-    def _note_index(self, outcome: IndexOutcome) -> None:
-        report = self.report
-        report.index_before, report.index_after, report.recall = outcome.before, outcome.after, outcome.recall
-        if outcome.note:
-            report.notes.append(outcome.note)
+    def _report_live(self, collection: Collection) -> None:
+        live, report = live_manifest(collection), self.report
+        report.index_before = report.index_after = live.version if live else None
+        report.recall = live.recall["10"] if live else None
+
+    def _index(self, collection: Collection, runs: list[RunManifest]) -> None:
+        """Build and promote a version if the live one does not cover all runs, or if other settings are requested."""
+        standing, before = standing_manifest(collection), live_version(collection).name
+        changes = self.spec.index.model_dump(exclude_none=True)
+        settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
+        wanted = (before, [run.run_id for run in runs], settings)
+        if standing and (standing.version, standing.runs, standing.settings) == wanted:
+            return
+        from index.build.build_index import build_index  # late: faiss takes a second
+
+        try:
+            run_jobs = run_on_ray(self.spec.resources.address, self.console)
+            built = build_index(collection, settings, run_jobs=run_jobs, runs=runs)
+        except RolledBackError as error:  # what was rolled back stays so
+            self.report.notes.append(str(error))
+            return
+        self.report.index_before, self.report.index_after = before, built.version
+        self.report.recall = built.recall["10"]
 
     def _list(self) -> pa.Table:
         """The listing. It may be empty if all rows of the source may be deleted; `max_missing` then decides."""
@@ -154,8 +168,8 @@ class Update:
 
     def _choose_model(self, snapshot: Snapshot) -> ModelRecord:
         """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
-        known, location = known_models(snapshot), snapshot.collection.location
-        there = known[0] if known else None
+        location = snapshot.collection.location
+        there = collection_model(snapshot.collection, snapshot.committed)
         # A first run that was stopped, or refused for its rejects, has chosen the model too.
         usual = there or next((run.model for run in reversed(snapshot.unfinished)), None)
         name = self.spec.model
@@ -177,17 +191,14 @@ class Update:
         return model
 
     def _compare(self, listing: pa.Table, snapshot: Snapshot, model: ModelRecord) -> SourceChange:
-        """What has changed; nothing is deleted while parts of the source cannot be read. TooManyMissingError if it is
-        too much.
-        """
+        """What has changed; nothing is deleted while parts of the source cannot be read."""
         source, spec = self.report.source, self.spec
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows
         with self.report.timed("compare"), self.console.status("comparing"):
             change = compare(listing, snapshot, self._address, model, delete=delete, verify_hash=spec.verify_hash)
             self.report.counts = change.counts
-            change.require_few_missing(source, spec.max_missing, delete=delete)
-            change.require_few_replaced(source, spec.max_missing)
+            change.require_few(source, spec.max_missing, delete=delete)
         for replaced in change.replaced:
             self._warn(replaced.warning)
         if unreadable.num_rows:
@@ -212,14 +223,17 @@ class Update:
         )
 
     def _write(self, plans: list[Plan], collection: Collection, model: ModelRecord) -> list[WrittenRun]:
-        """The runs, with their reports and seconds in the job's report."""
+        """The runs, with their reports and seconds in the job's report; without Ray if there is nothing to embed."""
         report = self.report
-
-        def checkpoint() -> Checkpoint:
-            return self._checkpoint or checkpoint_of(model)
-
         with report.timed("embed"):
-            written = write_plans(plans, collection, self.spec, checkpoint, self.console, verbose=self.verbose)
+            if any(plan.todo.num_rows for plan in plans):
+                checkpoint = self._checkpoint or checkpoint_of(model)
+                # Late: a mistake in the job should not cost the seconds that Ray takes.
+                from jobs.embedding.pipeline import write_plans
+
+                written = write_plans(plans, collection, self.spec, checkpoint, self.console, verbose=self.verbose)
+            else:
+                written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:
             report.embedding = [each.report for each in written]
             embedding = sum(each.seconds for each in report.embedding)

@@ -24,7 +24,9 @@ class Progress:
 
     def advance(self, report: EmbedReport) -> None:
         """Called by the job after each block."""
-        self.noted.append((report.ended_at, report.embedded + report.rejected, len(report.actors)))
+        self.noted.append(
+            (max(ended for _, ended in report.actors.values()), report.embedded + report.rejected, len(report.actors))
+        )
 
 
 def embed(

@@ -5,14 +5,14 @@ from pathlib import Path
 import torch
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
-from jobs.demo.captions import build_tokenizer
+from jobs.demo.captions import load_tokenizer
 from jobs.demo.train import SIDE, build_model
 
 
 def save_clip(folder: Path, *, seed: int = 0) -> Path:
     """Write a CLIP of ViT-B/32's size in the Hugging Face layout; returns the folder."""
     torch.manual_seed(seed)
-    tokenizer = build_tokenizer()
+    tokenizer = load_tokenizer()
     text = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
@@ -25,7 +25,7 @@ def save_clip(folder: Path, *, seed: int = 0) -> Path:
 def save_small_clip(folder: Path, *, seed: int) -> Path:
     """The same with the demo model's architecture."""
     torch.manual_seed(seed)
-    tokenizer = build_tokenizer()
+    tokenizer = load_tokenizer()
     processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
     return _save(folder, build_model(len(tokenizer), tokenizer.eos_token_id), tokenizer, processor)
 

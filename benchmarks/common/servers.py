@@ -116,7 +116,7 @@ def replicas_of(driver: psutil.Process) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on, outside the range that connections of other programs get theirs from."""
+    """A port of this machine that nothing listens on, outside the range that connections get theirs from."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, suppress(OSError):

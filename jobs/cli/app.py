@@ -8,7 +8,6 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -22,12 +21,11 @@ from embedder.openmp import WAITING
 from index.errors import CollectionError, LeaseError, RecallTooLowError
 from index.storage.disk import DISK_FULL
 from jobs.cli.demo import demo
-from jobs.cli.images import embed, info, rejects
-from jobs.cli.index import build_index, compact, duplicates, promote, prune, rollback, versions
+from jobs.cli.embed import embed, reembed
+from jobs.cli.index import compact, duplicates, index, promote, prune, rollback, versions
 from jobs.cli.options import HelpCommand, HelpGroup, console, errors
-from jobs.cli.reembed import reembed
 from jobs.cli.schedule import history, schedule
-from jobs.cli.search import search
+from jobs.cli.search import info, rejects, search
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
@@ -35,11 +33,8 @@ FULL_REMEDY = "free some space there and run the same command again; what was co
 
 
 def main() -> None:
-    """Run the command line.
-
-    A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found too much gone from its
-    source with 3; while another job writes to the collection, or if Ray does not start, one exits with 75, which is
-    sysexits' "try again later".
+    """Run the command line. A mistake is one line on stderr and exit code 2; a failed job exits with 1, one that found
+    too much gone from its source with 3, and one that may succeed later with 75, as in sysexits.
     """
     for name, value in WAITING.items():
         os.environ.setdefault(name, value)
@@ -104,24 +99,9 @@ def likeness(
     """Find images that look alike: embed a folder, bucket or list, index it, search it and serve it."""
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "embed": embed,
-    "reembed": reembed,
-    "schedule": schedule,
-    "history": history,
-    "index": build_index,
-    "search": search,
-    "serve": serve,
-    "rejects": rejects,
-    "info": info,
-    "duplicates": duplicates,
-    "versions": versions,
-    "promote": promote,
-    "rollback": rollback,
-    "prune": prune,
-    "compact": compact,
-    "demo": demo,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(_name, cls=HelpCommand)(_command)
+for _command in (
+    *(embed, reembed, schedule, history, index, search, serve),
+    *(rejects, info, duplicates, versions, promote, rollback, prune, compact, demo),
+):
+    app.command(cls=HelpCommand)(_command)
 app.add_typer(keys, name="keys")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.images import show_embedded
+from jobs.cli.embed import show_embedded
 from jobs.cli.options import console
 from jobs.spec import JobSpec
 from jobs.values import DEMO_MODEL

@@ -26,7 +26,7 @@ AcceptLostRunsOption = Annotated[
 VersionArgument = Annotated[str, typer.Argument(help="Its number, as `likeness versions` lists them: 000002 or 2.")]
 
 
-def build_index(
+def index(
     collection: CollectionArgument,
     target_recall: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="Minimum recall@10 for a version to go live; at first 0.99.")
@@ -86,10 +86,7 @@ def build_and_show(
     address: str | None = None,
 ) -> None:
     """Build with the live version's settings and `changes`; print the outcome, and of a version that is refused the
-    choice and the measurements. Of the live one `likeness info` has these.
-
-    Large segments are built on the Ray cluster at `address`, or on one that is started here. If nothing goes live
-    because of a rollback, that is said.
+    choice and the measurements. Large segments are built on the Ray cluster at `address`, or on one here.
     """
     from index.build.build_index import build_index
     from index.collection import writing
@@ -104,12 +101,7 @@ def build_and_show(
         with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
             run_jobs = run_on_ray(address, console)
             manifest = build_index(
-                held,
-                settings,
-                promote=promote,
-                rebuild=rebuild,
-                accept_lost_runs=accept_lost_runs,
-                run_jobs=run_jobs,
+                held, settings, promote=promote, rebuild=rebuild, accept_lost_runs=accept_lost_runs, run_jobs=run_jobs
             )
     except RolledBackError as error:
         console.print(f"[yellow]{escape(str(error))}", soft_wrap=True, highlight=False)

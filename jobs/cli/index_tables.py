@@ -51,10 +51,8 @@ def version_facts(version: Version) -> dict[str, Any]:
 
 def versions_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
     """One line for each version, oldest first, with columns for a terminal of 80 characters; the JSON has the rest."""
-    return TextTable(
-        ("version", "", "built (UTC)", "images", "recall@10", "p99", "memory"),
-        [_version_row(version) for version in facts],
-    )
+    header = ("version", "", "built (UTC)", "images", "recall@10", "p99", "memory")
+    return TextTable(header, [_version_row(version) for version in facts])
 
 
 def _version_row(facts: Mapping[str, Any]) -> tuple[str, ...]:

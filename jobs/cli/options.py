@@ -11,7 +11,6 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from jobs.errors import UsageError
 from jobs.spec import JobSpec, Resources
-from jobs.values import DEFAULT_MODEL
 
 T = TypeVar("T")
 
@@ -46,35 +45,8 @@ FormatOption = Annotated[
     Literal["table", "json"], typer.Option("--format", help="A table for people, or JSON for programs.")
 ]
 AddressOption = Annotated[
-    str | None,
-    typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays."),
+    str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays.")
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness. By default the "
-        f"collection's own; for a new one {DEFAULT_MODEL}."
-    ),
-]
-RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
-NumGpusOption = Annotated[
-    float | None,
-    typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one."),
-]
-ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
-ActorResourcesOption = Annotated[
-    str | None, typer.Option(help='Resources of the cluster\'s own for each actor, as JSON: {"npu": 1}.')
-]
-AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
-BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
-BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
-ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
-DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
-RejectRateOption = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
-]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 
 
@@ -100,9 +72,7 @@ def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def job_spec(context: typer.Context, **more: Any) -> JobSpec:
-    """The job that a command's options describe: they have the names of its fields. UsageError names the first option
-    that is wrong.
-    """
+    """The job that a command's options describe, by the names of its fields. UsageError names the first wrong one."""
     options = without_none(**{**context.params, **more})
     resources = {name: value for name, value in options.items() if name in Resources.model_fields}
     fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}

@@ -1,7 +1,8 @@
-"""The command `search`. `app` registers it."""
+"""The commands `search`, `rejects` and `info`, which look into a collection. `app` registers them."""
 
 import json
 import shlex
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from typing import Annotated
@@ -12,15 +13,7 @@ from embedder.errors import FetchError
 from index.collection import Collection
 from index.match import Match
 from index.queries import MAX_K, SearchOptions
-from jobs.cli.options import (
-    CollectionArgument,
-    FormatOption,
-    MovedModelOption,
-    console,
-    parsed,
-    show,
-    without_none,
-)
+from jobs.cli.options import CollectionArgument, FormatOption, MovedModelOption, console, parsed, show, without_none
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
 
@@ -32,8 +25,7 @@ def search(
     query: Annotated[str | None, typer.Argument(help="A picture: path or URL. For words see --text.")] = None,
     text: Annotated[str | None, typer.Option(help="Words instead of a picture.")] = None,
     like: Annotated[
-        list[str] | None,
-        typer.Option(help="The id of an image of the collection instead; may be repeated."),
+        list[str] | None, typer.Option(help="The id of an image of the collection instead; may be repeated.")
     ] = None,
     unlike: Annotated[
         list[str] | None, typer.Option(help="With --like: the id of an image that matches should be unlike.")
@@ -42,8 +34,7 @@ def search(
     offset: Annotated[int, typer.Option(min=0, help="How many matches to skip.")] = 0,
     min_score: Annotated[float | None, typer.Option(min=-1, max=1, help="The lowest cosine of a match.")] = None,
     distinct: Annotated[
-        float | None,
-        typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98."),
+        float | None, typer.Option(min=-1, max=1, help="Fold images with at least this cosine into one: 0.98.")
     ] = None,
     filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
@@ -84,14 +75,45 @@ def search(
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
+def rejects(
+    collection: CollectionArgument,
+    reason: Annotated[str | None, typer.Option(help="Only these, such as truncated.")] = None,
+    output: FormatOption = "table",
+) -> None:
+    """List the images that could not be embedded, with the reason of each.
+
+    Example: `likeness rejects my-collection --reason truncated`
+    """
+    from jobs.cli.tables import rejects_table
+    from jobs.planning.rejects import list_rejects, shown_reasons
+
+    rejected = list_rejects(Collection.open(collection))
+    rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
+    if rejected and not rows and output == "table":
+        there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
+        console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
+    else:
+        show(output, rows, lambda: rejects_table(rows))
+
+
+def info(collection: CollectionArgument, output: FormatOption = "table") -> None:
+    """Show what a collection holds: images, rejects, model, index versions.
+
+    Example: `likeness info my-collection`
+    """
+    from jobs.cli.tables import collection_facts, facts_table
+
+    facts = collection_facts(Collection.open(collection))
+    show(output, facts, lambda: facts_table(facts))
+
+
 def _picture(query: str) -> bytes:
     """The bytes of a picture. Typed on the user's own command line, it may be a local file or on a private host."""
     from embedder.fetch import Fetcher
-    from embedder.fetch.policy import FetchPolicy
     from index.storage.picture_reader import PictureReader
 
     try:
-        return Fetcher(FetchPolicy(), buckets=PictureReader()).fetch(query)
+        return Fetcher(buckets=PictureReader()).fetch(query)
     except FetchError as error:
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise

@@ -4,7 +4,7 @@ import os
 import resource
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,9 +25,6 @@ from jobs.cli.options import (
 from jobs.errors import UsageError
 from jobs.text_table import TextTable
 from jobs.values import model_named
-
-if TYPE_CHECKING:
-    from api.settings import ServeSettings
 
 PortOption = Annotated[
     int | None,
@@ -100,7 +97,9 @@ def serve(
             "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
             "without --local"
         )
-    settings = _settings(
+    from api.settings import ServeSettings
+
+    options = without_none(
         collection=collection,
         host=host,
         port=port,
@@ -114,6 +113,7 @@ def serve(
         allow_remote=allow_remote,
         log_format=log_format,
     )
+    settings = ServeSettings(**options)
     if searchers is not None and settings.shards is None:
         raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
     _allow_many_connections()
@@ -121,21 +121,11 @@ def serve(
         from api.local import run_local
 
         run_local(settings, on_listening=_announce)
-    else:
-        _run_on_ray(settings, address or os.environ.get("RAY_ADDRESS"))
-
-
-def _settings(**options: Any) -> "ServeSettings":
-    """The settings that the options name; the environment has the others."""
-    from api.settings import ServeSettings
-
-    return ServeSettings(**without_none(**options))
-
-
-def _run_on_ray(settings: "ServeSettings", address: str | None) -> None:
+        return
     from api.deployment.application import run
     from jobs.cluster.session import ray_cluster
 
+    address = address or os.environ.get("RAY_ADDRESS")
     # `ray_cluster` sends the code of this process to the workers.
     with ray_cluster(address, verbose=False) if address not in (None, "", "local") else nullcontext():
         run(settings, on_listening=_announce)

@@ -7,10 +7,9 @@ from typing import Any
 from rich.console import Group
 
 from index.collection import Collection
-from index.collection.records import Option, RunManifest, VersionManifest
-from index.errors import DamagedVersionError
+from index.collection.records import Option, RunManifest
 from index.match import Match
-from index.versions.current import collection_model
+from index.versions.current import collection_model, live_version
 from index.versions.files import first_damage, version_files
 from jobs.planning.rejects import shown_reasons
 from jobs.text_table import TextTable
@@ -44,7 +43,7 @@ def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     """Each reject with its reason, then the counts."""
     table = TextTable(
         ("image", "reason", "message"),
-        [(row["image_id"], row["error_reason"], _one_line(row["error_message"])) for row in rows],
+        [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],
     )
     counts = Counter(str(row["error_reason"]) for row in rows)
     return Group(table, shown_reasons(counts)) if rows else Group("no rejects")
@@ -75,19 +74,13 @@ def facts_table(facts: Mapping[str, Any]) -> Group:
     shown = {**index, "memory": human_size(index["memory"])}
     shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
     segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
-    return Group(
-        TextTable((), _flat({**facts, "index": shown})), "", _segments_table(segments), "", choice_table(choice)
-    )
-
-
-def _segments_table(segments: Mapping[str, Mapping[str, Any]]) -> TextTable:
-    return TextTable(
-        ("segment", "kind", "images", "tombstones", "memory"),
-        [
-            (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
-            for name, each in segments.items()
-        ],
-    )
+    header = ("segment", "kind", "images", "tombstones", "memory")
+    rows = [
+        (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
+        for name, each in segments.items()
+    ]
+    facts_of_all = TextTable((), _flat({**facts, "index": shown}))
+    return Group(facts_of_all, "", TextTable(header, rows), "", choice_table(choice))
 
 
 def choice_table(choice: Sequence[Option]) -> TextTable:
@@ -100,30 +93,20 @@ def choice_table(choice: Sequence[Option]) -> TextTable:
 
 def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dict[str, Any] | None:
     """The live version and its `damage`; nothing else is known if its manifest cannot be read."""
-    version = None
-    try:
-        version = collection.current()
-        if version is None:
-            return None
-        manifest = collection.read_version(version)
-    except DamagedVersionError as error:
-        return {"version": version, "damage": str(error)}
+    live = live_version(collection)
+    if live.damage:
+        return {"version": live.name, "damage": str(live.damage)}
+    if (manifest := live.manifest) is None:
+        return None
     damage = first_damage(collection.storage, version_files(manifest), verify=False)
     runs = [run.run_id for run in committed]
+    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
     return {
         "version": manifest.version,
         "created_at": manifest.created_at.isoformat(timespec="seconds"),
         "up_to_date": manifest.runs == runs,
         "lost_runs": [run for run in manifest.runs if run not in runs],
         "damage": " ".join(damage) if damage else None,
-        **_index_facts(manifest),
-    }
-
-
-def _index_facts(manifest: VersionManifest) -> dict[str, Any]:
-    """A version's segments, settings and measurements."""
-    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
-    return {
         **manifest.model_dump(include=stored),
         "kind": manifest.kind,
         "memory": manifest.memory,
@@ -166,7 +149,3 @@ def human_size(size: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

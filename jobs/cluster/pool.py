@@ -18,11 +18,7 @@ _ACCELERATOR = "accelerator_type:"  # Ray's prefix for a kind of GPU in a node's
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How many embedding actors, (least, most), and what each reserves besides its CPU.
-
-    `num_gpus` may be a share of one, and of an `accelerator_type`; `resources` are a cluster's own, by name; `memory`
-    is host memory in bytes.
-    """
+    """How many embedding actors, (least, most), and what each reserves besides its CPU; `memory` is in bytes."""
 
     actors: tuple[int, int] = (1, 1)
     num_gpus: float = 0
@@ -51,10 +47,8 @@ class Pool:
         resources: Mapping[str, float] | None = None,
         memory: int = 0,
     ) -> "Pool":
-        """The requested actors; by default as many as the nodes' GPUs or `resources` have room for, or
-        one for each node if an actor needs neither.
-
-        Raises `JobError` for actors that the cluster cannot hold: Ray would wait for ever.
+        """The requested actors; by default as many as the nodes' GPUs or `resources` have room for, or one for each
+        node if an actor needs neither. `JobError` for actors that the cluster cannot hold: Ray would wait for ever.
         """
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         # Not if the resources stand for another kind of device, on nodes without GPUs.

@@ -1,27 +1,30 @@
-"""Ray for a job: a new cluster on this machine, or an existing one."""
+"""Ray for a job: a new cluster on this machine, or an existing one, to which the code of this process is sent."""
 
 import gc
 import logging
 import os
+import re
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import ray
+import ray.exceptions
 
-from jobs.cluster.join import init, join
-from jobs.errors import RayStartError
+from jobs.errors import JobError, RayStartError
 
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
 
 @contextmanager
 def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
-    """Connect to the cluster at `address`, or start one here and stop it at the end.
-
-    Workers' output is shown only with `verbose`; their exceptions reach the driver either way.
-    """
+    """Connect to the cluster at `address`, or to one that is started for the while; `verbose` shows workers' output."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not verbose:
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -71,3 +74,79 @@ def _native_stderr_muted() -> Iterator[None]:
             sys.stderr = python_stderr
             os.dup2(original, 2)
             os.close(original)
+
+
+def init(**options: Any) -> None:
+    """`ray.init`, after which this process's handler of SIGTERM is restored: Ray's own one exits with 15."""
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    try:
+        ray.init(**options)
+    except SystemExit as stop:
+        if callable(handler) and stop.code == signal.SIGTERM:  # Ray's was there already
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        if callable(handler):  # without one, Ray's own at least ends what it started
+            signal.signal(signal.SIGTERM, handler)
+
+
+def shipped_code() -> dict[str, Any]:
+    """The `runtime_env` with which workers import this process's code, whatever their image holds of it.
+
+    Ray sends the folders, including the demo model (5 MB), once for each state of their files.
+    """
+    root = Path(__file__).resolve().parents[2]
+    packages = [str(root / name) for name in ("embedder", "index", "jobs", "api")]
+    return {"py_modules": packages, "excludes": ["__pycache__", "*.pyc", ".env"]}
+
+
+def join(address: str, **options: Any) -> None:
+    """Connect to the cluster at an address; `options` are those of `ray.init`. JobError when that fails."""
+    try:
+        # If nobody listens there, `ray.init` tries for two minutes and then exits without a message.
+        host, _, port = address.rpartition("://")[2].rpartition(":")
+        if port.isdigit():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        with TemporaryDirectory() as empty:
+            init(address=address, runtime_env={**shipped_code(), **_working_dir(empty)}, **options)
+    except (OSError, SystemExit, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        ray.shutdown()
+        told = " ".join(str(error).split())
+        raise JobError(f"cannot join the Ray cluster at {address} ({told}): {_remedy(told)}") from error
+
+
+def _working_dir(empty: str) -> dict[str, str]:
+    """An empty working directory, unless the job was submitted with one. Without it, Ray puts this process's directory
+    before the code that it sends, and a node may hold another Likeness there.
+    """
+    submitted = os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
+    return {} if '"working_dir"' in submitted else {"working_dir": empty}
+
+
+def _remedy(told: str) -> str:
+    if "Failed to merge" in told:
+        return (
+            "the job was submitted with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME_ENV=1, "
+            "with which those of Likeness take their place"
+        )
+    if "ersion mismatch" in told:
+        return (
+            "expected the Ray and the Python of the cluster here as well: run the job with these, or on the cluster "
+            "with `ray job submit`"
+        )
+    return (
+        "expected HOST:PORT as `ray start --head` printed it, from a machine of the cluster, or auto; from any other "
+        "machine submit the job with `ray job submit`"
+    )
+
+
+def lacking(error: BaseException) -> str | None:
+    """The message for a worker's error about a missing package; None for other errors."""
+    found = re.search(r"No module named '([^'.]+)", str(error))
+    if found is None:
+        return None
+    return (
+        f"a worker has no package {found[1]!r}: the image of every node must hold what Likeness needs, in the versions "
+        "of constraints.txt; its own code alone is brought along"
+    )

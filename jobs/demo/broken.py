@@ -15,8 +15,11 @@ from PIL import Image
 
 from jobs.demo.drawing import Subject, draw
 
+_ERROR_PAGE = b"<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>Not Found</body></html>\n"
+_SVG = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx="4" cy="4" r="4"/></svg>\n'
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Breakage:
     """A way of being broken. `reason` is the one that `embedder.images.decode.decode_image` gives."""
 
@@ -32,21 +35,6 @@ def _sound(format_name: str, size: tuple[int, int] = (320, 240), **options: obje
     data = BytesIO()
     draw(subject, size, np.random.default_rng(20)).save(data, format_name, **options)
     return data.getvalue()
-
-
-def _random_bytes() -> bytes:
-    return np.random.default_rng(21).bytes(4096)
-
-
-def _error_page() -> bytes:
-    return b"<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>Not Found</body></html>\n"
-
-
-def _svg() -> bytes:
-    return (
-        b'<?xml version="1.0" encoding="UTF-8"?>\n'
-        b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx="4" cy="4" r="4"/></svg>\n'
-    )
 
 
 def _pdf() -> bytes:
@@ -127,24 +115,24 @@ def _tiff_without_directory() -> bytes:
 
 
 BROKEN: tuple[Breakage, ...] = (
-    Breakage(name="empty", extension="jpg", reason="empty", make=lambda: b""),
-    Breakage(name="only-zeros", extension="jpg", reason="not_an_image", make=lambda: bytes(4096)),
-    Breakage(name="random-bytes", extension="png", reason="not_an_image", make=_random_bytes),
-    Breakage(name="text", extension="jpg", reason="not_an_image", make=lambda: b"A striped red star.\n"),
-    Breakage(name="error-page", extension="jpg", reason="not_an_image", make=_error_page),
-    Breakage(name="svg", extension="png", reason="not_an_image", make=_svg),
-    Breakage(name="pdf", extension="jpg", reason="not_an_image", make=_pdf),
-    Breakage(name="zip", extension="png", reason="not_an_image", make=_zip),
-    Breakage(name="heic", extension="jpg", reason="unsupported_format", make=_heic),
-    Breakage(name="mp4", extension="jpg", reason="not_an_image", make=_mp4),
-    Breakage(name="jpeg-cut-in-header", extension="jpg", reason="truncated", make=_jpeg_cut_in_header),
-    Breakage(name="jpeg-cut-in-exif", extension="jpg", reason="truncated", make=_jpeg_cut_in_exif),
-    Breakage(name="jpeg-cut-in-scan", extension="jpg", reason="truncated", make=lambda: _cut("JPEG", 0.6)),
-    Breakage(name="png-cut", extension="png", reason="truncated", make=lambda: _cut("PNG", 0.6)),
-    Breakage(name="png-damaged", extension="png", reason="corrupt", make=_png_damaged),
-    Breakage(name="png-bomb", extension="png", reason="too_many_pixels", make=_png_bomb),
-    Breakage(name="webp-cut", extension="webp", reason="truncated", make=lambda: _cut("WEBP", 0.6)),
-    Breakage(name="gif-cut", extension="gif", reason="truncated", make=lambda: _cut("GIF", 0.6)),
-    Breakage(name="bmp-lying-about-size", extension="bmp", reason="truncated", make=_bmp_lying_about_size),
-    Breakage(name="tiff-without-directory", extension="tif", reason="truncated", make=_tiff_without_directory),
+    Breakage("empty", "jpg", "empty", lambda: b""),
+    Breakage("only-zeros", "jpg", "not_an_image", lambda: bytes(4096)),
+    Breakage("random-bytes", "png", "not_an_image", lambda: np.random.default_rng(21).bytes(4096)),
+    Breakage("text", "jpg", "not_an_image", lambda: b"A striped red star.\n"),
+    Breakage("error-page", "jpg", "not_an_image", lambda: _ERROR_PAGE),
+    Breakage("svg", "png", "not_an_image", lambda: _SVG),
+    Breakage("pdf", "jpg", "not_an_image", _pdf),
+    Breakage("zip", "png", "not_an_image", _zip),
+    Breakage("heic", "jpg", "unsupported_format", _heic),
+    Breakage("mp4", "jpg", "not_an_image", _mp4),
+    Breakage("jpeg-cut-in-header", "jpg", "truncated", _jpeg_cut_in_header),
+    Breakage("jpeg-cut-in-exif", "jpg", "truncated", _jpeg_cut_in_exif),
+    Breakage("jpeg-cut-in-scan", "jpg", "truncated", lambda: _cut("JPEG", 0.6)),
+    Breakage("png-cut", "png", "truncated", lambda: _cut("PNG", 0.6)),
+    Breakage("png-damaged", "png", "corrupt", _png_damaged),
+    Breakage("png-bomb", "png", "too_many_pixels", _png_bomb),
+    Breakage("webp-cut", "webp", "truncated", lambda: _cut("WEBP", 0.6)),
+    Breakage("gif-cut", "gif", "truncated", lambda: _cut("GIF", 0.6)),
+    Breakage("bmp-lying-about-size", "bmp", "truncated", _bmp_lying_about_size),
+    Breakage("tiff-without-directory", "tif", "truncated", _tiff_without_directory),
 )

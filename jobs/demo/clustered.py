@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,17 +34,11 @@ class Clustered:
 
     seed: int = 0
 
-    def rows(self, start: int, stop: int) -> Iterator[Vectors]:
-        """The vectors of some rows, `(10,000 or fewer, 512)` float32, block by block."""
-        for number in range(start // BLOCK, -(-stop // BLOCK)):
-            first = number * BLOCK
-            yield self._block(number)[0][max(start - first, 0) : stop - first]
-
     def array(self, stop: int) -> Vectors:
-        """The first rows as one array."""
+        """The first rows, `(stop, 512)` float32; no more than them and a block is held."""
         vectors = np.empty((stop, DIM), np.float32)
-        for number, block in enumerate(self.rows(0, stop)):
-            vectors[number * BLOCK : number * BLOCK + len(block)] = block
+        for first in range(0, stop, BLOCK):
+            vectors[first : first + BLOCK] = self._block(first // BLOCK)[0][: stop - first]
         return vectors
 
     def queries(self, count: int) -> Vectors:
@@ -124,8 +117,7 @@ def add_rows(
     gone = [str(row) for row in deletes or []]
     collection.commit_run(
         RunManifest(
-            **start.model_dump(exclude={"model"}),
-            model=start.model,
+            **dict(start),
             finished_at=start.started_at,
             files=files,
             deletes=collection.write_deletes(start.run_id, gone) if gone else None,

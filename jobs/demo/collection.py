@@ -1,10 +1,9 @@
-"""Make a small demo collection in seconds: `python -m jobs.demo.collection [FOLDER]`.
+"""Make a small demo collection without Ray, in seconds: `python -m jobs.demo.collection [FOLDER]`.
 
-The first pictures of the gallery that `likeness demo` draws, embedded in this process: starting Ray takes longer than
-embedding so few. It lies where `likeness demo` looks, which adds the others.
+It has the first pictures of the gallery that `likeness demo` draws, and lies where that looks, which adds the others.
 """
 
-import argparse
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,14 +42,10 @@ def embed_here(
     listing: pa.Table, pictures: Path, collection: Collection, embedder: Embedder, deletes: Sequence[str] = ()
 ) -> None:
     """One run of the images of a listing of `pictures`, as `likeness embed` would write it; `deletes` are ids."""
-
-    def load() -> Embedder:
-        return embedder
-
     model = model_record(embedder.identity)
     run = collection.start_run(Storage.open(str(pictures)).location.rstrip("/"), model)
     embed = EmbedBlock(
-        load=load,
+        load=lambda: embedder,
         fingerprint=model.fingerprint,
         collection=CollectionAt(collection.location),
         run_id=run.run_id,
@@ -61,8 +56,7 @@ def embed_here(
     counts = {"listed": listing.num_rows, "already_there": 0, "embedded": block.embedded, "rejected": block.rejected}
     collection.commit_run(
         RunManifest(
-            **run.model_dump(exclude={"model"}),
-            model=model,
+            **dict(run),
             finished_at=datetime.now(UTC),
             files=[block.file],
             deletes=collection.write_deletes(run.run_id, deletes) if deletes else None,
@@ -71,13 +65,5 @@ def embed_here(
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a small demo collection, unless one is there.")
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("demo-data"))
-    parser.add_argument("--count", type=int, default=COUNT)
-    options = parser.parse_args()
-    print(make_demo_collection(options.folder, count=options.count).location)
-
-
 if __name__ == "__main__":
-    main()
+    print(make_demo_collection(Path(*sys.argv[1:] or ["demo-data"])).location)

@@ -64,33 +64,9 @@ def _heart() -> list[Point]:
 
 
 def _cross() -> list[Point]:
-    a, b = 0.34, 1.0
-    return [
-        (-a, -b),
-        (a, -b),
-        (a, -a),
-        (b, -a),
-        (b, a),
-        (a, a),
-        (a, b),
-        (-a, b),
-        (-a, a),
-        (-b, a),
-        (-b, -a),
-        (-a, -a),
-    ]
-
-
-def _square() -> list[Point]:
-    return [(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]
-
-
-def _triangle() -> list[Point]:
-    return [(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]
-
-
-def _moon_bite() -> list[Point]:
-    return [(x + 0.52, y - 0.12) for x, y in _circle(0.78)]
+    corner = [(-0.34, -1.0), (0.34, -1.0), (0.34, -0.34)]
+    right = [(-y, x) for x, y in corner]
+    return [*corner, *right, *((-x, -y) for x, y in [*corner, *right])]
 
 
 @dataclass(frozen=True)
@@ -104,13 +80,13 @@ class _Shape:
 
 _SHAPES: dict[str, _Shape] = {
     "circle": _Shape(lambda: _circle(0.95)),
-    "square": _Shape(_square),
-    "triangle": _Shape(_triangle),
+    "square": _Shape(lambda: [(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]),
+    "triangle": _Shape(lambda: [(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]),
     "star": _Shape(_star),
     "heart": _Shape(_heart),
     "cross": _Shape(_cross, turn=0.3),
     "ring": _Shape(lambda: _circle(1.0), lambda: _circle(0.5)),
-    "moon": _Shape(lambda: _circle(1.0), _moon_bite),
+    "moon": _Shape(lambda: _circle(1.0), lambda: [(x + 0.52, y - 0.12) for x, y in _circle(0.78)]),
 }
 SHAPES = tuple(_SHAPES)
 

@@ -1,12 +1,10 @@
-"""Draw the demo's gallery: `python -m jobs.demo.gallery FOLDER`.
+"""The demo's gallery.
 
-Files as people have them: JPEG (baseline and progressive), PNG (RGB, palette, alpha) and WebP, 64 to 3,000
-pixels on the longer side, upright and across, some rotated by EXIF, one in a hundred broken. The folder is
-the shape, hence a collection's `label`. Each file depends on the seed and its number alone, so the same
-gallery can be drawn in any order, by several processes, and completed when it was left unfinished.
+Files as people have them: JPEG (baseline and progressive), PNG (RGB, palette, alpha) and WebP, 64 to 3,000 pixels on
+the longer side, some rotated by EXIF, one in a hundred broken. The folder is the shape, hence a collection's `label`.
+Each file depends on the seed and its number alone, so a gallery can be drawn by several processes, and completed.
 """
 
-import argparse
 import os
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -15,16 +13,14 @@ from functools import partial
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from jobs.demo.broken import BROKEN, Breakage
+from jobs.demo.broken import BROKEN
 from jobs.demo.drawing import SHAPES, Subject, draw, random_subject
 
 SEED = 7
-MOST_FILES = 10_000  # numbers have four digits
 
 _FORMATS = {"jpg": 0.6, "png": 0.22, "webp": 0.18}
 # Bands of the longer side in pixels, with their shares.
@@ -49,10 +45,7 @@ _WORTH_A_POOL = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """One good file of a gallery, not drawn yet.
-
-    `size` is (width, height) in pixels as displayed, `orientation` is EXIF's, 1 to 8.
-    """
+    """One good file, not drawn yet: `size` is (width, height) in pixels as displayed, `orientation` EXIF's, 1 to 8."""
 
     number: int
     seed: int
@@ -118,19 +111,14 @@ def plan_exhibit(number: int, *, seed: int = SEED) -> Exhibit:
     return Exhibit(number=number, seed=seed, subject=subject, size=size, extension=extension, orientation=orientation)
 
 
-def make_gallery(folder: Path, *, seed: int = SEED, count: int = 2000, broken: int | None = None) -> Gallery:
-    """Draw `count` files below `folder`, `broken` of them (unless told, 1 in 100) each broken in its own way.
+def make_gallery(folder: Path, *, count: int = 2000, broken: int | None = None) -> Gallery:
+    """Draw `count` files below `folder`, `broken` of them (by default 1 in 100, 20 at most) each broken in its own way.
 
     Files that are there already are kept, so a second call is quick and an interrupted one is completed.
-    Raises ValueError when there are not that many ways of breaking a file, or numbers for that many files.
     """
     broken = min(count // 100, len(BROKEN)) if broken is None else broken
-    if not 0 <= broken <= min(count, len(BROKEN)):
-        raise ValueError(f"expected 0 to {min(count, len(BROKEN))} broken files out of {count}, got {broken}")
-    if count > MOST_FILES:
-        raise ValueError(f"expected at most {MOST_FILES} files, got {count}")
-    breakages = _place_breakages(count, broken)
-    exhibits = tuple(plan_exhibit(n, seed=seed) for n in range(count) if n not in breakages)
+    breakages = {int((i + 0.5) * count / broken): BROKEN[i] for i in range(broken)}  # evenly spread
+    exhibits = tuple(plan_exhibit(n) for n in range(count) if n not in breakages)
     reasons: dict[str, str] = {}
     for number, breakage in breakages.items():
         image_id = f"{SHAPES[number % len(SHAPES)]}/{number:04d}-{breakage.name}.{breakage.extension}"
@@ -138,12 +126,7 @@ def make_gallery(folder: Path, *, seed: int = SEED, count: int = 2000, broken: i
         if not (folder / image_id).exists():
             _write(folder / image_id, breakage.make())
     _draw_missing(folder, exhibits)
-    return Gallery(folder=folder, exhibits=exhibits, broken=MappingProxyType(reasons))
-
-
-def _place_breakages(count: int, broken: int) -> dict[int, Breakage]:
-    """Numbers of the broken files, evenly spread among the good ones."""
-    return {int((i + 0.5) * count / broken): BROKEN[i] for i in range(broken)}
+    return Gallery(folder=folder, exhibits=exhibits, broken=reasons)
 
 
 def _draw_missing(folder: Path, exhibits: tuple[Exhibit, ...]) -> None:
@@ -154,13 +137,9 @@ def _draw_missing(folder: Path, exhibits: tuple[Exhibit, ...]) -> None:
             _draw_file(folder, exhibit)
         return
     # Not forked: the calling process may run threads (torch, Ray), which a fork would cut short.
-    with ProcessPoolExecutor(_cpus(), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for _ in pool.map(partial(_draw_file, folder), missing, chunksize=20):
             pass
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _draw_file(folder: Path, exhibit: Exhibit) -> None:
@@ -187,17 +166,3 @@ def _png_mode(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
         picture = picture.copy()
         picture.putalpha(alpha)
     return picture
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw the demo's gallery.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--count", type=int, default=2000)
-    options = parser.parse_args()
-    gallery = make_gallery(options.folder, seed=options.seed, count=options.count)
-    print(f"{len(gallery.exhibits)} pictures, {len(gallery.broken)} broken files in {gallery.folder}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
-"""Two nights in the life of a collection, for looking at what a scheduled job leaves behind.
-
-First night: a gallery is embedded. By the second some of its pictures are gone, some edited, some new and some broken.
-Then another model is tried beside it, on the same pictures.
+"""Two nights of a collection: by the second some pictures are gone, edited, new or broken. Then another model is tried
+beside it, on the same pictures.
 """
 
 import shutil
@@ -36,16 +34,14 @@ class Nights:
 
     nightly: Collection
     other: Collection
-    gone: tuple[str, ...]
-    edited: tuple[str, ...]
-    new: tuple[str, ...]
-    broken: tuple[str, ...]
+    gone: list[str]
+    edited: list[str]
+    new: list[str]
+    broken: list[str]
 
 
 def make_nights(folder: Path, *, count: int = 240) -> Nights:
-    """Draw, embed and index in an empty folder. ValueError for fewer pictures than are to change."""
-    if count < GONE + EDITED + BROKEN_NOW:
-        raise ValueError(f"expected at least {GONE + EDITED + BROKEN_NOW} pictures, got {count}")
+    """Draw, embed and index in an empty folder. `count` is at least as many as change: 23."""
     pictures = folder / "pictures"
     gallery = make_gallery(pictures, count=count, broken=0)
     model = _load(DEMO_MODEL)
@@ -74,9 +70,7 @@ def make_nights(folder: Path, *, count: int = 240) -> Nights:
     other = Collection.create_or_open(str(folder / "other-model"))
     embed_here(listing, pictures, other, _load(_worse_model(folder / "model-b")))
     build_index(other)
-    return Nights(
-        nightly=nightly, other=other, gone=tuple(gone), edited=tuple(edited), new=tuple(new), broken=tuple(broken)
-    )
+    return Nights(nightly=nightly, other=other, gone=gone, edited=edited, new=new, broken=broken)
 
 
 def _load(model: Path) -> Embedder:

@@ -24,10 +24,7 @@ def show_queries(url: str, picture: Path, image_id: str, console: Console) -> No
     page = f"{url}/picture?id={quote(image_id)}"
     for title, query in (("a URL", {"url": page, "k": K}), ("words", {"text": TEXT, "k": K})):
         console.rule(title)
-        _command(
-            ["curl", f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)],
-            console,
-        )
+        _command(["curl", f"{url}/search", "-H", "content-type: application/json", "-d", json.dumps(query)], console)
         _show(requests.post(f"{url}/search", json=query, timeout=60), console)
 
 

@@ -4,14 +4,11 @@ Every picture is drawn once and never seen again, so there is nothing to overfit
 with the text embeddings of *all* concepts of a level (cross-entropy, as in classification with a text-made
 classifier), for every level of `captions.concepts`. The usual contrastive loss within the batch does badly here:
 with 320 captions in all, the same caption often counts as a negative. Linear heads on the pooled output, thrown
-away after training, get the vision tower going before the text tower makes sense.
-
-The run is seeded and resumes from its last checkpoint.
+away after training, get the vision tower going before the text tower makes sense. The run is seeded.
 """
 
 import argparse
 import math
-import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -25,55 +22,40 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from jobs.demo.captions import MAX_TOKENS, build_tokenizer, concepts, phrase
+from jobs.demo.captions import MAX_TOKENS, concepts, load_tokenizer, phrase
 from jobs.demo.drawing import COLOURS, PATTERNS, SHAPES, draw, random_subject
 
 SEED = 20261121
 SIDE = 64
+BATCH_SIZE = 256
 DRAWN_SIZES = (64, 80, 112, 160)
-LEVEL_WEIGHTS = {
-    "all": 1.0,
-    "colour+shape": 0.3,
-    "pattern+shape": 0.3,
-    "colour": 0.2,
-    "shape": 0.4,
-    "pattern": 0.4,
-}
+LEVEL_WEIGHTS = {"all": 1.0, "colour+shape": 0.3, "pattern+shape": 0.3, "colour": 0.2, "shape": 0.4, "pattern": 0.4}
 HEADS = {"shape": SHAPES, "colour": tuple(COLOURS), "pattern": PATTERNS}
 
 Batch = dict[str, torch.Tensor]
 
 
 class DrawnBatches(IterableDataset[Batch]):
-    """Batches `first_step … steps`, each a function of the seed and its step alone."""
+    """So many batches, each a function of the seed and its step alone."""
 
-    def __init__(self, first_step: int, steps: int, batch_size: int) -> None:
-        self.first_step = first_step
+    def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        tokenizer = build_tokenizer()
+        tokenizer = load_tokenizer()
         levels = concepts()
         index = {name: {c: i for i, c in enumerate(members)} for name, members in levels.items()}
-        for step in range(self.first_step, self.steps):
+        for step in range(self.steps):
             rng = np.random.default_rng([SEED, step])
-            pixels = np.empty((self.batch_size, SIDE, SIDE, 3), np.uint8)
-            targets = np.empty((self.batch_size, len(levels)), np.int64)
-            for row in range(self.batch_size):
+            pixels = np.empty((BATCH_SIZE, SIDE, SIDE, 3), np.uint8)
+            targets = np.empty((BATCH_SIZE, len(levels)), np.int64)
+            for row in range(BATCH_SIZE):
                 subject = random_subject(rng)
                 size = DRAWN_SIZES[rng.integers(len(DRAWN_SIZES))]
                 picture = _perhaps_jpeg(draw(subject, (size, size), rng), rng)
                 pixels[row] = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
                 p, c, s = subject.pattern, subject.colour, subject.shape
-                here = [
-                    (p, c, s),
-                    (None, c, s),
-                    (p, None, s),
-                    (None, c, None),
-                    (None, None, s),
-                    (p, None, None),
-                ]
+                here = [(p, c, s), (None, c, s), (p, None, s), (None, c, None), (None, None, s), (p, None, None)]
                 targets[row] = [index[name][concept] for name, concept in zip(levels, here, strict=True)]
             phrases = [phrase(concept, rng) for members in levels.values() for concept in members]
             text = tokenizer(phrases, padding=True, return_tensors="pt")
@@ -110,11 +92,11 @@ def build_model(vocab_size: int, eos_token_id: int) -> CLIPModel:
 
 
 class Trainer:
-    """The model, its throw-away heads and the optimiser; `state` and `restore` make a run resumable."""
+    """The model, its throw-away heads and the optimiser."""
 
-    def __init__(self, steps: int, peak_lr: float) -> None:
+    def __init__(self, steps: int) -> None:
         torch.manual_seed(SEED)
-        self.tokenizer = build_tokenizer()
+        self.tokenizer = load_tokenizer()
         self.model = build_model(len(self.tokenizer), self.tokenizer.eos_token_id)
         self.heads = torch.nn.ModuleDict({name: torch.nn.Linear(128, len(words)) for name, words in HEADS.items()})
         parameters = [*self.model.parameters(), *self.heads.parameters()]
@@ -122,7 +104,7 @@ class Trainer:
         others = [p for p in parameters if p.ndim <= 1]
         self.optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-            lr=peak_lr,
+            lr=1.5e-3,
             betas=(0.9, 0.98),
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: _cosine(step, steps))
@@ -156,15 +138,6 @@ class Trainer:
         right = (logits[:, : self.sizes[0]].argmax(1) == batch["targets"][:, 0]).float().mean()
         return float(loss), float(right)
 
-    def state(self, step: int) -> dict[str, Any]:
-        parts = {name: getattr(self, name).state_dict() for name in ("model", "heads", "optimizer", "schedule")}
-        return {"step": step, **parts}
-
-    def restore(self, state: dict[str, Any]) -> int:
-        for name in ("model", "heads", "optimizer", "schedule"):
-            getattr(self, name).load_state_dict(state[name])
-        return int(state["step"])
-
     def save(self, folder: Path) -> None:
         """Write the model in the Hugging Face layout, with the image processor's file that older readers want."""
         processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
@@ -181,36 +154,17 @@ def _cosine(step: int, steps: int, warmup: int = 150) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "model")
-    parser.add_argument("--checkpoint", type=Path, default=Path("build/demo-model.pt"))
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--learning-rate", type=float, default=1.5e-3)
     options = parser.parse_args()
 
-    trainer = Trainer(options.steps, options.learning_rate)
-    first_step = trainer.restore(torch.load(options.checkpoint)) if options.checkpoint.exists() else 0
-    options.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    batches = DataLoader(
-        DrawnBatches(first_step, options.steps, options.batch_size),
-        batch_size=None,
-        num_workers=1,
-        prefetch_factor=4,
-    )
-    started = time.monotonic()
-    for step, batch in enumerate(batches, first_step + 1):
+    trainer = Trainer(options.steps)
+    batches = DataLoader(DrawnBatches(options.steps), batch_size=None, num_workers=1, prefetch_factor=4)
+    for step, batch in enumerate(batches, 1):
         loss, right = trainer.step(batch)
         if step % 50 == 0:
-            rate = (step - first_step) * options.batch_size / (time.monotonic() - started)
-            print(
-                f"step {step}/{options.steps}  loss {loss:.3f}  caption {right:.2f}  {rate:.0f} pictures/s",
-                flush=True,
-            )
-        if step % 250 == 0 or step == options.steps:
-            partial = options.checkpoint.with_suffix(".partial")
-            torch.save(trainer.state(step), partial)
-            partial.replace(options.checkpoint)
+            print(f"step {step}/{options.steps}  loss {loss:.3f}  caption {right:.2f}", flush=True)
     trainer.save(options.out)
 
 

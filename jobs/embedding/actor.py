@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from index.storage.bucket import without_secrets
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import OtherModelError
-from jobs.planning.block_names import block_name
+from jobs.planning.plan import block_name
 
 _SECONDS = ("fetch_seconds", "decode_seconds")
 
@@ -41,18 +41,11 @@ class CollectionAt:
 class EmbedBlock:
     """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
 
-    Both happen in one call, so a crash costs at most the current block. `load` is called in the actor's own process, so
-    that no loaded model is sent to it. `attempt` is the number of the run's attempt.
+    `load` is called in the actor's own process, so that no loaded model is sent to it.
     """
 
     def __init__(
-        self,
-        *,
-        load: Callable[[], Embedder],
-        fingerprint: str,
-        collection: CollectionAt,
-        run_id: str,
-        attempt: int,
+        self, *, load: Callable[[], Embedder], fingerprint: str, collection: CollectionAt, run_id: str, attempt: int
     ) -> None:
         self._embedder = load()
         identity = self._embedder.identity
@@ -104,41 +97,28 @@ class EmbedBlock:
 def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
     """`table` with `embedding` in place of `pixels`; rows and other columns stay in order.
 
-    `pixels` is binary of side·side·3 bytes, null for a rejected row; `embedding` is fixed_size_list<float32>[dim], null
-    where `pixels` was null.
-
-    A batch that the model fails on raises ModelError, so that its rows are tried again and none is lost.
+    `pixels` is fixed_size_binary[side·side·3], null for a rejected row; `embedding` is fixed_size_list<float32>[dim],
+    null where `pixels` was null. A batch that the model fails on raises ModelError, so that its rows are tried again.
     """
-    crops = _as_binary(table.column("pixels"))
-    kept = pc.is_valid(crops).to_numpy(zero_copy_only=False)
+    pixels = table["pixels"]
+    kept = pixels.is_valid().to_numpy()
     dim = embedder.identity.dim
     vectors = np.zeros((len(table), dim), np.float32)
-    vectors[kept] = embedder.embed_images(_stack(crops.drop_null(), embedder.crop.side))
+    vectors[kept] = embedder.embed_images(_stack(pixels, embedder.crop.side)[kept])
     embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim, mask=pa.array(~kept))
     return table.drop_columns("pixels").append_column("embedding", embedding)
 
 
-def _as_binary(column: pa.ChunkedArray[Any]) -> pa.LargeBinaryArray:
-    """One array of large_binary: its 64-bit offsets hold more than the 2 GB of pixels that binary can."""
-    # A batch of rejects alone may come typed as null, which casts to anything.
-    wide = column.cast(pa.large_binary())
-    array = wide.chunk(0) if wide.num_chunks == 1 else wide.combine_chunks()
-    return cast(pa.LargeBinaryArray, array)
-
-
-def _stack(crops: pa.LargeBinaryArray, side: int) -> NDArray[np.uint8]:
-    """`(n, side, side, 3)` uint8, a read-only view of the column's own memory; `crops` has no nulls."""
+def _stack(column: pa.ChunkedArray[Any], side: int) -> NDArray[np.uint8]:
+    """`(n, side, side, 3)` uint8, a read-only view of the column's memory; a row that is null holds anything."""
     length = side * side * 3
-    if len(crops) == 0:
-        return np.empty((0, side, side, 3), np.uint8)
-    lengths = np.unique(pc.binary_length(crops).to_numpy())
-    if lengths.tolist() != [length]:
+    if column.type != pa.binary(length):
         raise ModelError(
-            f"expected pixels of {length} bytes, {side} × {side} × 3, got {lengths.tolist()}: cut the "
-            "pictures with the crop of the model that embeds them"
+            f"expected pixels of {length} bytes, {side} × {side} × 3, got {column.type}: cut the pictures with the "
+            "crop of the model that embeds them"
         )
-    _, offsets, data = crops.buffers()
-    # A slice shares its parent's buffers, where nulls take no room: ask where the first row begins.
-    first = int(np.frombuffer(offsets, np.int64)[crops.offset])  # type: ignore[call-overload]
-    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(crops) * length, first)  # type: ignore[call-overload]
+    array = column.combine_chunks()
+    data: Any = array.buffers()[1] or b""
+    # A slice shares its parent's buffer.
+    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(array) * length, array.offset * length)
     return pixels.reshape(-1, side, side, 3)

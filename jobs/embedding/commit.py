@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +19,18 @@ from jobs.planning.rejects import count_reasons, rejects_of, shown_reasons
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRun:
-    """A run whose rows are all on disk, in `files`, oldest first, and not yet published."""
+    """A run that is not yet published, with the row files that it has so far, oldest first."""
 
     plan: Plan
     run: RunStart
     files: list[RowFile]
     report: EmbedReport
+
+    @classmethod
+    def begin(cls, plan: Plan, collection: Collection) -> Self:
+        """The run that a plan goes on with, or a new one. With nothing left to embed, all of its rows are on disk."""
+        run = plan.run or collection.start_run(plan.source, plan.model)
+        return cls(plan=plan, run=run, files=list(plan.files), report=EmbedReport.of(plan))
 
 
 def commit(collection: Collection, written: Sequence[WrittenRun], max_reject_rate: float) -> list[RunManifest]:
@@ -68,10 +75,7 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
     if not len(plan.deletes) and _failed_again(rows, plan.live):
         return None
     return RunManifest(
-        run_id=run.run_id,
-        source=run.source,
-        model=run.model,
-        started_at=run.started_at,
+        **dict(run),
         finished_at=datetime.now(UTC),
         files=written.files,
         counts={

@@ -6,9 +6,7 @@ from typing import Self
 
 from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import Embedder, ModelIdentity
-from index.collection.collection import Snapshot
 from index.collection.records import ModelRecord
-from index.versions.current import collection_model
 from jobs.errors import OtherModelError
 from jobs.values import DEMO_MODEL, model_named
 
@@ -50,12 +48,6 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
     return ModelRecord(
         id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
     )
-
-
-def known_models(snapshot: Snapshot) -> list[ModelRecord]:
-    """The collection's own (`index.versions.current.collection_model`) first, then those of the runs, newest first."""
-    there = collection_model(snapshot.collection, snapshot.committed)
-    return [*([there] if there else []), *(run.model for run in reversed(snapshot.committed))]
 
 
 def checkpoint_of(record: ModelRecord) -> Checkpoint:

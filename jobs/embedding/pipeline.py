@@ -1,31 +1,87 @@
-"""The embedding job: a source of images becomes rows of a collection, by Ray Data.
+"""From plans to rows on disk, by Ray Data: fetch and decode (CPU tasks) → `EmbedBlock` actors, which write the rows.
 
-Listing (driver) → fetch and decode (CPU tasks) → `EmbedBlock` actors, which write the rows → the run's manifest as
-the commit. Only summaries of blocks come back to the driver, so its memory does not grow with the images.
+Only summaries of blocks come back to the driver, so its memory does not grow with the images.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 import ray.data
+from rich.console import Console
 
 from embedder.images import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster.join import lacking
 from jobs.cluster.pool import DECODE_MEMORY, Pool
+from jobs.cluster.session import lacking, ray_cluster
 from jobs.embedding.actor import CollectionAt, EmbedBlock
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.model import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
+from jobs.progress import rate_bar
+from jobs.spec import JobSpec
 
 DECODE_BATCH = 128
 """Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
+
+
+def write_plans(
+    plans: Sequence[Plan],
+    collection: Collection,
+    spec: JobSpec,
+    checkpoint: Checkpoint,
+    console: Console,
+    *,
+    verbose: bool,
+) -> list[WrittenRun]:
+    """Write the rows of each plan, on one Ray cluster; `commit` makes them live.
+
+    `checkpoint` is the plans' model. Raises what `write` raises, and `JobError` for a cluster that cannot be joined.
+    """
+    resources, model, written = spec.resources, plans[0].model, []
+    load = ModelSource(
+        model=model.id, revision=model.revision, device=resources.device, batch_size=resources.batch_size
+    ).for_workers()
+    try:
+        with ray_cluster(resources.address, verbose=verbose):
+            pool = Pool.fitting(
+                resources.actors,
+                resources.num_gpus,
+                resources.accelerator_type,
+                resources=resources.actor_resources,
+                memory=loaded_memory(checkpoint),
+            )
+            if resources.address is not None and (waits := pool.lacking_now()):
+                console.print(waits)
+            for plan in plans:
+                with rate_bar(console, "embedding", plan.todo.num_rows, "starting Ray and the model") as show:
+                    run = write(
+                        plan,
+                        collection,
+                        load=load,
+                        crop=checkpoint.preprocessing.crop,
+                        pool=pool,
+                        block_size=resources.block_size,
+                        draft=spec.draft,
+                        progress=partial(_show, show),
+                    )
+                    written.append(run)
+    except KeyboardInterrupt:
+        console.print("what was embedded is kept: the same command goes on with it")
+        raise
+    return written
+
+
+def _show(show: Callable[[int, str], None], report: EmbedReport) -> None:
+    show(report.embedded + report.rejected, report.rate)
 
 
 def write(
@@ -39,30 +95,31 @@ def write(
     draft: bool = True,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
-    """Write the rows of a plan's images, live only after `commit`; `progress` is called for each block that is on disk.
+    """Write the rows of a plan's images; `progress` is called for each block that is on disk.
 
     `block_size` rows are embedded and written together; a crash can cost each actor so many. `draft` allows large JPEGs
     to be decoded at reduced scale. `LeaseLostError` once another job writes.
     """
-    report = EmbedReport.of(plan)
-    run = plan.run or collection.start_run(plan.source, plan.model)
-    files = {block_of(file.path): file for file in plan.files}
-    if plan.todo.num_rows:
-        actor = {
-            "load": load,
-            "fingerprint": plan.model.fingerprint,
-            "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
-            "run_id": run.run_id,
-            "attempt": plan.attempt,
-        }
-        decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
-        for block in _blocks(plan.todo, decode, actor, block_size, pool):
-            if block_of(block.path) not in files:  # Ray may report a retried block twice
-                files[block_of(block.path)] = block.file
-                report.add(block)
-            progress(report)
-            collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
-    return WrittenRun(plan=plan, run=run, files=list(files.values()), report=report)
+    written = WrittenRun.begin(plan, collection)
+    if plan.todo.num_rows == 0:
+        return written
+    seen = {block_of(file.path) for file in plan.files}
+    actor = {
+        "load": load,
+        "fingerprint": plan.model.fingerprint,
+        "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
+        "run_id": written.run.run_id,
+        "attempt": plan.attempt,
+    }
+    decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
+    for block in _blocks(plan.todo, decode, actor, block_size, pool):
+        if block_of(block.path) not in seen:  # Ray may report a retried block twice
+            seen.add(block_of(block.path))
+            written.files.append(block.file)
+            written.report.add(block)
+        progress(written.report)
+        collection.check_lease_lately()  # otherwise a job that lost its lease would compute to its end
+    return written
 
 
 def _decode_threads(todo: pa.Table) -> int:

@@ -1,7 +1,6 @@
 """What a job found and did, in numbers. It fills as the job goes on."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +9,7 @@ from time import perf_counter
 from typing import Self
 
 from index.collection.records import RowFile
-from jobs.planning.counts import Counts
-from jobs.planning.plan import Plan
+from jobs.planning.plan import Counts, Plan
 from jobs.planning.rejects import count_reasons, rejects_of
 
 STAGES = ("fetch", "decode", "model", "write")
@@ -49,10 +47,9 @@ class BlockSummary:
 class EmbedReport:
     """Counts and seconds of a run.
 
-    `refused` images were rejected by the listing, before the job began. `reject_reasons` counts all rejects of the
-    source, including old ones. `retryable` are the `rejected` images that the next job tries again, known once the run
-    is committed. `*_seconds` are summed over workers and may exceed `seconds`, which is elapsed time. `actors`: when
-    each began its first block and ended its last.
+    The listing itself rejected the `refused` images. `reject_reasons` counts all rejects of the source, old ones too.
+    `retryable` of the `rejected` are tried again by the next job. `*_seconds` are summed over workers, `seconds` is
+    elapsed time. `actors`: when each began its first block and ended its last.
     """
 
     listed: int
@@ -67,8 +64,6 @@ class EmbedReport:
     decode_seconds: float = 0.0
     model_seconds: float = 0.0
     write_seconds: float = 0.0
-    started_at: float = math.inf
-    ended_at: float = -math.inf
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
@@ -84,8 +79,6 @@ class EmbedReport:
         """Count a block that is on disk."""
         began, ended = self.actors.get(block.actor, (block.started_at, block.ended_at))
         self.actors[block.actor] = (min(began, block.started_at), max(ended, block.ended_at))
-        self.started_at = min(self.started_at, block.started_at)
-        self.ended_at = max(self.ended_at, block.ended_at)
         self.embedded += block.embedded
         self.rejected += block.rejected
         for name in (f"{stage}_seconds" for stage in STAGES):
@@ -93,8 +86,9 @@ class EmbedReport:
 
     @property
     def seconds(self) -> float:
-        """From the start of the first block's forward pass to the end of the last block."""
-        return max(0.0, self.ended_at - self.started_at)
+        """From the first block's forward pass to the end of the last block."""
+        times = self.actors.values()
+        return max(ended for _, ended in times) - min(began for began, _ in times) if times else 0.0
 
     @property
     def images_per_second(self) -> float:
@@ -132,10 +126,9 @@ class EmbedReport:
 class Report:
     """What a job found and did; with `dry_run` what it would do.
 
-    `left_out` counts, by extension, the files beside the images that may be pictures of kinds that are not read.
-    `embedding` has a report for each run, or of the source if there was nothing to write; `runs` were committed.
-    `recall` is recall@10 of the live version. `seconds` are by stage of this process: "start" is the start-up of Ray
-    and the model, "embed" what followed it.
+    `left_out` is that of `list_images`. `embedding` has a report for each run, or of the source if there was nothing to
+    write; `runs` were committed. `recall` is recall@10 of the live version. `seconds` are by stage of this process:
+    "start" is the start-up of Ray and the model, "embed" what followed it.
     """
 
     source: str = ""

@@ -10,7 +10,7 @@ from index.build.segment import SegmentJob
 from index.build.version import RunJobs
 from index.collection.live_rows import LiveRows
 from index.collection.records import SegmentRecord
-from jobs.progress import RateBar
+from jobs.progress import rate_bar
 
 _WORTH_RAY = 500_000
 """Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
@@ -30,8 +30,16 @@ def run_on_ray(address: str | None, console: Console) -> RunJobs:
         from jobs.cluster.session import ray_cluster
         from jobs.indexing.segment_tasks import build_on_cluster
 
-        with ray_cluster(address, verbose=False), SegmentBar(console, total=len(jobs)) as bar:
-            return build_on_cluster(jobs, bar.advance)
+        bar = rate_bar(console, "indexing", len(jobs), "segments, starting workers")
+        with ray_cluster(address, verbose=False), bar as show:
+            started, built = time.monotonic(), list[SegmentJob]()
+
+            def advance(job: SegmentJob) -> None:
+                built.append(job)
+                rows_per_second = sum(each.rows for each in built) / (time.monotonic() - started)
+                show(len(built), f"segments, {rows_per_second:,.0f} rows/s")
+
+            return build_on_cluster(jobs, advance)
 
     return run_jobs
 
@@ -41,18 +49,3 @@ def _worth_ray(jobs: Sequence[SegmentJob], address: str | None) -> bool:
     if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
         return False
     return address is not None or (len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY)
-
-
-class SegmentBar(RateBar):
-    """Segments, and rows per second."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        super().__init__(console, "indexing", total, "segments, starting workers")
-        self._segments = self._rows = 0
-        self._started = time.monotonic()
-
-    def advance(self, job: SegmentJob) -> None:
-        """Count a segment that is in place."""
-        self._segments += 1
-        self._rows += job.rows
-        self.show(self._segments, f"segments, {self._rows / (time.monotonic() - self._started):,.0f} rows/s")

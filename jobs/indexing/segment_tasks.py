@@ -12,7 +12,7 @@ from index.build.segment import SegmentJob
 from index.collection.layout import SEGMENTS
 from index.collection.records import SegmentRecord
 from index.errors import CollectionError
-from jobs.cluster.join import lacking
+from jobs.cluster.session import lacking
 from jobs.errors import JobError
 
 ATTEMPTS = 3
@@ -31,19 +31,15 @@ class _Task:
 
     @property
     def attempted(self) -> SegmentJob:
-        """The job under a name of this attempt.
-
-        A worker behind a broken network may only seem dead: its files must not replace those of the attempt that
-        counts, since two attempts need not be equal to the byte.
-        """
+        """The job under a name of this attempt: a worker that only seems dead must not replace the files that count."""
         return replace(self.job, name=f"{self.job.name}-{self.attempt}") if self.attempt else self.job
 
 
 def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob], None]) -> list[SegmentRecord | None]:
-    """Build segments on the connected cluster; the records come in the order of the jobs.
+    """Build segments on the connected cluster; the records come in the order of the jobs, `advance` is called for each.
 
-    `advance` is called for each finished job. Raises what `SegmentJob.run` raises, and `JobError` when the cluster
-    cannot hold a segment or workers die of one `ATTEMPTS` times. The other tasks are then cancelled.
+    Raises what `SegmentJob.run` raises, and `JobError` when the cluster cannot hold a segment or workers die of one
+    `ATTEMPTS` times. The other tasks are then cancelled.
     """
     remote = ray.remote(_run).options(
         memory=max(job.memory for job in jobs),
@@ -77,10 +73,9 @@ def build_on_cluster(jobs: Sequence[SegmentJob], advance: Callable[[SegmentJob],
 def task_cpus(jobs: Sequence[SegmentJob]) -> int:
     """CPUs for each task of these jobs on the connected cluster. JobError when no node holds the largest.
 
-    A node builds its share of the segments at once, as far as its memory goes, and they divide its CPUs. Reading,
-    writing and hashing use one thread, so on two cores two segments with a thread each take 0.8 of the time of one
-    after the other with two threads. A task never takes more than half of a node; otherwise a server that runs there
-    could keep it waiting for ever.
+    A node builds its share of the segments at once, as far as its memory goes, and they divide its CPUs: reading,
+    writing and hashing use one thread. A task takes half of a node at most; otherwise a server that runs there could
+    keep it waiting for ever.
     """
     largest = max(jobs, key=lambda job: job.memory)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.collection import Snapshot
+from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord
+from index.collection.records import ModelRecord, RowFile
+from index.collection.rows import STATE, conform, metadata_columns
 from jobs.errors import TooManyMissingError
-from jobs.planning.counts import Counts
-from jobs.planning.metadata import compare_metadata, still_listed
-from jobs.planning.plan import plan_run, unchanged_mask
+from jobs.planning.plan import Counts, plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
-from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, concat_listings
+from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
+
+_COMPARED_ROWS = 2**18
+"""Rows whose metadata is held at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +58,8 @@ class SourceChange:
     counts: Counts
     replaced: list[Replaced]
 
-    def require_few_missing(self, source: str, max_missing: float, *, delete: bool) -> None:
-        """`TooManyMissingError` when too many would be deleted, or the last, or nothing is listed any more."""
+    def require_few(self, source: str, max_missing: float, *, delete: bool) -> None:
+        """`TooManyMissingError` when too many would be deleted, or the last, or too many of another source replaced."""
         gone = self.counts.missing - self.counts.moved
         if delete and self.counts.listed == self.others == 0:
             # No index of no images could take over: deleted, they would still be found.
@@ -63,43 +68,33 @@ class SourceChange:
                 "others, so nothing was changed: no index can be made of none. Is a disk not mounted, or the address "
                 "wrong? If they are really gone, remove the collection, or embed other images into it first"
             )
-        if not delete or gone <= max_missing * self.rows:
-            return
-        share = gone / self.rows
-        raise TooManyMissingError(
-            f"{gone:,} of the {self.rows:,} images of {source} are not listed any more ({share:.1%}, over the "
-            f"{max_missing:.0%} of --max-missing), so nothing was changed. Is a disk not mounted, or the address "
-            f"wrong? If they are really gone, say so with --max-missing {min(1.0, share + 0.01):.2f}"
-        )
-
-    def require_few_replaced(self, source: str, max_missing: float) -> None:
-        """`TooManyMissingError` when too many of another source's images would lose their rows to this one's."""
+        if delete:
+            missing = f"{source} are not listed any more"
+            remedy = "Is a disk not mounted, or the address wrong? If they are really gone"
+            _require_few(gone, self.rows, missing, remedy, max_missing)
         for other in self.replaced:
-            count = other.images.num_rows
-            if count <= max_missing * other.rows:
-                continue
-            share = count / other.rows
-            raise TooManyMissingError(
-                f"{count:,} of the {other.rows:,} images of {other.source} would be replaced by those that have the "
-                f"same ids in {source} ({share:.1%}, over the {max_missing:.0%} of --max-missing), so nothing was "
-                "changed. Is the address wrong? A collection for each source keeps both. If one takes the other's "
-                f"place, say so with --max-missing {min(1.0, share + 0.01):.2f}"
-            )
+            taken = f"{other.source} would be replaced by those that have the same ids in {source}"
+            remedy = "Is the address wrong? A collection for each source keeps both. If one takes the other's place"
+            _require_few(other.images.num_rows, other.rows, taken, remedy, max_missing)
+
+
+def _require_few(count: int, rows: int, what: str, remedy: str, max_missing: float) -> None:
+    if count <= max_missing * rows:
+        return
+    share = count / rows
+    raise TooManyMissingError(
+        f"{count:,} of the {rows:,} images of {what} ({share:.1%}, over the {max_missing:.0%} of --max-missing), so "
+        f"nothing was changed. {remedy}, say so with --max-missing {min(1.0, share + 0.01):.2f}"
+    )
 
 
 def compare(
-    listing: pa.Table,
-    snapshot: Snapshot,
-    source: str,
-    model: ModelRecord,
-    *,
-    delete: bool,
-    verify_hash: bool,
+    listing: pa.Table, snapshot: Snapshot, source: str, model: ModelRecord, *, delete: bool, verify_hash: bool
 ) -> SourceChange:
     """Compare a listing with the live rows. Nothing is written."""
     live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
-    state, relabelled = compare_metadata(same_model, listing)
+    state, relabelled = _compare_metadata(same_model, listing)
     # Most collections have one source and one model: then these are the very same rows.
     rows = state if own is same_model else own.read(["image_id", "content_hash", "error_stage", "error_reason"])
     missing = rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
@@ -116,7 +111,7 @@ def compare(
             listings[name] = _relisted(listing, theirs, kept, own=name == source)
     known, counts = [], Counts()
     for name, listed in listings.items():
-        keep = partial(still_listed, snapshot.collection, listed)
+        keep = partial(_still_listed, snapshot.collection, listed)
         plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash)
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
@@ -140,6 +135,49 @@ def compare(
         counts=counts,
         replaced=replaced,
     )
+
+
+def _compare_metadata(live: LiveRows, listing: pa.Table) -> tuple[pa.Table, Column]:
+    """The `STATE` of rows, and a mask over them: their images are listed, with other metadata.
+
+    Only a part of the rows' metadata is held, as captions may have any length.
+    """
+    names = live.metadata
+    listed = listing.select(metadata_columns(listing.schema))
+    schema = together(listed.schema, pa.schema([live.schema_of(names).field(name) for name in names]))
+    # In one array each, to take from.
+    there = {field.name: conform(listing, pa.schema([field]))[field.name].combine_chunks() for field in schema}
+    states, masks = [live.schema_of(STATE).empty_table()], [np.zeros(0, bool)]
+    for rows in live.parts([*STATE, *names], _COMPARED_ROWS):
+        states.append(rows.select(STATE))
+        differs = np.zeros(rows.num_rows, bool)
+        if there:
+            at = pc.index_in(rows["image_id"], listing["image_id"])
+            for field in schema:
+                here = conform(rows, pa.schema([field]))[field.name]
+                differs |= _differ(there[field.name].take(at), here)
+            differs &= pc.is_valid(at).to_numpy()
+        masks.append(differs)
+    return pa.concat_tables(states), pa.array(np.concatenate(masks))
+
+
+def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
+    """A mask: what is nowhere is the same."""
+    neither = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
+    same: Column = pc.or_(neither, pc.equal(one, other).fill_null(False))
+    mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _still_listed(collection: Collection, listing: pa.Table, files: Sequence[RowFile]) -> list[RowFile]:
+    """The files of an unfinished run whose images are all still listed with their metadata: else rows would outlive
+    their images. `find_known` finds the other rows of a file that is left out.
+    """
+    rows, relabelled = _compare_metadata(LiveRows.of_files(collection.storage, files), listing)
+    gone = pc.invert(pc.is_in(rows["image_id"], listing["image_id"]))
+    wrong = np.cumsum([0, *pc.or_(gone, relabelled).to_numpy()])
+    ends = np.cumsum([file.rows for file in files])
+    return [file for file, end in zip(files, ends, strict=True) if wrong[end] == wrong[end - file.rows]]
 
 
 def _moved(missing: pa.Table, known: ReusableRows, rows: pa.Table) -> int:
@@ -166,9 +204,7 @@ def _replaced(live: LiveRows, source: str, listing: pa.Table) -> list[Replaced]:
 
 
 def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool) -> pa.Table:
-    """The listing of a source whose rows are another model's: its own, with what is kept though it is missing, or what
-    the rows of another source say.
-    """
+    """The listing of a source whose rows are another model's: its own and what is kept, or what its rows say."""
     if own and not kept.num_rows:
         return listing
     rows = theirs.read([*LISTING.names, *REFUSAL.names, *theirs.metadata])

@@ -1,26 +1,32 @@
-"""What is left to do: the listing, less what live rows cover, less what an unfinished run has already written.
-
-Resuming after a crash and embedding what is new are the same subtraction.
-"""
+"""What is left to do: the listing, less what live rows cover, less what an unfinished run has already written."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from embedder.errors import FetchError
+from embedder.fetch import Fetcher
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunStart
 from index.collection.row_files import map_in_threads
 from index.collection.rows import STATE, TEXT, newest
 from index.errors import DamagedRunError
+from index.storage.picture_reader import PictureReader
 from index.versions.current import standing_manifest
-from jobs.planning.content_hashes import content_hashes
 from jobs.sources.listing import Column
+
+NEVER_READABLE: Final = ""
+"""In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
+
+_THREADS = 16  # reading waits for disks and networks, and hashing lets other threads run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,38 @@ class Plan:
         return 1 + max((int(name.split("-")[0]) for name in names), default=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Images of the source, compared with their rows.
+
+    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed. Of the
+    images that are not unchanged, `resumed` were written by a run that did not end, `reused` take the vector of the
+    same content (they were moved, copied, touched or relabelled), `refused` are rejects by the listing itself (a line
+    that cannot be read, a repeated id), and `to_embed` need the model. `replaced` take the ids of other sources'
+    images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and `deleted` lose their
+    row.
+    """
+
+    listed: int = 0
+    unchanged: int = 0
+    new: int = 0
+    changed: int = 0
+    retried: int = 0
+    other_model: int = 0
+    resumed: int = 0
+    reused: int = 0
+    refused: int = 0
+    to_embed: int = 0
+    replaced: int = 0
+    missing: int = 0
+    moved: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        mine, others = asdict(self), asdict(other)
+        return Counts(**{name: mine[name] + others[name] for name in mine})
+
+
 def plan_run(
     listing: pa.Table,
     snapshot: Snapshot,
@@ -69,11 +107,10 @@ def plan_run(
 ) -> Plan:
     """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
 
-    `live` has the `STATE` of the model's live rows; those of others count for nothing. With `verify_hash` the
-    bytes of what seems unchanged are read.
+    `live` has the `STATE` of the model's live rows. With `verify_hash` the bytes of what seems unchanged are read.
     """
     there = unchanged_mask(listing, live)
-    # Where nothing is to do, nobody misses what a run has left that was stopped.
+    # With nothing to do, the files of a stopped run are not needed.
     run = unfinished_run(snapshot, source, model) if pc.all(there).as_py() is False else None
     files = keep(written_files(snapshot.collection, run)) if run else []
     if files:
@@ -110,9 +147,7 @@ def fold(collection: Collection, files: Sequence[RowFile]) -> pa.Table:
 
 
 def retry_fetch_failures(rows: pa.Table) -> pa.Table:
-    """The rows of a run that is not committed: whatever it could not fetch is tried again. It may have been refused for
-    just that, and its source mended since.
-    """
+    """The rows of a run that is not committed: what it could not fetch is tried again, as its source may be mended."""
     again = pc.or_(_fill(rows["retryable"], False), _fill(pc.equal(rows["error_stage"], pa.scalar("fetch")), False))
     return rows.set_column(rows.column_names.index("retryable"), "retryable", again)
 
@@ -135,6 +170,16 @@ def written_files(collection: Collection, run: RunStart) -> list[RowFile]:
 
     # A block that was tried again may have been written by both tries.
     return list({block_of(file.path): file for file in map_in_threads(read, ours) if file}.values())
+
+
+def block_name(attempt: int, image_ids: list[str]) -> str:
+    """The block's name in those of its files, by which later attempts sort later. `write_rows` adds a token.
+
+    An actor that seems dead may write the block long after Ray has had it embedded again, perhaps on another device:
+    the token prevents its file from replacing the one that counts.
+    """
+    digest = hashlib.sha256("\n".join(image_ids).encode()).hexdigest()
+    return f"{attempt:04}-{digest[:20]}"
 
 
 def block_of(path: str) -> str:
@@ -173,6 +218,22 @@ def _unaltered(listing: pa.Table, rows: pa.Table, there: Column) -> Column:
     recorded = rows["content_hash"].take(pc.index_in(same["image_id"], rows["image_id"]))
     altered = same["image_id"].filter(pc.not_equal(recorded, content_hashes(same["uri"].to_pylist())))
     return pc.and_(there, pc.invert(pc.is_in(listing["image_id"], altered)))
+
+
+def content_hashes(uris: Sequence[str | None]) -> pa.Array[Any]:
+    """SHA-256 of each picture's bytes in hex; null if they cannot be read now, `NEVER_READABLE` if never."""
+    fetcher = Fetcher(buckets=PictureReader())  # the operator's own sources are trusted
+
+    def hash_of(uri: str | None) -> str | None:
+        if uri is None:
+            return NEVER_READABLE
+        try:
+            return hashlib.sha256(fetcher.fetch(uri)).hexdigest()
+        except FetchError as error:
+            return None if error.retryable else NEVER_READABLE
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return pa.array(pool.map(hash_of, uris), TEXT)
 
 
 def _fill(mask: Column, value: bool) -> Column:

@@ -24,9 +24,7 @@ def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
-    """Images whose newest row is a reject, including rows of runs that were interrupted or not published because too
-    many images failed.
-    """
+    """Images whose newest row is a reject, including rows of runs that were not published."""
     snapshot = collection.snapshot()
     last = max((run.run_id for run in snapshot.committed), default="")
     older: list[pa.Table] = []

@@ -1,8 +1,8 @@
 """Rows that can be written without the model, because its vector of the same content is in the collection, or because
 the listing itself refuses them.
 
-A file that was moved, copied or touched has a known content hash. A row that another model's runs hide, or that a run
-wrote which was never finished, is taken as it is when nothing says that its image has changed.
+A file that was moved, copied or touched has a known content hash. A row that another model's runs hide, or of a run
+that was never finished, is taken as it is when nothing says that its image has changed.
 """
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
@@ -19,9 +19,7 @@ import pyarrow.compute as pc
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.rows import EMBEDDING, OUTCOME, REJECT, STATE, TEXT, embedding_type, newest
-from jobs.planning.block_names import block_name
-from jobs.planning.content_hashes import content_hashes
-from jobs.planning.plan import Plan, retry_fetch_failures, unchanged_mask, written_files
+from jobs.planning.plan import Plan, block_name, content_hashes, retry_fetch_failures, unchanged_mask, written_files
 from jobs.sources.listing import refused_mask, without_refusal
 
 Positions = npt.NDArray[np.int64]
@@ -59,7 +57,7 @@ class ReusableRows:
 def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash: bool) -> ReusableRows:
     """Look for what is to do among all that the model has ever embedded in this collection.
 
-    `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes nothing but bytes.
+    `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes only bytes.
     """
     none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
     # A quiet night opens none of the files that runs have left unfinished.

@@ -27,9 +27,7 @@ Outcome = Literal["running", "succeeded", "failed", "busy", "stopped"]
 
 
 class HistoryEntry(Record):
-    """What became of a job. `counts` and `seconds` are those of its report, `index` is the version that was live at its
-    end; `busy` means that another job was writing.
-    """
+    """What became of a job. `index` was live at its end; `busy` means that another job was writing."""
 
     id: str
     started_at: datetime
@@ -85,7 +83,7 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str]:
 def save(storage: Storage, entry: HistoryEntry) -> None:
     """Record a job, replacing its earlier record, and remove the oldest entries.
 
-    The last success of each source stays, to show for how long a job has failed, no matter how long that is.
+    The last success of each source stays, to show for how long a job has failed.
     """
     storage.write_atomic(f"{HISTORY}/{entry.id}.json", entry.to_bytes())
     for old in _ids(storage)[:-KEPT]:

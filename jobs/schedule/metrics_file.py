@@ -15,8 +15,8 @@ from jobs.schedule.history import HistoryEntry, Outcome
 def write_metrics(path: str, entry: HistoryEntry, last_success: HistoryEntry | None) -> None:
     """Write the metrics of a finished job, atomically. OSError when the file cannot be written.
 
-    `last_success` is this job or an earlier one of the same source. Where none is known, what the file said of it
-    stays: how long a job has failed must show while its collection cannot be reached, too.
+    `last_success` is of the same source. Where none is known, what the file said of it stays: how long a job has failed
+    must show while its collection cannot be reached, too.
     """
     registry = CollectorRegistry()
 

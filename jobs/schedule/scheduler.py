@@ -125,7 +125,7 @@ class ScheduledJob:
 def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.Event, *, jitter_s: float = 0) -> None:
     """Run a job at these times, each up to `jitter_s` later, until `stop` is set; then stop a run in progress.
 
-    Times that pass during a run are skipped, with a warning. One run makes up for all that the machine slept through.
+    Times that pass during a run are skipped. One run makes up for all that the machine slept through.
     """
 
     def run_when_due() -> None:

@@ -26,10 +26,7 @@ _SCHEMES = ("", "file", "s3", "gs", "az")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """A file of a source: `name` is its path below the source's root, `path` that in its storage.
-
-    `size` and `modified` are None for a link that leads nowhere.
-    """
+    """`name` is the path below the source's root, `path` that in its storage. A link that leads nowhere has no size."""
 
     storage: Storage
     path: str
@@ -48,9 +45,8 @@ class SourceFile:
 
 
 def source_files(location: str, take: Callable[[Iterator[SourceFile]], T]) -> T:
-    """What `take` makes of the files of a source, which come in no order, hidden ones left out.
-
-    `take` is called again where a listing has to begin anew. Raises `SourceError` where there is no such place.
+    """What `take` makes of the files of a source, in no order, without hidden ones. It may be called again, when a
+    listing has to begin anew. `SourceError` where there is no such place.
     """
     storage = _open(location)
     shown = without_secrets(location)
@@ -133,9 +129,7 @@ def _local_files(storage: Storage) -> Iterator[SourceFile]:
 def _walk(
     folder: str, above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[str, os.stat_result | OSError | None]]:
-    """Every file below a folder, and each folder below it that cannot be listed. Links are followed, but for one back
-    to a folder that it lies in.
-    """
+    """Every file below a folder, and each folder that cannot be listed. Links are followed, but not in circles."""
     try:
         status = Path(folder).stat()
         entries = os.scandir(folder)

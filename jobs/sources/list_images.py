@@ -1,9 +1,5 @@
-"""Sources of images: what there is to embed, as one Arrow table with a row per image.
-
-A source is a folder or bucket prefix, a list (Parquet, CSV, JSONL) with a `uri` or `url` column, Parquet files with a
-column of image bytes, or WebDataset tars. Whatever it is, a listing begins with the columns of `LISTING`: a `uri` that
-names the bytes by itself (a member of a tar or a cell of a Parquet file by a fragment, see `embedder.fetch`) and what
-tells whether the image has changed. Every further column is metadata that goes with the image.
+"""What there is to embed in a folder or bucket prefix, a list (Parquet, CSV, JSONL) with a `uri` or `url` column,
+Parquet files with a column of image bytes, or WebDataset tars.
 """
 
 from collections import Counter
@@ -39,8 +35,7 @@ def list_images(
 ) -> pa.Table:
     """List the images of a source: files by name, rows of tables and tars as they come.
 
-    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already: a line, a tar, a
-    list or a folder that cannot be read beside others that can, or an image whose id an earlier one has. Raises
+    Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already. Raises
     `EmptySourceError` where there are no images, and `SourceError` where the source is missing or unreadable.
     `left_out` counts, by extension, the files beside images that may be pictures of kinds that are not read.
     """
@@ -69,9 +64,7 @@ def list_images(
 def _read_each(
     files: Sequence[SourceFile], read: Callable[[SourceFile], tuple[pa.Table, list[Refused]]]
 ) -> tuple[pa.Table, list[Refused]]:
-    """The images of tars or tables, one after the other, and what cannot be read. Of several, one that cannot be read
-    costs itself alone.
-    """
+    """The images of tars or tables, and what cannot be read. Of several, a bad one costs itself alone."""
     tables, refused = [], list[Refused]()
     for file in files:
         try:
@@ -105,9 +98,7 @@ def left_out_warning(left_out: Counter[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The files of a source by name: a row for each image; tars and tables; how many there are of each extension; and
-    folders that cannot be listed.
-    """
+    """The files of a source: a row for each image; how many there are of each extension; folders without a listing."""
 
     images: pa.Table
     tars: list[SourceFile]
@@ -162,9 +153,7 @@ def _listed(files: list[SourceFile]) -> pa.Table:
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:
-    """Drop rows that repeat an image. The first row of an id keeps it; images that follow with the same id are refused,
-    each under a name of its own.
-    """
+    """Drop rows that repeat an image. Other images with the id of an earlier one are refused, under another name."""
     counts = pc.value_counts(listing["image_id"])
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), pa.scalar(1)))
     if len(repeated) == 0:

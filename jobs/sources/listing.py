@@ -12,25 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index.collection.rows import FIXED, TEXT, conform, in_memory, promoted
+from index.collection.rows import FIXED, REJECT, TEXT, conform, in_memory, promoted
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
-_COLUMNS: dict[str, pa.DataType] = {
-    "image_id": TEXT,
-    "uri": TEXT,
-    "size": pa.int64(),
-    "modified": pa.timestamp("us", tz="UTC"),
-    "etag": TEXT,
-}
-LISTING = pa.schema(_COLUMNS)
-_REFUSAL: dict[str, pa.DataType] = {
-    "error_stage": TEXT,
-    "error_reason": TEXT,
-    "error_message": TEXT,
-    "retryable": pa.bool_(),
-}
-REFUSAL = pa.schema(_REFUSAL)
+_TYPES: dict[str, pa.DataType] = {"size": pa.int64(), "modified": pa.timestamp("us", "UTC"), "retryable": pa.bool_()}
+LISTING = pa.schema(
+    [pa.field(name, _TYPES.get(name, TEXT)) for name in ("image_id", "uri", "size", "modified", "etag")]
+)
+REFUSAL = pa.schema([pa.field(name, _TYPES.get(name, TEXT)) for name in REJECT])
 """Columns that a listing has too if it refuses some of its rows: those become rejects as they are."""
 REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"

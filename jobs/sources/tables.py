@@ -45,7 +45,9 @@ def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
 def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
     uri_column = next((name for name in URI_COLUMNS if name in table.column_names), None)
     if uri_column is None:
-        wanted = "has no column `uri` or `url`" + (", nor one of image bytes" if _is_parquet(file) else "")
+        wanted = "has no column `uri` or `url`" + (
+            ", nor one of image bytes" if extension(file.name) == "parquet" else ""
+        )
         raise SourceError(
             f"{file.uri} {wanted}; its columns are {', '.join(table.column_names) or 'none'}. "
             "Name the one with the images' paths or URLs `uri`"
@@ -72,10 +74,6 @@ def _holds_images(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
         return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
-
-
-def _is_parquet(file: SourceFile) -> bool:
-    return extension(file.name) == "parquet"
 
 
 def _check_names(file: SourceFile, names: list[str]) -> None:
@@ -143,9 +141,7 @@ def _read_csv(data: bytes, bad: dict[int, str]) -> pa.Table:
 
 
 def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:
-    """Lines of JSON; a column whose values have several types is text. `bad` gets what is wrong with lines that are no
-    JSON objects.
-    """
+    """Lines of JSON; a column of several types is text. `bad` gets what is wrong with other lines."""
     try:
         return pyarrow.json.read_json(io.BytesIO(data))
     except pa.ArrowInvalid as error:

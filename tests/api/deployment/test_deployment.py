@@ -42,7 +42,7 @@ from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import promote
 from jobs.cli.serve import serve as serve_command
-from jobs.demo.captions import build_tokenizer
+from jobs.demo.captions import load_tokenizer
 from jobs.demo.train import build_model
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
@@ -170,7 +170,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
 
 def save_model(folder: Path, seed: int) -> str:
     torch.manual_seed(seed)
-    tokenizer = build_tokenizer()
+    tokenizer = load_tokenizer()
     build_model(len(tokenizer), tokenizer.eos_token_id).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,20 +28,23 @@ def collection(tmp_path: Path) -> str:
     return str(tmp_path / "c")
 
 
-def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """What a command prints into a pipe. A pipe is taken to be 80 columns wide, like a terminal that does not say."""
     monkeypatch.setattr(console, "width", 80)
-    monkeypatch.setattr(sys, "argv", ["likeness", *arguments])
-    with pytest.raises(SystemExit) as end:
-        app.main()
-    assert not end.value.code
-    return capsys.readouterr().out
+
+    def call(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["likeness", *arguments])
+        with pytest.raises(SystemExit) as end:
+            app.main()
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    return call
 
 
-def test_mend_10_in_a_pipe_each_match_is_a_line_of_tabs(
-    collection: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = printed(capsys, monkeypatch, "search", collection, "--like", "plain.png")
+def test_mend_10_in_a_pipe_each_match_is_a_line_of_tabs(collection: str, printed: Callable[..., str]) -> None:
+    out = printed("search", collection, "--like", "plain.png")
     header, *matches = [line.split("\t") for line in out.splitlines()]
     assert header == ["rank", "score", "percentile", "image", "label", "weight"]
     odd = "two\\nlines and a\\ttab :smile: [red]"
@@ -48,46 +52,40 @@ def test_mend_10_in_a_pipe_each_match_is_a_line_of_tabs(
     assert [match[0] for match in matches] == ["1", "2"]
 
 
-def test_mend_10_json_keeps_every_letter(
-    collection: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = printed(capsys, monkeypatch, "search", collection, "--like", "plain.png", "--format", "json")
+def test_mend_10_json_keeps_every_letter(collection: str, printed: Callable[..., str]) -> None:
+    out = printed("search", collection, "--like", "plain.png", "--format", "json")
     assert "Ü 日.png" in out
     assert {match["image_id"] for match in json.loads(out)} == {LONG, ODD}
 
 
 def test_mend_10_a_locale_that_lacks_a_letter_gets_its_escape(
-    collection: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    collection: str, printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latin = io.TextIOWrapper(io.BytesIO(), "latin-1", write_through=True)
     monkeypatch.setattr(sys, "stdout", latin)
-    printed(capsys, monkeypatch, "search", collection, "--like", "plain.png", "--format", "json")
+    printed("search", collection, "--like", "plain.png", "--format", "json")
     out = latin.buffer.getvalue().decode("latin-1")
     assert "Ü \\u65e5.png" in out
     assert {match["image_id"] for match in json.loads(out)} == {LONG, ODD}
 
 
-def test_mend_10_every_other_table_is_lines_of_tabs_too(
-    collection: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = printed(capsys, monkeypatch, "duplicates", collection, "--min-score", "-1").splitlines()
+def test_mend_10_every_other_table_is_lines_of_tabs_too(collection: str, printed: Callable[..., str]) -> None:
+    groups = printed("duplicates", collection, "--min-score", "-1").splitlines()
     assert (groups[0], groups[1].count("\t"), len(groups)) == ("images\tlowest score\tids", 2, 3)
     assert LONG in groups[1]
-    info = printed(capsys, monkeypatch, "info", collection).splitlines()
+    info = printed("info", collection).splitlines()
     assert f"collection\t{collection}" in info
     assert any(line.startswith("000001-00\tFlat\t3\t0\t") for line in info)
-    assert printed(capsys, monkeypatch, "versions", collection).splitlines()[1].startswith("000001\tlive\t")
+    assert printed("versions", collection).splitlines()[1].startswith("000001\tlive\t")
     keys = f"{collection}/keys.json"
     add_key(Path(keys), "a" * 60, KeyScope.search)
-    assert printed(capsys, monkeypatch, "keys", "list", keys).splitlines()[1].startswith("a" * 60 + "\tsearch\t20")
+    assert printed("keys", "list", keys).splitlines()[1].startswith("a" * 60 + "\tsearch\t20")
 
 
-def test_mend_10_all_duplicates_are_printed_into_a_pipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mend_10_all_duplicates_are_printed_into_a_pipe(tmp_path: Path, printed: Callable[..., str]) -> None:
     same = {f"{number:03}.png": png((9, 9, 9)) for number in range(30)}
     make_collection(tmp_path / "c", same, FakeEmbedder())
-    out = printed(capsys, monkeypatch, "duplicates", str(tmp_path / "c"))
+    out = printed("duplicates", str(tmp_path / "c"))
     assert out.splitlines()[1].split("\t")[2] == ", ".join(same)
 
 

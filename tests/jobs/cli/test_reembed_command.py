@@ -14,11 +14,10 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from index.collection.records import RunManifest
 from jobs.cli import app
-from jobs.cluster.join import init
+from jobs.cluster.session import init
 from jobs.schedule.history import last_entries
-from tests.support.collections.hand_made import MODEL, rows
+from tests.support.collections.hand_made import add_run, rows
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, png
 from tests.support.nights.quiet_night import make_job
@@ -108,18 +107,6 @@ def test_pictures_that_are_not_read_are_told_of(run: Run, tmp_path: Path) -> Non
     code, _, err = run("--spec", job, "--format", "json", "--report", tmp_path / "outcome.json")
     assert (code, warning in err) == (3, True)
     assert json.loads((tmp_path / "outcome.json").read_text())["left_out"] == {"cr2": 1, "heic": 2}
-
-
-def test_too_many_missing_exits_with_3(here: Path, run: Run, tmp_path: Path) -> None:
-    collection = tmp_path / "two"
-    pictures = tmp_path / "pictures"
-    shutil.copytree(here, pictures)
-    Nights(pictures, str(collection)).night(DEMO)
-    (pictures / "red.png").unlink()
-    code, _, err = run(pictures, collection)
-    assert code == 3
-    assert "1 of the 3 images" in err
-    assert "say so with --max-missing 0.34" in err
 
 
 def test_one_run_of_a_job_may_be_allowed_more(run: Run, tmp_path: Path) -> None:
@@ -219,17 +206,20 @@ def test_starting_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPatch) 
         signal.signal(signal.SIGTERM, before)
 
 
+def index_two(location: str, source: str) -> None:
+    """A collection of two images of a source, with an index."""
+    collection = Collection.create_or_open(location)
+    add_run(collection, rows(["a.png", "b.png"]), source=source)
+    build_index(collection)
+
+
 def test_credentials_in_addresses_are_neither_printed_nor_reported(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     bucket.put("pics/a.png", png((1, 2, 3)))
     source, shown = f"s3://{bucket.name}/pics", f"s3://{bucket.name}/mine"
-    collection = Collection.create_or_open(shown)
-    start = collection.start_run(source, MODEL)
-    file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
-    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
-    build_index(collection)
+    index_two(shown, source)
     with_key = f"s3://KEY:s3cret@{bucket.name}/mine"
     code, out, err = run(source, with_key)
     assert (code, f"1 of the 2 images of {source} are not listed any more" in err) == (3, True)
@@ -249,11 +239,7 @@ def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     bucket.put("other.png", png((1, 2, 3)))
     source = f"s3://{bucket.name}/pics"
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-    start = collection.start_run(source, MODEL)
-    file = collection.write_rows(start.run_id, "rows", rows(["a.png", "b.png"]))
-    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
-    build_index(collection)
+    index_two(str(tmp_path / "collection"), source)
     code, _, err = run(source, tmp_path / "collection")
     assert (code, f"2 of the 2 images of {source} are not listed any more" in err) == (3, True)
     for unknown in (f"s3://{bucket.name}/pisc", source):

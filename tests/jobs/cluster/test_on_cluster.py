@@ -213,7 +213,7 @@ def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_ow
     monkeypatch.chdir(elsewhere)  # Ray adds the working directory to what workers import from
     log = tmp_path / "log"
 
-    monkeypatch.setattr("jobs.embedding.write_plans.ModelSource", partial(NotedModel, log=str(log)))
+    monkeypatch.setattr("jobs.embedding.pipeline.ModelSource", partial(NotedModel, log=str(log)))
 
     def run(name: str, address: str | None, resources: dict[str, float]) -> tuple[Report, Collection]:
         spec = JobSpec(
@@ -325,32 +325,6 @@ def test_a_pool_grows_with_what_is_to_do_and_stages_are_counted_in_metrics_of_ra
     assert all(counts["stage_seconds", stage] > 0 for stage in ("fetch", "decode", "embed", "write"))
     assert idle
     assert all(0 <= share <= 1 for share in idle.values())
-
-
-@dataclass(frozen=True)
-class Lacking:
-    """A model on a worker whose image lacks a package."""
-
-    def __call__(self) -> Embedder:
-        import torch_of_another_kind  # type: ignore[import-not-found]
-
-        raise AssertionError(torch_of_another_kind)
-
-
-def test_a_package_that_a_worker_lacks_is_named(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
-    with (
-        ray_cluster(three.address, verbose=False),
-        pytest.raises(JobError, match="a worker has no package 'torch_of_another_kind': the image of every node must"),
-    ):
-        embed_slowly(gallery, tmp_path / "c", Pool(), Lacking(), Told())
-
-
-def test_what_no_node_can_hold_is_refused(three: Nodes) -> None:
-    with ray_cluster(three.address, verbose=False):
-        with pytest.raises(JobError, match="an actor takes 2 npu, the node with the most has 1 npu: ask for less"):
-            Pool.fitting(None, None, resources={"npu": 2})
-        with pytest.raises(JobError, match=r"an actor takes 9,216 MiB, the node with the most has 5,120 MiB"):
-            Pool.fitting(None, None, memory=9 * 2**30)
 
 
 def test_another_ray_is_told_with_both_versions(three: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

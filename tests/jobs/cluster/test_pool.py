@@ -1,6 +1,5 @@
 """How many embedding actors a cluster gets, what is told where it cannot hold them, and what options may ask for."""
 
-import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,12 +9,10 @@ import ray
 from ray._private.runtime_env.packaging import get_uri_for_directory
 
 from embedder.models.checkpoint import Checkpoint
-from jobs.cli.options import job_spec
-from jobs.cluster.join import join, lacking, shipped_code
 from jobs.cluster.pool import Pool
+from jobs.cluster.session import join, lacking, shipped_code
 from jobs.embedding.model import ModelSource, loaded_memory
-from jobs.errors import JobError, UsageError
-from jobs.spec import JobSpec
+from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
 
 GIB = 2**30
@@ -33,29 +30,36 @@ def node(cpus: float = 8, gib: float = 32, **own: float) -> dict[str, Any]:
     return {"Alive": True, "Resources": {"CPU": cpus, "memory": gib * GIB, **own}}
 
 
-def test_a_node_without_gpus_gets_an_actor_and_a_head_without_cpus_none(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(0), node(4), node(4), {**node(4), "Alive": False}]
-    assert Pool.fitting(None, None).actors == (2, 2)
+GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1)])
-def test_gpus_are_counted_by_node(nodes: list[dict[str, Any]], share: float | None, expected: int) -> None:
-    nodes += [node(), node(8, GPU=4), node(8, GPU=2)]
-    # Shares of 0.3 are 13 and 6 by the GPUs, and 8 on the first by its CPUs.
-    assert Pool.fitting(None, share).actors == (expected, expected)
+@pytest.mark.parametrize(
+    ("there", "options", "expected"),
+    [
+        # An actor for each node without GPUs, none for a head without CPUs.
+        ([node(0), node(4), node(4), {**node(4), "Alive": False}], {}, (2, 2)),
+        # GPUs are counted by node: shares of 0.3 are 13 and 6 by the GPUs, and 8 on the first by its CPUs.
+        *(
+            (GPUS, {"num_gpus": share}, (actors, actors))
+            for share, actors in ((None, 6), (0.5, 12), (0.3, 14), (1.0, 6), (2.0, 3), (4.0, 1))
+        ),
+        # What is needed most counts.
+        ([node(npu=2), node(npu=3), node(8, 6, npu=4)], {"resources": {"npu": 1}, "memory": 4 * GIB}, (6, 6)),
+        ([node(2, GPU=4), node(1, GPU=1)], {}, (2, 2)),  # one CPU is left for decoding
+        ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than there is yet
+    ],
+)
+def test_actors_are_as_many_as_the_nodes_have_room_for(
+    nodes: list[dict[str, Any]], there: list[dict[str, Any]], options: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    nodes += there
+    assert Pool.fitting(**{"actors": None, "num_gpus": None, **options}).actors == expected
 
 
-def test_actors_are_counted_by_what_they_need_most(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(8, npu=2), node(8, npu=3), node(8, 6, npu=4)]
-    pool = Pool.fitting(None, None, resources={"npu": 1}, memory=4 * GIB)
-    assert pool.actors == (2 + 3 + 1,) * 2
-    assert pool.reserved == {
-        "num_cpus": 1,
-        "num_gpus": None,
-        "accelerator_type": None,
-        "resources": {"npu": 1},
-        "memory": 4 * GIB,
-    }
+def test_what_an_actor_reserves() -> None:
+    reserved = Pool(resources={"npu": 1}, memory=4 * GIB).reserved
+    none = {"num_gpus": None, "accelerator_type": None}
+    assert reserved == {"num_cpus": 1, "resources": {"npu": 1}, "memory": 4 * GIB, **none}
 
 
 def test_another_device_needs_no_gpu_and_a_label_of_nodes_with_gpus_does(nodes: list[dict[str, Any]]) -> None:
@@ -74,16 +78,6 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
         "the cluster has 3,072 MiB, 0.5 GPU free, an actor and decoding take 3,584 MiB, 1 GPU: the job waits until "
         "others there end"
     )
-
-
-def test_one_cpu_is_left_for_decoding(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(2, GPU=4), node(1, GPU=1)]
-    assert Pool.fitting(None, None).actors == (2, 2)
-
-
-def test_a_pool_may_ask_for_more_than_there_is_yet(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(8, GPU=1)]
-    assert Pool.fitting((1, 16), 1.0).actors == (1, 16)
 
 
 @pytest.mark.parametrize(
@@ -108,25 +102,18 @@ def test_a_pool_may_ask_for_more_than_there_is_yet(nodes: list[dict[str, Any]]) 
     ],
 )
 def test_what_no_node_can_hold_is_refused(nodes: list[dict[str, Any]], options: dict[str, Any], told: str) -> None:
-    nodes += [
-        node(GPU=2, **{"accelerator_type:A100": 1}),
-        node(GPU=1, **{"accelerator_type:L4": 1}),
-        node(disk=1),
-    ]
+    nodes += [node(GPU=2, **{"accelerator_type:A100": 1}), node(GPU=1, **{"accelerator_type:L4": 1}), node(disk=1)]
     with pytest.raises(JobError, match=told):
         Pool.fitting(**{"actors": None, "num_gpus": None, **options})
 
 
-def test_decoding_needs_memory_on_some_node(nodes: list[dict[str, Any]]) -> None:
-    nodes += [node(4, 0.5), node(4, 0.75)]
-    with pytest.raises(
-        JobError, match=r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
-    ):
-        Pool.fitting(None, None)
-
-
 def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[dict[str, Any]]) -> None:
     """A job would wait for ever, and its warnings are muted."""
+    nodes += [node(4, 0.5), node(4, 0.75)]
+    told = r"1,024 MiB for decoding \(the largest has 768 MiB for Ray\): free some memory, or add a node"
+    with pytest.raises(JobError, match=told):
+        Pool.fitting(None, None)
+    nodes.clear()
     nodes += [node(8, 3)]  # 3 GiB: an actor with 1.5, and what is left is enough for decoding
     assert Pool.fitting(None, None, memory=3 * GIB // 2).actors == (1, 1)
     with pytest.raises(JobError, match=r"1 actors, each with 1 CPU, 2,560 MiB, may leave no node .*: free some memory"):
@@ -141,38 +128,6 @@ def test_decoding_has_room_beside_the_actors_wherever_ray_puts_them(nodes: list[
         Pool.fitting(None, None, memory=2 * GIB)
     nodes += [node(1, 2)]
     assert Pool.fitting(None, None, memory=2 * GIB).actors == (1, 1)
-
-
-def test_resources_of_actors_are_json() -> None:
-    def parsed(text: str | None) -> dict[str, float]:
-        return spec_of(actor_resources=text).resources.actor_resources
-
-    assert parsed(None) == {}
-    assert parsed('{"npu": 1, "disk": 0.5}') == {"npu": 1, "disk": 0.5}
-    for text in ("npu", "[1]"):
-        with pytest.raises(UsageError, match=r"--actor-resources is .*expected a JSON object such as"):
-            parsed(text)
-    for amount in ('"one"', "0", "true", "1.5", "Infinity", "NaN", "-1", "1e-5"):
-        with pytest.raises(UsageError, match=r"--actor-resources has .* for npu: expected a share of 1, .* or a whole"):
-            parsed(f'{{"npu": {amount}}}')
-    with pytest.raises(UsageError, match=r"--actor-resources names GPU, memory: "):
-        parsed('{"memory": 1, "GPU": 1}')
-
-
-@pytest.mark.parametrize("amount", [1.5, math.inf])
-def test_gpus_are_shares_of_one_or_whole_numbers(amount: float) -> None:
-    with pytest.raises(UsageError, match=r"--num-gpus has .* for GPUs: expected a share of 1"):
-        spec_of(num_gpus=amount)
-
-
-@pytest.mark.parametrize("name", ["source", "collection"])
-def test_a_job_has_a_source_and_a_collection(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name.upper()} is empty"):
-        spec_of(**{name: ""})
-
-
-def spec_of(**options: Any) -> JobSpec:
-    return job_spec(Mock(params={"source": "a", "collection": "b", **options}))
 
 
 def test_the_code_that_travels_is_the_four_packages_and_the_demo_model() -> None:
@@ -201,7 +156,8 @@ def test_what_python_compiled_does_not_travel(tmp_path: Path) -> None:
 
 
 def test_a_job_that_brings_modules_of_its_own_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cluster.join.init", Mock(side_effect=ValueError("Failed to merge the Job's runtime env")))
+    refused = ValueError("Failed to merge the Job's runtime env")
+    monkeypatch.setattr("jobs.cluster.session.init", Mock(side_effect=refused))
     with pytest.raises(JobError, match=r"with py_modules of its own: leave these out, or set RAY_OVERRIDE_JOB_RUNTIME"):
         join("auto")
 

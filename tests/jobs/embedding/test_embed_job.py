@@ -1,7 +1,6 @@
 """The embedding job on a real Ray: what it writes, what it leaves out, and what it does the second time."""
 
 import csv
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,18 +84,10 @@ class TestEmbed:
             assert (row["width"], row["height"]) == exhibit.size
             assert row["label"] == exhibit.subject.shape
 
-    def test_all_broken_is_a_failed_run_that_names_the_reasons(self, gallery: Gallery, tmp_path: Path) -> None:
-        source = tmp_path / "source"
-        for name in gallery.broken:
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(gallery.folder / name, target, follow_symlinks=False)
-        with pytest.raises(TooManyRejectsError, match=r"20 of 20 images were rejected \(100.0%; mostly not_an_image"):
-            run(source, tmp_path / "c")
-        assert Collection.open(str(tmp_path / "c")).runs() == []
-
     def test_too_many_rejects_leave_the_work_for_the_next_attempt(self, gallery: Gallery, tmp_path: Path) -> None:
-        with pytest.raises(TooManyRejectsError, match=r"more than the 5.0% allowed"):
+        with pytest.raises(
+            TooManyRejectsError, match=r"20 of 60 .* \(33.3%; mostly not_an_image.*more than the 5.0% allowed"
+        ):
             run(gallery.folder, tmp_path / "c", max_reject_rate=0.05)
         collection = Collection.open(str(tmp_path / "c"))
         assert collection.runs() == []

@@ -9,7 +9,7 @@ from index.collection import Collection
 from index.search import Searcher
 from index.versions.promotion import rollback
 from jobs.cli.options import console
-from jobs.errors import EmptySourceError, OtherModelError
+from jobs.errors import OtherModelError
 from jobs.planning.rejects import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
@@ -182,15 +182,6 @@ def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, 
     assert nights.embedded[2:] == [[]]
     assert_rows_are_what_is_there(nights)
     assert Searcher.open(nights.collection).model.dim == 64
-
-
-def test_an_empty_source_is_an_error_and_changes_nothing(nights: Nights) -> None:
-    nights.embed()
-    for path in nights.pictures.iterdir():
-        path.unlink()
-    with pytest.raises(EmptySourceError, match="is empty: expected images"):
-        nights.embed()
-    assert len(ids(nights.collection)) == 10
 
 
 def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -22,12 +24,11 @@ from index.build.build_index import build_index, run_here
 from index.build.choose import choose
 from index.build.segment import RowSource, SegmentJob
 from index.collection import Collection
-from index.collection.layout import ROWS, SEGMENTS, VECTORS
+from index.collection.layout import SEGMENTS
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, SegmentRecord
 from index.errors import CollectionError
 from index.storage import Storage
-from index.versions.opening import open_segments
 from jobs.cluster import session as jobs_cluster
 from jobs.errors import JobError
 from jobs.indexing import on_ray as jobs_index
@@ -86,10 +87,10 @@ def on_cluster(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
 
 @dataclass
 class Source:
-    """Rows of another source; each subclass does something before it gives them."""
+    """Rows of another source, and what is done before it gives them."""
 
     rows: RowSource
-    notes: Path
+    before: Callable[[], None]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,42 +103,32 @@ class Source:
         self.before()
         yield from self.rows.embedded()
 
-    def before(self) -> None: ...
+
+def note_threads(notes: Path) -> None:
+    notes.write_text(f"{faiss.omp_get_max_threads()} {os.getpid()}")
 
 
-@dataclass
-class Noting(Source):
-    def before(self) -> None:
-        self.notes.write_text(f"{faiss.omp_get_max_threads()} {os.getpid()}")
+def die(notes: Path, times: int = 1) -> None:
+    """Kill the worker so many times."""
+    with notes.open("a") as file:
+        file.write("x")
+    if notes.stat().st_size <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-@dataclass
-class Deadly(Source):
-    """Kills its worker so many times."""
-
-    times: int = 1
-
-    def before(self) -> None:
-        with self.notes.open("a") as notes:
-            notes.write("x")
-        if self.notes.stat().st_size <= self.times:
-            os.kill(os.getpid(), signal.SIGKILL)
+def last_long(notes: Path) -> None:
+    notes.write_text(str(os.getpid()))
+    time.sleep(120)
 
 
-@dataclass
-class Endless(Source):
-    def before(self) -> None:
-        self.notes.write_text(str(os.getpid()))
-        time.sleep(120)
+def await_notes(notes: Path) -> None:
+    while not (notes.exists() and notes.read_text()):
+        time.sleep(0.05)
 
 
-@dataclass
-class Following(Source):
-    """Waits until the notes are there."""
-
-    def before(self) -> None:
-        while not (self.notes.exists() and self.notes.read_text()):
-            time.sleep(0.05)
+def after(job: SegmentJob, before: Callable[..., None], *arguments: Any) -> SegmentJob:
+    """The job, whose source does something before it gives its rows."""
+    return replace(job, source=Source(job.source, partial(before, *arguments)))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -149,32 +140,13 @@ class TestOnCluster:
         assert [segment.ntotal for segment in there.segments] == [625] * 4
         assert there.segments == here.segments
         assert collection.current() == there.version
-        queries = unit_vectors(20, seed=1)
-        for one, two in zip(
-            open_segments(collection, there, tmp_path).parts, open_segments(other, here, tmp_path).parts, strict=True
-        ):
-            for found, expected in zip(one.search(queries, 10), two.search(queries, 10), strict=True):
-                np.testing.assert_array_equal(found, expected)
-            assert one.rows(np.arange(one.ntotal)) == two.rows(np.arange(two.ntotal))
-
-    def test_an_approximate_index_is_trained_there_too(self, collection: Collection) -> None:
-        settings = IndexSettings(segment_rows=SEGMENT_ROWS, factory="IVF8,Flat")
-        expected = run_here(jobs_of(collection, settings))
-        for found, one in zip(on_cluster(jobs_of(collection, settings)), expected, strict=True):
-            assert found
-            assert one
-            assert (found.factory, found.ntotal, set(found.files)) == ("IVF8,Flat", one.ntotal, set(one.files))
-            assert [found.files[name] for name in (VECTORS, ROWS)] == [one.files[name] for name in (VECTORS, ROWS)]
 
     def test_records_come_in_the_order_of_the_jobs_and_each_is_told_of(
         self, collection: Collection, tmp_path: Path
     ) -> None:
         jobs = jobs_of(collection)[:2]
         notes = tmp_path / "notes"
-        jobs = [
-            replace(jobs[0], source=Following(jobs[0].source, notes)),
-            replace(jobs[1], source=Noting(jobs[1].source, notes)),
-        ]
+        jobs = [after(jobs[0], await_notes, notes), after(jobs[1], note_threads, notes)]
         told: list[str] = []
         records = build_on_cluster(jobs, lambda job: told.append(job.name))
         assert [record and record.name for record in records] == ["000001-00", "000001-01"]
@@ -208,8 +180,7 @@ class TestOnCluster:
     @pytest.mark.slow
     def test_a_killed_worker_costs_its_attempt_alone(self, collection: Collection, tmp_path: Path) -> None:
         first, second, *_ = jobs_of(collection)
-        deadly = replace(first, source=Deadly(first.source, tmp_path / "notes"))
-        records = on_cluster([deadly, second])
+        records = on_cluster([after(first, die, tmp_path / "notes"), second])
         (expected,) = run_here([replace(first, name="000002-00")])
         assert records[0]
         assert expected
@@ -229,14 +200,14 @@ class TestOnCluster:
 
         monkeypatch.setattr(Storage, "delete", refuse)
         (job, *_) = jobs_of(collection)
-        (record,) = on_cluster([replace(job, source=Deadly(job.source, tmp_path / "notes"))])
+        (record,) = on_cluster([after(job, die, tmp_path / "notes")])
         assert record
         assert record.name == "000001-00-1"
 
     @pytest.mark.slow
     def test_a_segment_that_workers_die_of_is_given_up(self, collection: Collection, tmp_path: Path) -> None:
         (job, *_) = jobs_of(collection)
-        deadly = replace(job, source=Deadly(job.source, tmp_path / "notes", times=ATTEMPTS))
+        deadly = after(job, die, tmp_path / "notes", ATTEMPTS)
         with pytest.raises(JobError, match=r"000001-00 of 625 rows was not built, 3 times its .* --segment-rows$"):
             on_cluster([deadly])
         assert (tmp_path / "notes").read_text() == "x" * ATTEMPTS
@@ -249,10 +220,8 @@ class TestOnCluster:
         def interrupted(job: SegmentJob) -> None:
             raise KeyboardInterrupt
 
-        endless = replace(first, source=Endless(first.source, notes))
-        following = replace(second, source=Following(second.source, notes))
         with pytest.raises(KeyboardInterrupt):
-            build_on_cluster([endless, following], interrupted)
+            build_on_cluster([after(first, last_long, notes), after(second, await_notes, notes)], interrupted)
         pid = int(notes.read_text())
         deadline = time.monotonic() + 10
         with suppress(psutil.NoSuchProcess):

@@ -14,8 +14,7 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunManifest, RunStart
 from index.collection.rows import row_schema
-from jobs.planning.block_names import block_name
-from jobs.planning.plan import Plan, block_of, fold, written_files
+from jobs.planning.plan import Plan, block_name, block_of, written_files
 from jobs.planning.rejects import list_rejects
 from jobs.sources.listing import listing_table
 from tests.support.collections import plans
@@ -36,14 +35,8 @@ def collection(tmp_path: Path) -> Collection:
 
 def image(image_id: str, **changes: Any) -> Row:
     """An image as it is listed, and as a row of it begins."""
-    return {
-        "image_id": image_id,
-        "uri": f"{SOURCE}/{image_id}",
-        "size": 10,
-        "modified": NOON,
-        "etag": "e",
-        **changes,
-    }
+    row = {"image_id": image_id, "uri": f"{SOURCE}/{image_id}", "size": 10, "modified": NOON, "etag": "e"}
+    return {**row, **changes}
 
 
 def embedded(image_id: str, **changes: Any) -> Row:
@@ -67,8 +60,7 @@ def write(collection: Collection, run: RunStart, name: str, *rows: Row) -> None:
 
 def commit(collection: Collection, run: RunStart) -> None:
     files = written_files(collection, run)
-    manifest = RunManifest(**run.model_dump(exclude={"model"}), model=run.model, finished_at=NOON, files=files)
-    collection.commit_run(manifest)
+    collection.commit_run(RunManifest(**dict(run), finished_at=NOON, files=files))
 
 
 def committed(collection: Collection, *rows: Row) -> None:
@@ -83,20 +75,6 @@ def plan_of(collection: Collection, *images: Row, source: str = SOURCE, model: M
 
 def todo(plan: Plan) -> list[Any]:
     return plan.todo["image_id"].to_pylist()
-
-
-def test_everything_is_to_do_in_a_new_collection(collection: Collection) -> None:
-    plan = plan_of(collection, image("a"), image("b"))
-    assert (todo(plan), plan.already_there, plan.done) == (["a", "b"], 0, False)
-    assert (plan.run, plan.files, plan.attempt) == (None, [], 1)
-
-
-def test_what_is_there_and_unchanged_is_covered(collection: Collection) -> None:
-    committed(collection, embedded("a"), embedded("b"), embedded("left-the-source"))
-    plan = plan_of(collection, image("b"), image("new"), image("a"))
-    assert (todo(plan), plan.already_there) == (["new"], 2)
-    done = plan_of(collection, image("a"))
-    assert (todo(done), done.already_there, done.done) == ([], 1, True)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +99,7 @@ def test_what_one_side_does_not_know_is_no_evidence(collection: Collection, name
     assert plan_of(collection, image("unknown", **{name: None})).done
 
 
-def test_rejects_are_tried_again_when_that_may_help(collection: Collection) -> None:
-    committed(collection, rejected("late", retryable=True), rejected("broken", retryable=False))
-    assert todo(plan_of(collection, image("late"), image("broken"))) == ["late"]
-    # A broken picture that was mended is another file.
-    assert todo(plan_of(collection, image("broken", size=12))) == ["broken"]
+def test_a_row_without_a_uri_is_tried_again_once_it_has_one(collection: Collection) -> None:
     committed(collection, rejected("none", retryable=False, uri=None))
     assert plan_of(collection, image("none", uri=None)).done
     assert todo(plan_of(collection, image("none", uri="/now/there"))) == ["none"]
@@ -138,25 +112,6 @@ def test_a_link_that_led_nowhere_and_is_mended_is_tried_again(collection: Collec
     assert todo(plan_of(collection, image("link", etag=None), image("list"))) == ["link"]
 
 
-def test_an_unfinished_run_is_gone_on_with(collection: Collection) -> None:
-    committed(collection, embedded("a"))
-    run = collection.start_run(SOURCE, MODEL)
-    write(collection, run, "0001-x", embedded("b"), rejected("c", retryable=False))
-    write(collection, run, "0001-y", rejected("d", retryable=True))
-    plan = plan_of(collection, *map(image, "abcde"))
-    assert (plan.run, plan.attempt, todo(plan)) == (run, 2, ["d", "e"])
-    assert [(block_of(file.path), file.rows) for file in plan.files] == [
-        (f"runs/{run.run_id}/rows/0001-x", 2),
-        (f"runs/{run.run_id}/rows/0001-y", 1),
-    ]
-    write(collection, run, "0002-x", embedded("d"), embedded("e"))
-    plan = plan_of(collection, *map(image, "abcde"))
-    # Nothing is left to embed, the run to commit is.
-    assert (plan.attempt, todo(plan), plan.done) == (3, [], False)
-    commit(collection, run)
-    assert plan_of(collection, *map(image, "abcde")).done
-
-
 def test_of_a_block_that_was_tried_again_one_file_is_gone_on_with(collection: Collection) -> None:
     run = collection.start_run(SOURCE, MODEL)
     for size in (100, 100, 101):  # of two that are equal there is one file
@@ -165,16 +120,6 @@ def test_of_a_block_that_was_tried_again_one_file_is_gone_on_with(collection: Co
     assert len(collection.row_files(run.run_id)) == 3
     plan = plan_of(collection, *map(image, "abc"))
     assert (sorted(file.rows for file in plan.files), todo(plan), plan.attempt) == ([1, 2], [], 2)
-
-
-def test_what_an_unfinished_run_could_not_fetch_is_tried_again(collection: Collection) -> None:
-    """It may have been refused for just that: the source is mended since, and nothing in the listing says so."""
-    gone = {**rejected("a", retryable=False), "error_stage": "fetch", "error_reason": "http_404"}
-    run = collection.start_run(SOURCE, MODEL)
-    write(collection, run, "0001-x", gone, rejected("b", retryable=False))
-    assert todo(plan_of(collection, image("a"), image("b"))) == ["a"]
-    commit(collection, run)
-    assert plan_of(collection, image("a"), image("b")).done
 
 
 def test_runs_of_other_sources_and_models_are_left_alone(collection: Collection) -> None:
@@ -205,19 +150,6 @@ def test_files_that_are_not_ours_are_left_out(collection: Collection) -> None:
     plan = plan_of(collection, image("a"), image("b"))
     assert [block_of(file.path) for file in plan.files] == [f"runs/{run.run_id}/rows/0001-good"]
     assert (todo(plan), plan.attempt) == (["b"], 2)
-
-
-def test_a_later_attempts_row_wins(collection: Collection) -> None:
-    run = collection.start_run(SOURCE, MODEL)
-    write(collection, run, "0002-a", embedded("a", size=12))
-    write(collection, run, "0001-z", rejected("a", retryable=True, size=11), embedded("b"))
-    plan = plan_of(collection, image("a", size=12), image("b"))
-    assert (todo(plan), plan.attempt) == ([], 3)
-    rows = fold(collection, plan.files).sort_by("image_id").select(["image_id", "size", "error_reason"])
-    assert rows.to_pylist() == [
-        {"image_id": "a", "size": 12, "error_reason": None},
-        {"image_id": "b", "size": 10, "error_reason": None},
-    ]
 
 
 def test_a_picture_put_back_is_compared_with_the_row_that_will_count(collection: Collection) -> None:
@@ -299,5 +231,4 @@ def test_an_unfinished_run_that_a_committed_one_has_overtaken_is_left_alone(coll
     write(collection, old, "0001-a", embedded("a"))
     committed(collection, embedded("a", size=3))
     plan = plan_of(collection, image("a", size=4))
-    assert plan.run is None
-    assert todo(plan) == ["a"]
+    assert (plan.run, todo(plan)) == (None, ["a"])

@@ -10,15 +10,13 @@ import pytest
 from rich.console import Console
 
 from index.collection import Collection
-from index.collection.lease import holder
 from index.collection.records import ModelRecord
-from jobs.errors import EmptySourceError, SourceError
+from jobs.errors import SourceError
 from jobs.planning.changes import compare
 from jobs.sources.listing import listing_table
 from jobs.spec import JobSpec
 from jobs.update import Update
 from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
-from tests.support.collections.small_collection import png
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
@@ -109,41 +107,19 @@ def test_metadata_is_that_of_the_source_that_wrote_the_row(collection: Collectio
     assert (change.counts.unchanged, change.counts.changed) == (1, 0)
 
 
-def test_the_source_is_listed_by_who_holds_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures" / "a.png").write_bytes(png((1, 2, 3)))
-    collection = Collection.create_or_open(str(tmp_path / "collection"))
-
-    class ListedError(Exception):
-        pass
-
-    def look(*_: object, **__: object) -> pa.Table:
-        held = holder(collection.storage)
-        raise ListedError(held and held.command)
-
-    monkeypatch.setattr("jobs.update.list_images", look)
-    settings = JobSpec(source=str(tmp_path / "pictures"), collection=collection.location)
-    with pytest.raises(ListedError, match="reembed"):
-        Update(spec=settings, console=Console(quiet=True)).run()
-
-
-def test_a_source_that_is_not_there_leaves_no_collection_behind(tmp_path: Path) -> None:
-    settings = JobSpec(source=str(tmp_path / "nowhere"), collection=str(tmp_path / "new"), model="demo")
-    with pytest.raises(SourceError, match="does not exist"):
-        Update(spec=settings, console=Console(quiet=True)).run()
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize("missing", ["keep", "delete"])
-@pytest.mark.parametrize("name", ["", "readme.txt"])
+@pytest.mark.parametrize(
+    ("files", "told"), [(None, "does not exist"), ([], "expected images"), (["readme.txt"], "expected images")]
+)
 def test_a_source_without_images_leaves_no_collection_behind(
-    tmp_path: Path, name: str, missing: Literal["keep", "delete"]
+    tmp_path: Path, files: list[str] | None, told: str, missing: Literal["keep", "delete"]
 ) -> None:
-    (tmp_path / "pictures").mkdir()
-    if name:
-        (tmp_path / "pictures" / name).touch()
+    if files is not None:
+        (tmp_path / "pictures").mkdir()
+        for name in files:
+            (tmp_path / "pictures" / name).touch()
     settings = JobSpec(source=str(tmp_path / "pictures"), collection=str(tmp_path / "new"), model=DEMO, missing=missing)
-    with pytest.raises(EmptySourceError, match="expected images"):
+    with pytest.raises(SourceError, match=told):
         Update(spec=settings, console=Console(quiet=True)).run()
     assert not (tmp_path / "new").exists()
 

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobs.errors import SpecError
 from jobs.schedule.spec_file import read_spec
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, Resources
 from jobs.values import DEMO_MODEL
 from tests.support.paths import ROOT
 
@@ -61,65 +62,41 @@ def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
     assert (spec.retention.keep, spec.missing, spec.max_missing) == (3, "delete", 0.2)
 
 
-def test_a_range_of_actors_needs_no_quotes(tmp_path: Path) -> None:
-    text = "source: a\ncollection: b\nresources: {actors: "
-    assert spec_of(tmp_path, text + "2:8}").resources.actors == (2, 8)  # and not 128, as YAML once had it
-    assert spec_of(tmp_path, text + "4}").resources.actors == (4, 4)
-
-
-def test_numbers_and_revisions_are_taken_as_they_are_written(tmp_path: Path) -> None:
-    text = "source: a\ncollection: b\nrevision: 2026-02-30\nresources: {batch_size: 08, block_size: 0100}"
-    spec = spec_of(tmp_path, text)
-    assert (spec.resources.batch_size, spec.resources.block_size) == (8, 100)  # to YAML 1.1 an error, and 64
-    assert spec.revision == "2026-02-30"
-
-
-def test_extensions_are_read_as_those_of_the_command(tmp_path: Path) -> None:
-    text = "source: a\ncollection: b\nextensions: "
-    assert spec_of(tmp_path, text + "[JPG, .png, ' .Tiff ']").extensions == ("jpg", "png", "tiff")
-
-
-def test_names_of_models(tmp_path: Path) -> None:
-    text = "source: a\ncollection: b\nmodel: "
-    assert spec_of(tmp_path, text + "openai/clip-vit-base-patch32").model == "openai/clip-vit-base-patch32"
-    assert spec_of(tmp_path, text + "./models/mine").model == str(tmp_path / "models" / "mine")
-    assert spec_of(tmp_path, text + "/models/mine").model == "/models/mine"
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("resources: {actors: 2:8}", {"resources": Resources(actors=(2, 8))}),  # and not 128, as YAML once had it
+        ("resources: {actors: 4}", {"resources": Resources(actors=(4, 4))}),
+        # To YAML 1.1 an error, and 64.
+        ("resources: {batch_size: 08, block_size: 0100}", {"resources": Resources(batch_size=8, block_size=100)}),
+        ("revision: 2026-02-30", {"revision": "2026-02-30"}),
+        ("extensions: [JPG, .png, ' .Tiff ']", {"extensions": ("jpg", "png", "tiff")}),
+        ("model: openai/clip-vit-base-patch32", {"model": "openai/clip-vit-base-patch32"}),
+        ("model: ./models/mine", {"model": "{folder}/models/mine"}),
+        ("model: /models/mine", {"model": "/models/mine"}),
+    ],
+)
+def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected: dict[str, Any]) -> None:
+    spec = spec_of(tmp_path, f"source: a\ncollection: b\n{line}")
+    [(name, value)] = expected.items()
+    assert getattr(spec, name) == (value.format(folder=tmp_path) if isinstance(value, str) else value)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("source: a\n", r"job\.yaml, line 1, collection: is missing"),
-        (
-            WHOLE.replace("target_recall: 0.95", "target_recall: 95"),
-            r"line 6, index\.target_recall: Input should be less than or equal to 1, got 95",
-        ),
-        (
-            WHOLE.replace("2GiB", "lots"),
-            r"line 7, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a number of bytes",
-        ),
+        (WHOLE.replace("0.95", "95"), r"line 6, index\.target_recall: Input should be less than or equal to 1, got 95"),
+        (WHOLE.replace("2GiB", "lots"), r"line 7, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
         (WHOLE + "retension: {}\n", r"line 19, retension: is no field of a job: deploy/job\.schema\.json lists them"),
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
         (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
         (WHOLE.replace("[jpg]", "[' ']"), r"line 12, extensions: ' ': expected extensions such as jpg,png"),
-        (
-            WHOLE.replace("{npu: 2}", "{npu: 1.5}"),
-            r"line 4, resources\.actor_resources: has 1\.5 for npu: expected a share",
-        ),
-        (
-            WHOLE.replace("{npu: 2}", "{npu: .inf}"),
-            r"line 4, resources\.actor_resources: has inf for npu: expected a share",
-        ),
-        (
-            WHOLE.replace("{npu: 2}", "{GPU: 1, memory: 9}"),
-            r"line 4, resources\.actor_resources: names GPU, memory: Likeness sets",
-        ),
-        (
-            WHOLE.replace("num_gpus: 0.5", "num_gpus: 1.5"),
-            r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a",
-        ),
+        (WHOLE.replace("npu: 2", "npu: .inf"), r"line 4, resources\.actor_resources: has inf for npu: expected a"),
+        (WHOLE.replace("npu: 2", "GPU: 1"), r"line 4, resources\.actor_resources: names GPU: Likeness sets"),
+        (WHOLE.replace("gpus: 0.5", "gpus: 1.5"), r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*dictionary"),

@@ -34,6 +34,12 @@ def hook() -> Iterator[ScriptedServer]:
         yield server
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits before it tries again."""
+    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
+
+
 def answering(*statuses: int) -> list[Reply]:
     return [Reply(status=status, data=b"", headers={"Retry-After": "3600"}) for status in statuses]
 
@@ -58,8 +64,8 @@ def test_whatever_is_no_success_is_a_failure(hook: ScriptedServer, outcome: str)
     assert [asked.document["text"] for asked in hook.asked] == [f"likeness: /collection {outcome}: what happened"]
 
 
-def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
+@pytest.mark.usefixtures("at_once")
+def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: ScriptedServer) -> None:
     hook.replies = answering(503, 429, 200)
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
     assert len(hook.asked) == 3
@@ -75,11 +81,11 @@ def test_a_hook_that_asks_for_an_hour_does_not_hold_the_job(
     assert (len(hook.asked), slept) == (4, [2, 4])
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("status", [404, 500, 302])
 def test_a_hook_that_refuses_is_logged_without_its_secret(
-    hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+    hook: ScriptedServer, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
     hook.replies = answering(status)
     notify(Notify(on_success=Target(url=url_of(hook))), a_run())
     assert f"telling 127.0.0.1 of job run-1 failed: it answered {status}" in caplog.records[-1].getMessage()
@@ -95,8 +101,8 @@ def test_a_hook_that_refuses_is_logged_without_its_secret(
         ("http://127.0.0.1:T0P-SECRET/hook", "telling 127.0.0.1 of job run-1 failed"),
     ],
 )
-def test_nobody_listens(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
-    monkeypatch.setattr(notify_module, "_RETRY", notify_module._RETRY.new(backoff_factor=0))
+@pytest.mark.usefixtures("at_once")
+def test_nobody_listens(caplog: pytest.LogCaptureFixture, url: str, told: str) -> None:
     notify(Notify(on_success=Target(url=url)), a_run())
     assert told in caplog.records[-1].getMessage()
     assert "T0P-SECRET" not in caplog.text

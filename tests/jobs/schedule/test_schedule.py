@@ -21,9 +21,9 @@ from rich.console import Console
 
 from index.collection import Collection, writing
 from index.errors import CollectionError
-from jobs.errors import JobError, UsageError
+from jobs.errors import UsageError
 from jobs.schedule.cron import cron_times
-from jobs.schedule.history import HistoryEntry, last_entries, read_output, save
+from jobs.schedule.history import HistoryEntry, last_entries, read_output
 from jobs.schedule.run_job import finish, run_job
 from jobs.schedule.scheduler import ScheduledJob, run_schedule
 from jobs.schedule.spec_file import read_spec
@@ -57,42 +57,22 @@ def test_times_are_crontabs(cron: str, times: list[str]) -> None:
     assert [f"{due:%a %m-%d %H:%M}" for due in found] == times
 
 
-@pytest.mark.parametrize(("month", "hour"), [("11", 2), ("07", 1)])
-def test_times_are_of_the_zone_that_is_named(month: str, hour: int) -> None:
-    [due] = next_times("0 3 * * *", 1, "Europe/Berlin", f"2026-{month}-21T12:00:00+00:00")
-    assert due.astimezone(UTC).hour == hour
-
-
 @pytest.mark.parametrize(
-    ("cron", "times"),
+    ("cron", "start", "times"),
     [
         # The clocks go back from 03:00 to 02:00 on the 25th.
-        ("30 2 * * *", ["24 02:30+0200", "25 02:30+0200", "26 02:30+0100"]),
-        ("*/30 2 * * *", ["24 02:00+0200", "24 02:30+0200", "25 02:00+0200", "25 02:30+0200", "26 02:00+0100"]),
-        ("0 3 * * *", ["24 03:00+0200", "25 03:00+0100"]),
+        ("30 2 * * *", "10-23T23:00", ["24 02:30+0200", "25 02:30+0200", "26 02:30+0100"]),
+        ("*/30 2 * * *", "10-24T12:00", ["25 02:00+0200", "25 02:30+0200", "26 02:00+0100"]),
+        ("0 3 * * *", "10-23T23:00", ["24 03:00+0200", "25 03:00+0100"]),
+        ("30 2 * * *", "10-25T01:10", ["26 02:30+0100"]),  # begun in the repeated hour
+        ("*/30 * * * *", "10-25T00:10", ["25 02:30+0200", "25 02:00+0100", "25 02:30+0100", "25 03:00+0100"]),
+        # They go forward from 02:00 to 03:00 on the 29th.
+        ("30 2 * * *", "03-28T00:00", ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]),
     ],
 )
-def test_a_time_that_comes_twice_in_a_night_is_used_once(cron: str, times: list[str]) -> None:
-    assert due_in_berlin(cron, "2026-10-23T23:00:00+00:00", len(times)) == times
-
-
-def test_a_scheduler_that_starts_in_the_repeated_hour_makes_no_second_run() -> None:
-    assert due_in_berlin("30 2 * * *", "2026-10-25T01:10:00+00:00", 1) == ["26 02:30+0100"]
-
-
-def test_times_of_each_hour_come_in_the_hour_that_is_repeated_too() -> None:
-    times = ["25 02:30+0200", "25 02:00+0100", "25 02:30+0100", "25 03:00+0100"]
-    assert due_in_berlin("*/30 * * * *", "2026-10-25T00:10:00+00:00", 4) == times
-
-
-def test_a_time_that_the_night_leaves_out_is_not_lost() -> None:
-    """The clocks go forward from 02:00 to 03:00 on the 29th."""
-    found = due_in_berlin("30 2 * * *", "2026-03-28T00:00:00+00:00", 3)
-    assert found == ["28 02:30+0100", "29 03:30+0200", "30 02:30+0200"]
-
-
-def due_in_berlin(cron: str, start: str, number: int) -> list[str]:
-    return [f"{due:%d %H:%M%z}" for due in next_times(cron, number, "Europe/Berlin", start)]
+def test_times_are_of_the_zone_and_named_ones_come_once_a_night(cron: str, start: str, times: list[str]) -> None:
+    found = next_times(cron, len(times), "Europe/Berlin", f"2026-{start}:00+00:00")
+    assert [f"{due:%d %H:%M%z}" for due in found] == times
 
 
 def test_jitter_is_never_early() -> None:
@@ -263,30 +243,25 @@ def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
     assert [(run.outcome, run.message) for run in runs_of(spec)] == [("stopped", "put down")]
 
 
-def test_a_run_that_does_not_put_down_its_work_is_killed_and_counts_as_stopped(
-    child: Callable[[str], ScheduledJob], spec: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("end", "outcome"), [(ScheduledJob.stop, "stopped"), (ScheduledJob.kill, "failed")])
+def test_a_run_that_does_not_put_down_its_work_is_killed(
+    child: Callable[[str], ScheduledJob],
+    spec: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[ScheduledJob], None],
+    outcome: str,
 ) -> None:
     monkeypatch.setattr("jobs.schedule.scheduler.STOP_S", 0.2)
     job = child(DEAF + WRITE_DOWN + "import time\ntime.sleep(600)")
     thread = threading.Thread(target=job.run)
     thread.start()
     until(lambda: bool(runs_of(spec)))
-    job.stop()
+    end(job)
     thread.join(timeout=60)
-    [run] = runs_of(spec)
-    assert (run.outcome, run.message) == ("stopped", KILLED)
-    job.run()
-    assert len(runs_of(spec)) == 1  # no other is started
-
-
-def test_a_second_signal_ends_a_run_at_once(child: Callable[[str], ScheduledJob], spec: Path) -> None:
-    job = child(DEAF + WRITE_DOWN + "import time\ntime.sleep(600)")
-    thread = threading.Thread(target=job.run)
-    thread.start()
-    until(lambda: bool(runs_of(spec)))
-    job.kill()
-    thread.join(timeout=60)
-    assert [(run.outcome, run.message) for run in runs_of(spec)] == [("failed", KILLED)]
+    assert [(run.outcome, run.message) for run in runs_of(spec)] == [(outcome, KILLED)]
+    if outcome == "stopped":
+        job.run()
+        assert len(runs_of(spec)) == 1  # no other is started
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -315,26 +290,6 @@ def test_old_versions_that_stay_are_a_note_and_no_failure(
     report = update.report
     assert report.note == f"old index versions stay for now: {error}"
     assert [(run.outcome, run.message) for run in runs_of(tmp_path / "job.yaml")] == [("succeeded", report.note)]
-
-
-def test_how_long_a_job_has_failed_is_known_after_many_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make_job(tmp_path)
-    job.write_text(job.read_text() + "metrics_file: job.prom\n")
-    spec = read_spec(job)
-    run_job(Update(spec=spec, console=Console(quiet=True)))
-    last = re.findall("(?m)^likeness_job_last_success_timestamp_seconds.*", (tmp_path / "job.prom").read_text())
-    assert len(last) == 1
-    failed = HistoryEntry.begin(spec.source, spec.collection).end("failed")
-    for number in range(101):  # more than were once looked through
-        save(Collection.open(spec.collection).storage, failed.model_copy(update={"id": f"3000-{number:03d}"}))
-    monkeypatch.setattr(Update, "run", Mock(side_effect=JobError("no GPU")))
-    with pytest.raises(JobError):
-        run_job(Update(spec=spec, console=Console(quiet=True)))
-    metrics = (tmp_path / "job.prom").read_text()
-    assert last[0] in metrics
-    assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
 
 
 @pytest.mark.parametrize("error", [CollectionError("s3://bucket/c cannot be read (403)"), OSError("no route to host")])

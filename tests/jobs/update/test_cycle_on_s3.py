@@ -187,7 +187,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
     monkeypatch.setattr("jobs.embedding.decode._fetcher", lambda: fetcher)
-    monkeypatch.setattr("jobs.planning.content_hashes.Fetcher", lambda *_, **__: fetcher)
+    monkeypatch.setattr("jobs.planning.plan.Fetcher", lambda *_, **__: fetcher)
 
 
 @pytest.mark.slow

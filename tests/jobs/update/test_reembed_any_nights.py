@@ -43,8 +43,7 @@ FILES = st.sampled_from(
 SOURCES = st.sampled_from(["pictures", "more"])
 # What happens, at which change of a file, and whether before or after it. A night makes some fifteen.
 EVENTS = st.one_of(
-    st.none(),
-    st.tuples(st.sampled_from(["killed", "second job", "overtaken"]), st.integers(1, 16), st.booleans()),
+    st.none(), st.tuples(st.sampled_from(["killed", "second job", "overtaken"]), st.integers(1, 16), st.booleans())
 )
 
 
@@ -154,12 +153,7 @@ class AnyNights(RuleBasedStateMachine):
             assert_search_is_exact(self.nights.collection)
 
     def _run(self, source: str, model: int, wanted: str) -> Report:
-        report = self.nights.night(
-            self.models[model],
-            source=self.root / source,
-            max_missing=1.0,
-            max_reject_rate=1.0,
-        )
+        report = self.nights.night(self.models[model], source=self.root / source, max_missing=1.0, max_reject_rate=1.0)
         self._check(source, wanted)
         if report.note is None:
             collection = self.nights.collection

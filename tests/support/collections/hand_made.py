@@ -49,12 +49,12 @@ def add_run(
     *tables: pa.Table,
     deletes: Sequence[str] | None = None,
     model: ModelRecord = MODEL,
+    source: str = "memory:",
 ) -> RunManifest:
     """Write and commit a run with one file per table."""
-    start = collection.start_run("memory:", model)
+    start = collection.start_run(source, model)
     manifest = RunManifest(
-        **start.model_dump(exclude={"model"}),
-        model=model,
+        **dict(start),
         finished_at=datetime.now(UTC),
         files=[collection.write_rows(start.run_id, f"part-{number:03d}", table) for number, table in enumerate(tables)],
         deletes=collection.write_deletes(start.run_id, deletes) if deletes else None,

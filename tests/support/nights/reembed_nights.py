@@ -101,7 +101,7 @@ class Nights:
 
         with (
             patch("jobs.embedding.pipeline._blocks", blocks),
-            patch("jobs.cluster.session.ray_cluster", lambda *_, **__: nullcontext()),
+            patch("jobs.embedding.pipeline.ray_cluster", lambda *_, **__: nullcontext()),
             patch.object(Pool, "fitting", lambda *_, **__: Pool()),
             patch.object(ClipEmbedder, "load", load_once),
         ):

@@ -23,7 +23,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from benchmarks.common.models import save_small_clip
-from jobs.demo.captions import build_tokenizer
+from jobs.demo.captions import load_tokenizer
 
 TOWER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 WORDS = {"<pad>": 0, "<unk>": 1, "a": 2, "red": 3, "blue": 4, "star": 5}
@@ -36,7 +36,7 @@ def save_clip(folder: Path) -> None:
 def save_deep_clip(folder: Path) -> None:
     """Many small layers: freeing it takes as long as freeing a large model, since that goes tensor by tensor."""
     torch.manual_seed(4)
-    tokenizer = build_tokenizer()
+    tokenizer = load_tokenizer()
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
     tower = {**TOWER, "hidden_size": 16, "num_hidden_layers": 60, "projection_dim": 16}
     text, vision = {**tower, **ids, "vocab_size": len(tokenizer)}, {**tower, "image_size": 32, "patch_size": 16}

@@ -1,5 +1,9 @@
-"""The command `reembed`. `app` registers it."""
+"""The commands `embed` and `reembed`. `app` registers them.
 
+Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
+"""
+
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -7,37 +11,93 @@ from typing import Annotated, Literal
 
 import typer
 
-from jobs.cli.job_tables import closing_lines, reembed_table
-from jobs.cli.options import (
-    AcceleratorOption,
-    ActorResourcesOption,
-    ActorsOption,
-    AddressOption,
-    BatchSizeOption,
-    BlockSizeOption,
-    DeviceOption,
-    DraftOption,
-    ExtensionsOption,
-    FormatOption,
-    NumGpusOption,
-    RejectRateOption,
-    RevisionOption,
-    VerboseOption,
-    console,
-    errors,
-    job_spec,
-)
+from index.storage.bucket import without_secrets
+from jobs.cli.job_tables import closing_lines, embed_table, reembed_table
+from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, console, errors, job_spec
 from jobs.embedding.report import Report
 from jobs.errors import UsageError
 from jobs.schedule.history import outcome_of
 from jobs.schedule.spec_file import read_spec
+from jobs.values import DEFAULT_MODEL
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A CLIP-family model: hub id or folder. `demo` is the small one that comes with Likeness. By default the "
+        f"collection's own; for a new one {DEFAULT_MODEL}."
+    ),
+]
+RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
+NumGpusOption = Annotated[
+    float | None, typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one.")
+]
+ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
+ActorResourcesOption = Annotated[
+    str | None, typer.Option(help='Resources of the cluster\'s own for each actor, as JSON: {"npu": 1}.')
+]
+AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray names it: A100, H200, …")]
+BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
+BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
+ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
+DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
+RejectRateOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show what Ray and its workers print.")]
 MissingOption = Annotated[
     Literal["keep", "delete"], typer.Option(help="What to do with images that are gone from the source.")
 ]
 MaxMissingOption = Annotated[
     float, typer.Option(min=0, max=1, help="Stop when more than this share of the source's images is gone.")
 ]
+
+
+def embed(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A folder or bucket prefix of images, a list, Parquet or tars.")],
+    collection: CollectionArgument,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
+    device: DeviceOption = None,
+    num_gpus: NumGpusOption = None,
+    actors: ActorsOption = None,
+    accelerator_type: AcceleratorOption = None,
+    actor_resources: ActorResourcesOption = None,
+    batch_size: BatchSizeOption = 64,
+    block_size: BlockSizeOption = 256,
+    max_reject_rate: RejectRateOption = 0.05,
+    extensions: ExtensionsOption = None,
+    draft: DraftOption = True,
+    index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
+    address: AddressOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Embed images into a collection, and index it. Run it again to continue after a crash, or to add new images.
+
+    Example: `likeness embed photos/ my-collection --model demo`
+    """
+    from jobs.update import Update
+
+    # Rows of another source with the same ids are replaced, with a warning.
+    spec = job_spec(context, missing="keep", max_missing=1)
+    show_embedded(Update(spec=spec, console=console, adds_only=True, index=index, verbose=verbose).run())
+    if index:
+        print(next_commands(collection))
+
+
+def show_embedded(report: Report) -> None:
+    """The closing table of `embed`, and a line about the index."""
+    for embedding in report.embedding:
+        console.print(embed_table(embedding))
+    for line in closing_lines(report):
+        console.print(line, soft_wrap=True)
+
+
+def next_commands(collection: str) -> str:
+    """What one does with a collection that has just been made."""
+    name = shlex.quote(without_secrets(collection))
+    return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
 
 
 def reembed(
