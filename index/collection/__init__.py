@@ -9,4 +9,4 @@ before each commit: a writer that was frozen and lost it stops there.
 """
 
 from index.collection.collection import Collection as Collection
-from index.collection.writing import writing as writing
+from index.collection.collection import writing as writing

@@ -7,7 +7,6 @@ from index.collection.layout import CURRENT
 from index.collection.records import Current
 from index.errors import DamagedVersionError, OvertakenError
 from index.storage import Storage
-from index.storage.compare_and_set import update_file
 
 
 def read_current(storage: Storage, versions: Callable[[], list[str]]) -> str | None:
@@ -42,7 +41,7 @@ def _read(storage: Storage) -> Current | None:
 
 def begin_current(storage: Storage) -> None:
     """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
-    update_file(storage, CURRENT, lambda content: content or Current(version=None).to_bytes())
+    storage.update(CURRENT, lambda content: content or Current(version=None).to_bytes())
 
 
 def replace_current(storage: Storage, version: str, before: str | None) -> None:
@@ -59,4 +58,4 @@ def replace_current(storage: Storage, version: str, before: str | None) -> None:
             )
         return Current(version=version).to_bytes()
 
-    update_file(storage, CURRENT, replace)
+    storage.update(CURRENT, replace)

@@ -127,10 +127,9 @@ def _s3_filesystem(bucket: Bucket) -> pafs.S3FileSystem:
 
 
 def _region(bucket: Bucket) -> str | None:
-    """The S3 region of the address, else AWS_REGION or AWS_DEFAULT_REGION, else looked up at Amazon.
+    """The S3 region of the address, else of the environment, else looked up at Amazon. OSError if it cannot be reached.
 
-    None with a custom endpoint: the AWS profile decides. The lookup needs no credentials; OSError where Amazon cannot
-    be reached, as in a closed network, so that the region has to be set there.
+    None with a custom endpoint: the AWS profile decides.
     """
     named = bucket.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return named or (None if bucket.endpoint else _amazons_region(bucket.name))

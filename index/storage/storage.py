@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 from index.storage.bucket import Bucket, is_bucket, without_secrets
 from index.storage.clients import filesystem
-from index.storage.disk import full_disk_named, publish, write_atomic
+from index.storage.disk import full_disk_named, publish, update_file, write_atomic
 
 MIN_READ = 1 << 16
 """Bytes of a request: a Parquet file's footer, mostly."""
@@ -59,9 +59,7 @@ def canonical_address(address: str) -> str:
 class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
 
-    A file appears under its name complete or not at all. Names that start with a dot are files in the making and are
-    never listed. A pickled storage is its address, with the credentials in that; others are read from the environment
-    where it is opened again.
+    Names that start with a dot are files in the making and are never listed.
     """
 
     root: str
@@ -76,8 +74,7 @@ class Storage:
     def open(cls, location: str | os.PathLike[str]) -> Storage:
         """A folder, or a file:// s3:// gs:// az:// (or abfs://) URI. Nothing needs to exist there yet.
 
-        `Bucket` says which environment variables are used. CollectionError for any other location, or a bucket at
-        Amazon that cannot be found.
+        CollectionError for any other location, or a bucket at Amazon that cannot be found.
         """
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
@@ -184,6 +181,19 @@ class Storage:
         else:
             write_atomic(Path(self.absolute(path)), data)
 
+    def update(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Replace a file's content by `change(content)`; that of a missing file is empty.
+
+        No other `update` of it comes in between. `change` may be called several times; what it raises is passed on, and
+        the file stays as it was. CollectionError when the storage refuses.
+        """
+        if self.bucket:
+            from index.storage.objects import update_object
+
+            update_object(self.bucket, self.key(path), change)
+        else:
+            update_file(Path(self.absolute(path)), change)
+
     def put_file(self, source: Path, path: str) -> None:
         """Move a file composed in `scratch` to its name, complete or not at all."""
         if self.bucket:
@@ -198,10 +208,7 @@ class Storage:
 
     @contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
-        """A local folder to compose large files in for `put_file`, removed afterwards.
-
-        With local storage it is a hidden folder in `folder`, so that putting a file is a rename.
-        """
+        """A local folder to compose large files in for `put_file`; in `folder` if that is local, for a rename."""
         parent = Path(self.absolute(folder)) if self.is_local else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ from index.collection.layout import LEASE
 from index.collection.lease import LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
-from index.storage.compare_and_set import update_file
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -39,7 +38,7 @@ def held_record(collection: Collection) -> LeaseRecord:
 
 
 def put(collection: Collection, record: LeaseRecord) -> None:
-    update_file(collection.storage, LEASE, lambda _: record.to_bytes())
+    collection.storage.update(LEASE, lambda _: record.to_bytes())
 
 
 def a_record(**changes: object) -> LeaseRecord:
@@ -118,7 +117,7 @@ def test_updates_at_once_lose_nothing(collection: Collection) -> None:
         return str(int(content or b"0") + 1).encode()
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: update_file(collection.storage, "counter", add_one), range(20)))
+        list(threads.map(lambda _: collection.storage.update("counter", add_one), range(20)))
     assert collection.storage.read("counter") == b"20"
 
 
@@ -167,7 +166,7 @@ def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
             renewing.set()
             time.sleep(0.3)
 
-    monkeypatch.setattr("index.collection.lease.update_file", slowly)
+    monkeypatch.setattr(Storage, "update", slowly)
     with writing(collection, "embed", timedelta(seconds=0.2)):
         assert renewing.wait(10)
     assert "lease" not in [thread.name for thread in threading.enumerate()]
@@ -286,14 +285,14 @@ def test_credentials_of_the_address_are_used(bucket: Bucket, monkeypatch: pytest
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with_key = Storage.open(bucket.address("here", credentials="KEY:sec%2Fret@"))
-    update_file(with_key, "file", lambda _: b"mine")
+    with_key.update("file", lambda _: b"mine")
     assert with_key.read("file") == b"mine"
     assert "ret" not in repr(with_key)
     with pytest.raises(CollectionError, match="no AWS credentials were found"):
-        update_file(Storage.open(bucket.address("here")), "file", lambda _: b"other")
+        Storage.open(bucket.address("here")).update("file", lambda _: b"other")
 
 
 def test_a_store_that_refuses_is_named(bucket: Bucket) -> None:
     storage = Storage.open(bucket.address("x").replace(bucket.name, "no-such-bucket"))
     with pytest.raises(CollectionError, match=r"no-such-bucket/x/file cannot be written on a condition"):
-        update_file(storage, "file", lambda _: b"data")
+        storage.update("file", lambda _: b"data")

@@ -28,7 +28,6 @@ from index.collection.records import ModelRecord, RunStart
 from index.errors import CollectionError, DamagedVersionError, UnreachableError
 from index.search import Searcher
 from index.storage.bucket import without_secrets
-from index.storage.compare_and_set import update_file
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
@@ -211,7 +210,7 @@ def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, f
         storage.put_file(tmp_path / "large", "large")
         assert storage.read("large") == content
         assert [storage.read(entry.path) for entry in storage.list("small")] == [b"%d" % n for n in range(8)]
-        update_file(storage, "counted", lambda before: before if before == b"1" else b"1")
+        storage.update("counted", lambda before: before if before == b"1" else b"1")
         assert storage.read("counted") == b"1"
         storage.delete("small")
         assert storage.list("small") == []
@@ -252,8 +251,8 @@ def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) 
         storage.write_atomic("file", b"x")
         with storage.open_input("file") as file:
             assert file.read() == b"x"
-        update_file(storage, "counted", lambda before: before + b"1")
-        update_file(storage, "counted", lambda before: before + b"1")
+        storage.update("counted", lambda before: before + b"1")
+        storage.update("counted", lambda before: before + b"1")
     assert Storage.open(bucket.address("here")).read("counted") == b"11"
     assert proxy.count["silent"] >= 2
 
@@ -266,7 +265,7 @@ def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -
     actions: dict[str, Callable[[], object]] = {
         "list": storage.list,
         "write": lambda: storage.write_atomic("file", b""),
-        "change": lambda: update_file(storage, "file", lambda _: b"x"),
+        "change": lambda: storage.update("file", lambda _: b"x"),
     }
     with pytest.raises(CollectionError, match=rf"{bucket.name}/here") as error:
         actions[action]()

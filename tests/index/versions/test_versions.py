@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from index.errors import CollectionError, DamagedVersionError, EmptyCollectionEr
 from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.storage import Storage
-from index.storage.compare_and_set import Transform, update_file
 from index.versions.current import require_servable
 from index.versions.promotion import list_versions, promote, rollback
 from index.versions.prune import ABANDONED, prune
@@ -147,13 +147,15 @@ def test_of_two_who_choose_a_version_at_once_one_is_told(
         add_run(collection, rows([f"{number}"], unit_vectors(1, seed=number)))
         build_index(collection)
 
-    def meanwhile(storage: Storage, path: str, change: Transform) -> None:
-        monkeypatch.setattr("index.collection.current.update_file", update_file)
+    update = Storage.update
+
+    def meanwhile(storage: Storage, path: str, change: Callable[[bytes], bytes]) -> None:
+        monkeypatch.setattr(Storage, "update", update)
         promote(collection, "000001")
-        update_file(storage, path, change)
+        storage.update(path, change)
 
     add_run(collection, rows(["new"], unit_vectors(1, seed=9)))
-    monkeypatch.setattr("index.collection.current.update_file", meanwhile)
+    monkeypatch.setattr(Storage, "update", meanwhile)
     with pytest.raises(OvertakenError, match="index version 000001 was made live while 000004 was built"):
         build_index(collection)
     assert collection.current() == "000001"
