@@ -31,10 +31,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """An image to be like, or unlike: the id of one in the index, or a vector `(dim,)`.
-
-    QueryError when `weight` is not a positive number.
-    """
+    """An image to be like, or unlike: the id of one in the index, or a vector `(dim,)`. Weights are positive."""
 
     of: str | npt.ArrayLike
     weight: float = 1.0
@@ -56,15 +53,9 @@ class QueryLimits:
 
     @classmethod
     def checked(
-        cls,
-        *,
-        k: object,
-        offset: object,
-        min_score: float | None,
-        distinct: float | None,
-        exclude: Collection[str],
+        cls, k: object, offset: object, min_score: float | None, distinct: float | None, exclude: Collection[str]
     ) -> QueryLimits:
-        """The checked options. QueryError names the first one that is invalid."""
+        """QueryError names the first option that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:

@@ -33,9 +33,7 @@ def near_duplicates(
     """Groups of images that are linked by pairs with a cosine of `min_score` or more, largest first.
 
     Each image is looked up in the index, so an approximate index may miss a pair, though it gets two chances. If many
-    images are alike, all of them are found by exact search. Takes some 20 bytes of memory for each image, besides the
-    results. `progress` gets the number of images looked up so far, and of all. QueryError when `min_score` is not a
-    cosine.
+    images are alike, all are found by exact search. `progress` gets the numbers of images looked up so far, and of all.
     """
     bar = checked_cosine("min_score", min_score)
     segments = searcher.segments

@@ -66,11 +66,7 @@ def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> Score
     # An image with itself is no pair.
     pairs = scores[held_out.ids.to_numpy(zero_copy_only=False)[:, np.newaxis] != segments.ids(positions)]
     nearest_scores = held_out.scores[:, 0][np.isfinite(held_out.scores[:, 0])]
-    return ScoreDistribution(
-        levels=_LEVELS,
-        random=_quantiles(pairs),
-        nearest=_quantiles(nearest_scores),
-    )
+    return ScoreDistribution(levels=_LEVELS, random=_quantiles(pairs), nearest=_quantiles(nearest_scores))
 
 
 def _quantiles(scores: Scores) -> list[float]:

@@ -26,8 +26,8 @@ def tune(segment: Segment, target_recall: float) -> float:
 
     The deepest re-ranking allows the narrowest search, so its width is found first. From there, for each depth of exact
     ranking, depth is reduced while the target is met, and width raised when it is not. When nothing meets the target,
-    the widest and deepest search is taken. Then `breadth`, the power by which the search widens with k, is raised until
-    recall@100 meets the target too.
+    the widest and deepest search is taken. Then `breadth`, the power by which the search widens with k, is raised
+    until recall@100 meets the target too.
     """
     trial = _Trial(segment)
     stairs, widths = _depths(segment), _widths(segment)

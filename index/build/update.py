@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from index.arrays import Positions
-from index.build.ground_truth import GroundTruth
 from index.build.merge_policy import Size, to_merge
 from index.build.segment import RowSource
-from index.collection import Collection
-from index.collection.layout import QUERIES, version_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord
 from index.collection.rows import conform, unify
 from index.segments.exact import MIN_TRAINING_ROWS, max_exact_rows
 from index.segments.segment import Segment
@@ -26,10 +22,8 @@ from index.storage import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentChange:
-    """How to get from a version's segments to the next one's.
-
-    `kept` segments stay, with `tombstones` on their dead rows, by segment name. The rows of each of `sources` become a
-    new segment, which is searched exactly if it has at most `max_exact_rows` rows.
+    """`kept` segments stay, with `tombstones` on their dead rows, by name. The rows of each of `sources` become a new
+    segment, which is searched exactly if it has at most `max_exact_rows` rows.
     """
 
     kept: list[SegmentRecord]
@@ -59,8 +53,7 @@ def change_of(
 ) -> SegmentChange:
     """The change made by the rows of newer runs. `touched` are all ids of these runs, including deleted ones.
 
-    Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed.
-    Then all of them become one approximate segment.
+    Small segments are searched exactly until they take more memory than is allowed, then become an approximate one.
     """
     for segment in segments:
         gone = segment.positions(touched)
@@ -126,9 +119,3 @@ def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows
     deleted = LiveRows.of_files(storage, [run.deletes for run in runs if run.deletes])
     parts = [rows.read(["image_id"]) for rows in (deleted, changed)]
     return pa.concat_tables(parts).column("image_id").combine_chunks()
-
-
-def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> GroundTruth:
-    path = version_path(manifest.version, QUERIES)
-    local = collection.storage.local_path(path) or cache / path
-    return GroundTruth.read(local)

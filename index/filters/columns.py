@@ -30,10 +30,7 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class ColumnError(FilterError):
-    """A column, or a condition on it, is wrong. `Filter.parse` adds the existing columns to the message.
-
-    Without `expected`, one of these was.
-    """
+    """A column, or a condition on it, is wrong. `Filter.parse` adds the columns; one is `expected` by default."""
 
 
 class _Kind(NamedTuple):

@@ -19,10 +19,7 @@ _FLOAT = 4  # bytes
 
 
 def exact_neighbours(queries: Vectors, blocks: Iterable[tuple[Positions, Vectors]], k: int) -> tuple[Scores, Positions]:
-    """The k nearest by comparing with every vector, one block of `(positions, vectors)` in memory at a time.
-
-    Scores -inf and positions -1 where there are fewer.
-    """
+    """The k nearest among blocks of `(positions, vectors)`, one in memory at a time; -inf and -1 if there are fewer."""
     seen: list[Positions] = []
 
     def vectors() -> Iterator[Vectors]:

@@ -15,10 +15,9 @@ _HEADER = 45  # bytes before the vectors
 
 
 class VectorFile:
-    """Reads vectors by their place in the file, which stays open if it is unlinked. Thread-safe.
+    """Reads vectors by their place in the file, which may be unlinked. OSError when it ends too early. Thread-safe.
 
-    It reads and does not map: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
-    OSError when the file ends too early.
+    It does not map the file: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
     """
 
     def __init__(self, path: Path, ntotal: int, dim: int) -> None:

@@ -37,8 +37,7 @@ _OURS: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # any oth
 class FileCache:
     """A cache in `folder`, which processes of one machine may share: each file is downloaded once.
 
-    Beyond `max_bytes` the least recently used files are removed; a process that has one open can still read it. The
-    files of a version that is being opened stay, even if they exceed `max_bytes`.
+    Beyond `max_bytes` the least recently used files are removed, but for those of a version that is being opened.
     """
 
     folder: Path
@@ -46,9 +45,7 @@ class FileCache:
 
     @classmethod
     def of_environment(cls) -> FileCache:
-        """LIKENESS_CACHE_DIR and LIKENESS_CACHE_BYTES; without them ~/.cache/likeness, and half of the disk that it is
-        on. CollectionError when they cannot be used.
-        """
+        """By default ~/.cache/likeness, and half of the disk that it is on. CollectionError when it cannot be used."""
         folder = _folder()
         text = os.environ.get(BYTES, "")
         if text and not text.isdecimal():
@@ -58,8 +55,7 @@ class FileCache:
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
         """Put a file of a bucket at `target`, from the cache if it is there and, with `verify`, has the right digest.
 
-        FileNotFoundError when the bucket has no such file, CollectionError when it is not what `record` says, or the
-        disk is full.
+        FileNotFoundError when the bucket has no such file, CollectionError when it is not what `record` says.
         """
         cached = self.folder / record.sha256
         for _ in range(_TRIES):
@@ -138,11 +134,8 @@ class FileCache:
             if error.errno not in DISK_FULL:
                 raise
             free = shutil.disk_usage(self.folder).free
-            raise OSError(
-                errno.ENOSPC,
-                f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)",
-                str(self.folder),
-            ) from error
+            problem = f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)"
+            raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
 
 
 def too_small(folder: Path) -> CollectionError:

@@ -19,7 +19,7 @@ from index.errors import QueryError
 from index.queries import MAX_K, Example, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
-from index.segments.eligible import Eligible
+from index.segments.searchable import Eligible
 from index.segments.segmented_index import SegmentedIndex
 from tests.support.collections.hand_made import add_run, rows
 
