@@ -97,16 +97,6 @@ def test_votes_are_counted_and_the_least_agreed_with_come_first() -> None:
         label_votes(found, ["cat"])
 
 
-def test_what_stands_alone_is_least_crowded() -> None:
-    found = Neighbourhoods(
-        ids=np.array(["a", "b"], object),
-        vectors=np.zeros((2, 2), np.float32),
-        neighbours=np.array([[1, 0], [0, -1]]),
-        scores=np.array([[0.9, 0.7], [0.9, -np.inf]], np.float32),
-    )
-    np.testing.assert_allclose(found.crowding(), [0.8, 0.9], atol=1e-6)
-
-
 def test_the_plane_holds_the_two_widest_directions() -> None:
     flat = (np.random.default_rng(0).standard_normal((200, 2)) * [3, 1]).astype(np.float32)
     turned = np.linalg.qr(np.random.default_rng(1).standard_normal((6, 6)))[0][:2].astype(np.float32)

@@ -61,23 +61,6 @@ def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None
     assert Searcher.open(collection).row("new") is None
 
 
-def test_an_update_of_deletes_alone_writes_no_segment(collection: Collection) -> None:
-    build_index(collection)
-    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:10])
-    manifest = build_index(collection)
-    assert names(manifest) == [("000001-00", 600, 590)]
-    add_run(collection, rows([], unit_vectors(0), rejected=dict.fromkeys(IDS[10:20], "corrupt")))
-    assert names(build_index(collection)) == [("000001-00", 600, 580)]
-
-
-def test_a_segment_of_mostly_tombstones_is_written_anew(collection: Collection) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new"], unit_vectors(1, seed=5)), deletes=IDS[:201])
-    manifest = build_index(collection)
-    assert (manifest.base, names(manifest)) == ("000001", [("000002-00", 400, 400)])
-    assert "tombstones.arrow" not in manifest.files
-
-
 def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Collection) -> None:
     build_index(collection)
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS)
@@ -139,12 +122,6 @@ def test_few_new_rows_are_searched_exactly_whatever_index_is_asked_for(collectio
     assert [segment.factory for segment in manifest.segments][:1] == ["IVF16,Flat"]
     assert {segment.factory for segment in manifest.segments[1:]} == {"Flat"}
     assert manifest.recall["10"] >= 0.9
-
-
-def test_an_index_that_was_asked_for_is_used_though_a_scan_would_do(collection: Collection) -> None:
-    settings = IndexSettings(factory="IVF64,Flat", target_recall=0.5)
-    manifest = build_index(collection, settings)
-    assert manifest.recall["10"] < 1  # an exact scan of 600 rows is well within its 5 ms
 
 
 def test_an_update_that_cannot_train_its_index_is_built_anew(collection: Collection) -> None:
@@ -254,23 +231,6 @@ def test_a_version_that_outgrew_its_queries_is_measured_with_others(collection: 
     # 100 rows were sampled: when they are half as many, 51 of the queries are of rows that are gone.
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:101])
     assert build_index(collection).queries == 49
-
-
-def test_queries_are_taken_anew_whenever_the_rows_have_doubled(collection: Collection) -> None:
-    build_index(collection)
-    for start, total, queries in [(600, 1_200, 600), (1_200, 1_250, 1_000), (1_250, 2_400, 1_000)]:
-        new = [f"{number:04d}" for number in range(start, total)]
-        add_run(collection, rows(new, unit_vectors(total - start, seed=start)))
-        manifest = build_index(collection)
-        assert (manifest.ntotal, GroundTruth.read(queries_of(collection)).sampled_from) == (
-            total,
-            600 if total == 1_200 else 1_250,
-        )
-        assert len(GroundTruth.read(queries_of(collection)).ids) == queries
-
-
-def queries_of(collection: Collection) -> Path:
-    return Path(collection.location) / "index" / str(collection.current()) / "queries.arrow"
 
 
 def test_a_recall_just_below_the_target_is_not_rounded_up_to_it(

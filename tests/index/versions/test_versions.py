@@ -302,14 +302,6 @@ def test_pruning_removes_old_versions_and_what_only_they_had(collection: Collect
     assert prune(collection).versions == []
 
 
-def test_a_build_after_pruning_leaves_shared_segments_alone(collection: Collection, no_grace: None) -> None:
-    assert prune(collection, keep=1).segments == []
-    add_run(collection, rows(["later"], unit_vectors(1, seed=9)))
-    assert build_index(collection).version == "000006"
-    assert Searcher.open(collection, "000005").ntotal == 54
-    assert Searcher.open(collection).ntotal == 55
-
-
 def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection, no_grace: None) -> None:
     promote(collection, "000003")
     assert prune(collection, keep=1).versions == ["000001", "000002"]
