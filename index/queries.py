@@ -72,7 +72,6 @@ class QueryLimits:
 
     @property
     def depth(self) -> int:
-        """How many neighbours that meet the conditions have to be found."""
         return self.k + self.offset
 
 
@@ -99,8 +98,7 @@ def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
 def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
     """The direction of the weighted sum of `(n, dim)` vectors, each taken at unit length; `(dim,)` float32, unit norm.
 
-    A vector that the result should be unlike has a negative weight. QueryError when there is nothing to mix, or when
-    the vectors cancel out, since no direction is left to search in.
+    The result is unlike vectors of negative weight. QueryError when there is nothing to mix, or when they cancel out.
     """
     given = np.asarray(vectors, np.float64)
     if given.ndim != 2 or len(given) != len(weights) or not len(weights):

@@ -18,10 +18,8 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbourhoods:
-    """Each image of an index version with its nearest others.
-
-    `ids` `(n,)` strings and `vectors` `(n, dim)` float32, in one order; `neighbours` `(n, k)` int64 are positions in
-    them, best first, and `scores` `(n, k)` float32 their cosines. Where there are fewer: -1 and -inf.
+    """Each image with its nearest others: `ids` `(n,)` and `vectors` `(n, dim)`; `neighbours` `(n, k)` are positions in
+    them, best first, and `scores` `(n, k)` their cosines; -1 and -inf where there are fewer.
     """
 
     ids: npt.NDArray[np.object_]

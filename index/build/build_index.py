@@ -48,8 +48,7 @@ def build_index(
 
     The live version is updated by the changes since; if there are none, and it is whole, it is returned. Everything is
     built anew with `rebuild`, with other settings, for another model, and when an update's recall is below the target.
-    `settings` None: those of the live version. `runs` are all committed ones, if the caller has read them. A CURRENT
-    that cannot be read is repaired first.
+    `settings` None: those of the live version. `runs` are all committed ones. A damaged CURRENT is repaired first.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
@@ -88,10 +87,7 @@ def build_index(
 
 
 def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
-    """The live version, and the manifest to go on with (see `standing_manifest`). Warns of what is damaged.
-
-    If CURRENT is lost or cannot be read, the version is made live that is served meanwhile.
-    """
+    """The live version, and the manifest to go on with. Without CURRENT what is served meanwhile is made live."""
     live = live_version(collection)
     if live.manifest:
         return live.name, live.manifest
@@ -124,8 +120,7 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
 def _versions_repeated(
     collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
 ) -> dict[str, VersionManifest | None]:
-    """The versions that were rolled back, and that a build of these runs would repeat: they have the same rows, or the
-    same other model than the live one's.
+    """The versions that were rolled back, and that a build of these runs would repeat: of the same rows or other model.
 
     None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
     """
@@ -167,8 +162,7 @@ def _require_no_repeat(
 def _made_already(
     collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, live: str | None
 ) -> VersionManifest | None:
-    """The newest version if it is of exactly these runs and settings, and neither damaged nor rolled back: it is below
-    its target, or its job was stopped before it went live."""
+    """The newest version, whole, of exactly these runs and settings: below its target, or its job was stopped."""
     newest = max(collection.versions(), default="")
     if newest <= (live or ""):
         return None
@@ -213,9 +207,8 @@ def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | No
 def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
     """Whether a version can be updated: it covers the first of these runs, and the other runs are of its model."""
     count = len(version.runs)
-    return version.runs == [run.run_id for run in runs[:count]] and all(
-        run.model.agrees_with(version.model) for run in runs[count:]
-    )
+    agree = all(run.model.agrees_with(version.model) for run in runs[count:])
+    return agree and version.runs == [run.run_id for run in runs[:count]]
 
 
 def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:

@@ -65,10 +65,7 @@ def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option
 def factory_of(
     options: Sequence[Option], sample: Vectors, rows: int, settings: IndexSettings, *, max_exact_rows: int
 ) -> str:
-    """The factory of a segment of `rows` in a version with these options. Up to `max_exact_rows` are searched exactly.
-
-    `sample` of the vectors, `(n, dim)`, shows over how many dimensions they spread.
-    """
+    """The factory of a segment of `rows`, with a `sample` of them, `(n, dim)`, in a version with these options."""
     chosen = next(option.name for option in options if option.chosen)
     if chosen == FLAT or rows <= max_exact_rows:
         return FLAT
@@ -78,7 +75,7 @@ def factory_of(
 
 
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
-    """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
+    """Inverted lists of 4-bit product quantizers over the principal dimensions.
 
     There are twice as many lists as the square root of the rows, so that a query is compared with about as many
     centroids as codes; but a thousand until the root itself is more, since every row is compared with every centroid.

@@ -64,10 +64,7 @@ class GroundTruth:
         return replace(self, neighbours=neighbours, scores=scores)
 
     def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
-        """The same queries with their neighbours after the rows of `touched` ids have been replaced or deleted.
-
-        All rows are read only if too few neighbours would be left.
-        """
+        """The same queries after these ids were replaced or deleted. All rows are read only if neighbours run short."""
         gone = pc.is_in(pa.array(self.neighbours.ravel(), touched.type), value_set=touched)
         old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
         positions = segments.positions(touched)

@@ -17,7 +17,7 @@ _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999,
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Recall by k, milliseconds of single queries by percentile, queries per second in a batch; see VersionManifest."""
+    """See VersionManifest."""
 
     queries: int
     recall: dict[str, float]

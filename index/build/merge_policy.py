@@ -19,7 +19,7 @@ class Size(NamedTuple):
 
 
 def to_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int], bool]:
-    """Which segments to merge into one, and whether the `new` rows go into it too; otherwise they become another.
+    """Which segments to merge into one, and whether the `new` rows go into it too.
 
     Lucene's LogMergePolicy: levels are a power of `MERGE_FACTOR` apart in size, and so many segments of one level
     become one of the next. A segment with many tombstones is rewritten. If the candidates exceed `limit`, only the

@@ -145,10 +145,9 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
     """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
-    dim = sample.shape[1]
-    index = ann.new_index(factory, dim)
+    index = ann.new_index(factory, sample.shape[1])
     ann.train(index, sample)
-    ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
+    ann.fill(index, VectorFile(folder / VECTORS, ntotal, sample.shape[1]).blocks())
     try:
         faiss.write_index(index, str(folder / ANN))
     except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -51,48 +51,38 @@ def change_of(
     segments: Sequence[Segment],
     settings: IndexSettings,
 ) -> SegmentChange:
-    """The change made by the rows of newer runs. `touched` are all ids of these runs, including deleted ones.
+    """The change made by the rows of newer runs, whose ids, also of deleted rows, are `touched`.
 
     Small segments are searched exactly until they take more memory than is allowed, then become an approximate one.
     """
+    dim = segments[0].dim
     for segment in segments:
         gone = segment.positions(touched)
         segment.add_tombstones(gone[gone >= 0])
+
+    def merging(numbers: Sequence[int], along: bool, max_exact_rows: int) -> SegmentChange:
+        """Merges the segments of these numbers into one, with the changed rows if they go `along`."""
+        together: list[RowSource] = [segments[number] for number in numbers if segments[number].live_count]
+        apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
+        if along and together:
+            together, apart = [*together, changed], []
+        pairs = enumerate(zip(records, segments, strict=True))
+        staying = [pair for number, pair in pairs if number not in numbers and pair[1].live_count]
+        return SegmentChange(
+            kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
+            tombstones={record.name: segment.dead_positions() for record, segment in staying},
+            sources=[*([Concatenated(together)] if together else []), *apart],
+            dim=dim,
+            max_exact_rows=max_exact_rows,
+        )
+
     sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
-    merged, along = to_merge(sizes, len(changed), settings.segment_rows)
-    change = _merging(merged, along, changed, records, segments, settings)
+    change = merging(*to_merge(sizes, len(changed), settings.segment_rows), max_exact_rows(settings, dim))
     if settings.max_memory is None or change.most_memory <= settings.max_memory:
         return change
     small = [number for number, record in enumerate(records) if record.factory == FLAT]
     along = len(changed) + sum(segments[number].live_count for number in small) <= settings.segment_rows
-    return replace(_merging(small, along, changed, records, segments, settings), max_exact_rows=MIN_TRAINING_ROWS)
-
-
-def _merging(
-    merged: Sequence[int],
-    along: bool,
-    changed: LiveRows,
-    records: Sequence[SegmentRecord],
-    segments: Sequence[Segment],
-    settings: IndexSettings,
-) -> SegmentChange:
-    """The change that merges the segments of these numbers into one, with the changed rows if they go `along`."""
-    together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
-    apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
-    if along and together:
-        together, apart = [*together, changed], []
-    staying = [
-        (record, segment)
-        for number, (record, segment) in enumerate(zip(records, segments, strict=True))
-        if number not in merged and segment.live_count
-    ]
-    return SegmentChange(
-        kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
-        tombstones={record.name: segment.dead_positions() for record, segment in staying},
-        sources=[*([Concatenated(together)] if together else []), *apart],
-        dim=segments[0].dim,
-        max_exact_rows=max_exact_rows(settings, segments[0].dim),
-    )
+    return merging(small, along, MIN_TRAINING_ROWS)
 
 
 @dataclass(frozen=True)

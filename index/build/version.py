@@ -63,10 +63,7 @@ class VersionBuild:
             return self._finish(draft, open_segments(self.collection, draft, Path(cache)), None)
 
     def update(self, base: VersionManifest) -> VersionManifest:
-        """Build from the base's segments, with more tombstones, and new segments.
-
-        DamagedVersionError when the base is damaged, FactoryError when no index fits the collection's new size.
-        """
+        """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
         new = [run for run in self.runs if run.run_id not in base.runs]
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
@@ -84,9 +81,8 @@ class VersionBuild:
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
             queries = version_path(base.version, QUERIES)
             held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
-            return self._finish(
-                draft, segments, held_out.updated(touched, segments) if held_out.fits(draft.ntotal) else None
-            )
+            still_fits = held_out.fits(draft.ntotal)
+            return self._finish(draft, segments, held_out.updated(touched, segments) if still_fits else None)
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
@@ -98,10 +94,7 @@ class VersionBuild:
         return [record for record in self.run_jobs(jobs) if record]
 
     def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option], **facts: Any) -> VersionManifest:
-        """The manifest of the built segments, without measurements. EmptyCollectionError without any segment.
-
-        FactoryError when the chosen index takes more memory than estimated, or kept segments more than allowed now.
-        """
+        """The manifest of the built segments, without measurements. FactoryError if they take too much memory."""
         if not records:
             raise _empty(self.collection, self.runs)
         memory, limit = sum(record.memory for record in records), self.settings.max_memory
@@ -133,10 +126,7 @@ class VersionBuild:
     def _finish(
         self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth | None
     ) -> VersionManifest:
-        """Measure, and write the remaining files; the manifest comes last and makes the version complete.
-
-        `held_out` None: other queries are drawn.
-        """
+        """Measure, and write the remaining files, the manifest last. `held_out` None: other queries are drawn."""
         scores = draft.scores
         if held_out is None:
             held_out = GroundTruth.sample(segments)

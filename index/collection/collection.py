@@ -145,10 +145,7 @@ class Collection:
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
-        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`, atomically, or raise as `check_rows`.
-
-        The token is of the content, so that a file replaces none but its equal, and can be checked before it is named.
-        """
+        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`; the token is of the content. See `check_rows`."""
         return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
@@ -198,7 +195,7 @@ class Collection:
         return read_current(self.storage, self.versions)
 
     def promote(self, version: str, before: str | None) -> None:
-        """Make a version the live one in place of `before`, at once; None: of none, or of a CURRENT that is damaged.
+        """Make a version the live one in place of `before`; None: of none, or of a CURRENT that is damaged.
 
         DamagedVersionError when it has no readable manifest, OvertakenError when another than `before` is live.
         """
@@ -247,10 +244,9 @@ class Collection:
 
 @contextmanager
 def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
-    """The collection for writing: its commits fail with LeaseLostError once another job has the lease.
+    """The collection with its lease: commits fail with LeaseLostError once another job has it.
 
-    `command` is shown to other jobs that want to write. LeaseHeldError when one of them holds the lease. A collection
-    that already has its lease keeps it.
+    `command` is shown to other jobs. LeaseHeldError when one of them holds the lease.
     """
     if collection.lease:
         yield collection

@@ -10,10 +10,7 @@ from index.storage import Storage
 
 
 def read_current(storage: Storage, versions: Callable[[], list[str]]) -> str | None:
-    """The live version; None if there is none. `versions` lists the complete ones.
-
-    DamagedVersionError when CURRENT cannot be read, or is missing beside complete versions.
-    """
+    """The live version, or None. DamagedVersionError if CURRENT cannot be read, or is missing beside `versions`."""
     problem = "is missing"
     try:
         found = _read(storage)

@@ -75,10 +75,7 @@ class Lease:
         return cls(storage, wanted, ttl)
 
     def check(self) -> None:
-        """Renew the lease, as is required before each commit. LeaseLostError when another job has taken it.
-
-        A lease that has expired (this machine may have slept) is renewed too, if no other job has taken it.
-        """
+        """Renew the lease, expired or not, as is required before each commit. LeaseLostError if another job has it."""
         asked = datetime.now(UTC)
 
         def renew(content: bytes) -> bytes:
@@ -96,10 +93,7 @@ class Lease:
         self._renewed = asked
 
     def check_lately(self) -> None:
-        """`check` for every block: asks the storage only if the regular renewal is overdue, as in a process that froze.
-
-        A renewal is two requests, one after the other, and stores take about one write a second of an object.
-        """
+        """`check` for every block: asks the storage only if the regular renewal is overdue, as after a freeze."""
         if self._lost:
             raise self._lost
         # The clock may have been set back.
@@ -183,10 +177,7 @@ def _has_died(owner: LeaseRecord) -> bool:
 
 
 def _process(pid: int) -> str:
-    """The machine's boot, the container's namespace of process ids and the process's start; "" where Linux is not.
-
-    A process that has ended and that nobody has waited for started at "-".
-    """
+    """The machine's boot, the container's namespace and the process's start ("-": a zombie); "" without Linux."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").readlink()

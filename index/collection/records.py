@@ -70,10 +70,7 @@ class RunStart(Record):
 
 
 class RunManifest(RunStart):
-    """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
-
-    `deletes` has the ids of images that have left the source. `finished_at` and `counts` are for people.
-    """
+    """`manifest.json` of a run. `deletes`: images that left the source. `finished_at` and `counts` are for people."""
 
     finished_at: datetime
     files: list[RowFile]

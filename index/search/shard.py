@@ -42,10 +42,7 @@ class ShardSegments:
 
 
 def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]:
-    """The segments of a version as `count` shards, as even by rows as whole segments in their order allow.
-
-    If there are too few segments, the last shards are empty.
-    """
+    """The segments as `count` shards, as even by rows as whole segments in their order allow; the last may be empty."""
     starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
     shards = min(count, len(segments))
     cuts = [0]

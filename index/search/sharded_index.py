@@ -45,7 +45,6 @@ class ShardedIndex:
         self.schema = schema
 
     def __len__(self) -> int:
-        """Number of shards that are not empty."""
         return len(self._held)
 
     @property

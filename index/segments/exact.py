@@ -9,12 +9,8 @@ from faiss.contrib.exhaustive_search import knn_ground_truth
 from index.arrays import Positions, Scores, Vectors
 from index.collection.records import IndexSettings
 
-SCAN_BYTES_PER_SECOND = 10e9
-"""Memory bandwidth of an exact scan for one query; two cores of a common server reach it."""
-
-MIN_TRAINING_ROWS = 256
-"""Rows to train a quantizer on."""
-
+SCAN_BYTES_PER_SECOND = 10e9  # of an exact scan for one query; two cores of a common server reach it
+MIN_TRAINING_ROWS = 256  # of a quantizer
 _FLOAT = 4  # bytes
 
 

@@ -33,9 +33,8 @@ _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than
 class Segment:
     """A segment that is open. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
-    Scores are always exact. Up to `max_exact_rows` rows are scanned exactly even if the segment is `approximate`, which
-    is to have the file `ANN`. DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise
-    their own errors for other damage. Thread-safe.
+    Scores are always exact. Up to `max_exact_rows` rows are scanned exactly even if the segment is `approximate`.
+    DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors.
     """
 
     def __init__(
@@ -161,9 +160,9 @@ class Segment:
     def _widen(
         self, queries: Vectors, eligible: Eligible | None, breadth: float, scores: Scores, positions: Positions
     ) -> None:
-        """Search again 4 times as wide until at most 1% of a query's results improve, or no wider search is left.
+        """In place, search again 4 times as wide until at most 1% of a query's results improve, or all was searched.
 
-        Updates `scores` and `positions` in place. The neighbours of a cat among dogs are anywhere.
+        The neighbours of a cat among dogs are anywhere.
         """
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
@@ -175,10 +174,7 @@ class Segment:
             unsettled = unsettled[gained > k // 100]
 
     def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
-        """Cosine and position of every eligible row that scores `min_score` or more, in no order. Exact.
-
-        `query` is `(dim,)` float32, unit norm.
-        """
+        """Cosine and position of every eligible row that scores `min_score` or more, in no order. `query` is 1-d."""
         above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss leaves the bound itself out
         among = eligible or self.live
         params = faiss.SearchParameters(sel=among.selector) if among else None

@@ -37,10 +37,8 @@ class SegmentedIndex:
 
     def eligible(self, wanted: Filter) -> list[Eligible]:
         """The live rows that pass a filter, for each segment."""
-        return [
-            segment.eligible(np.concatenate([np.zeros(0, bool), *(wanted.mask(batch) for batch in segment.batches)]))
-            for segment in self.parts
-        ]
+        masks = [[np.zeros(0, bool), *map(wanted.mask, segment.batches)] for segment in self.parts]
+        return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
     def search(self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None) -> tuple[Scores, Positions]:
         """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer."""

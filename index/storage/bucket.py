@@ -102,10 +102,7 @@ def is_bucket(address: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text that contains one, without its credentials, for output that people or machines read.
-
-    A secret with a slash should be written with %2F. One with a plain slash opens nothing, but is removed too.
-    """
+    """An address, or a text that contains one, without its credentials; also those with a slash, which open nothing."""
     text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
 

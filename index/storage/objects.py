@@ -103,10 +103,7 @@ def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
 
 
 def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
-    """An object, or its bytes from the first to before the second of `span`, by one request.
-
-    `check_size` gets the object's size before its bytes are read; what it raises is passed on.
-    """
+    """An object, or its bytes in `span`, by one request. `check_size` may raise before its bytes are read."""
     store = object_store(bucket)
     options: GetOptions = {"range": span} if span else {}
 

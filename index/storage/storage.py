@@ -43,10 +43,7 @@ class FileInfo:
 
 
 def canonical_address(address: str) -> str:
-    """One spelling for all addresses of the same place: no options of a bucket, `..`, file:// or slash at the end.
-
-    `address` is absolute, as in `Storage.location`. No request is sent and no link is followed.
-    """
+    """One spelling for all absolute addresses of a place, without a bucket's options, `..`, file:// or a last slash."""
     if not is_bucket(address):
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     parts = urlsplit(address)
@@ -113,7 +110,6 @@ class Storage:
         return filesystem(self.bucket) if self.bucket else pafs.LocalFileSystem()
 
     def info(self, path: str = "") -> FileInfo | None:
-        """A file or a folder; None when there is none."""
         with self._refusals_named():
             found = self._files.get_file_info(self.absolute(path))
         return None if found.type == pafs.FileType.NotFound else _file_info(found, path)

@@ -68,10 +68,7 @@ def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> Mod
 
 
 def require_servable(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
-    """The manifest of a version that is whole, meets its target and was not rolled back; else one of `UNFIT_VERSION`.
-
-    Without `verify` altered bytes are not noticed.
-    """
+    """The manifest of a version that is whole, meets its target and was not rolled back; else an `UNFIT_VERSION`."""
     manifest = collection.read_version(version)
     if rolled_back_at(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")

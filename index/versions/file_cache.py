@@ -35,10 +35,7 @@ _OURS: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # any oth
 
 @dataclass(frozen=True, kw_only=True)
 class FileCache:
-    """A cache in `folder`, which processes of one machine may share: each file is downloaded once.
-
-    Beyond `max_bytes` the least recently used files are removed, but for those of a version that is being opened.
-    """
+    """A cache in `folder`, which processes share. Beyond `max_bytes` the least recently used files are removed."""
 
     folder: Path
     max_bytes: int
@@ -55,7 +52,7 @@ class FileCache:
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
         """Put a file of a bucket at `target`, from the cache if it is there and, with `verify`, has the right digest.
 
-        FileNotFoundError when the bucket has no such file, CollectionError when it is not what `record` says.
+        FileNotFoundError, or CollectionError when it is not what `record` says.
         """
         cached = self.folder / record.sha256
         for _ in range(_TRIES):

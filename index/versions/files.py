@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -32,32 +32,24 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
 
 def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
     """Path and problem of the first file that is not as recorded. Without `verify` only sizes are compared."""
-    checks = [_size_problem, _content_problem] if verify else [_size_problem]
+
+    def problem_of(path: str) -> str | None:
+        expected = files[path]
+        try:
+            if (size := storage.size(path)) != expected.size:
+                return f"has {size:,} bytes, expected {expected.size:,}"
+            altered = verify and storage.sha256(path) != expected.sha256
+        except FileNotFoundError:
+            return "is missing"
+        return "has been altered: its SHA-256 is not the recorded one" if altered else None
+
     # hashlib lets other threads run; with an object store the threads wait in parallel.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for check in checks:
-            problems: Iterator[str | None] = pool.map(check, [storage] * len(files), files, files.values())
-            found = next(((path, problem) for path, problem in zip(files, problems, strict=True) if problem), None)
-            if found:
+        for path, problem in zip(files, pool.map(problem_of, files), strict=True):
+            if problem:
                 pool.shutdown(cancel_futures=True)
-                return found
+                return path, problem
     return None
-
-
-def _size_problem(storage: Storage, path: str, expected: FileRecord) -> str | None:
-    try:
-        size = storage.size(path)
-    except FileNotFoundError:
-        return "is missing"
-    return None if size == expected.size else f"has {size:,} bytes, expected {expected.size:,}"
-
-
-def _content_problem(storage: Storage, path: str, expected: FileRecord) -> str | None:
-    try:
-        digest = storage.sha256(path)
-    except FileNotFoundError:  # removed since its size was read
-        return "is missing"
-    return None if digest == expected.sha256 else "has been altered: its SHA-256 is not the recorded one"
 
 
 def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:

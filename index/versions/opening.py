@@ -84,11 +84,8 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             approximate=ANN in record.files,  # a file that the manifest does not list is not verified
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked
-        raise DamagedVersionError(
-            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with "
-            "`likeness compact`",
-            path,
-        ) from error
+        problem = f"index version {manifest.version} is damaged: {path} cannot be read"
+        raise DamagedVersionError(f"{problem}; build it again with `likeness compact`", path) from error
     found = opened.ntotal, opened.live_count, opened.dim
     if found != (record.ntotal, record.live, manifest.dim):
         raise DamagedVersionError(

@@ -22,10 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A complete version. `manifest` is None, and `damage` says why, when it cannot be read.
-
-    `rolled_back`: somebody chose another version instead of it, and has not promoted it since.
-    """
+    """A complete version. `rolled_back`: another was chosen instead. `damage` says why there is no `manifest`."""
 
     name: str
     live: bool

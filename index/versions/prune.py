@@ -52,18 +52,17 @@ class _Folder:
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, then the segments that no other version names. Committed runs are never removed.
+    """Remove old versions, then the segments that no other version names. Committed runs are never removed. Kept are:
 
-    These versions are kept:
     - the live version;
     - newer versions, but of those below their target recall only the newest;
     - older versions, newest first, until there are `keep` good ones, the live one included;
     - versions superseded within `GRACE`;
     - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
 
-    A version is good if one could go back to it (`rollback`); its files are checked by their sizes.
-    Files that no version names are removed once their build has been idle for `ABANDONED`. So are unfinished runs, if a
-    later run of the same source and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
+    A version is good if one could go back to it (`rollback`), to judge by its files' sizes. Files that no version names
+    are removed once their build was idle for `ABANDONED`. So are unfinished runs, if a later run of the same source
+    and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
     """
     if keep < 1:
         raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")

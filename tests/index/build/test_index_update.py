@@ -42,9 +42,8 @@ def names(manifest: VersionManifest) -> list[tuple[str, int, int]]:
 
 def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None:
     first = build_index(collection)
-    add_run(
-        collection, rows(["new", "0001"], unit_vectors(2, seed=5), rejected={"0002": "corrupt"}), deletes=["0003", "-"]
-    )
+    changed = rows(["new", "0001"], unit_vectors(2, seed=5), rejected={"0002": "corrupt"})
+    add_run(collection, changed, deletes=["0003", "-"])
     second = build_index(collection)
     assert (second.base, second.ntotal) == ("000001", 599)
     assert names(second) == [("000001-00", 600, 597), ("000002-00", 2, 2)]
@@ -186,11 +185,10 @@ def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) 
     assert 0 < manifest.recall["10"] < 0.99
     message = str(caught.value)
     assert message.startswith(
-        f"index version 000002 reaches recall@10 {manifest.recall['10']:.6g}, expected 0.99 or more: it is not live, "
-        "000001 still is; "
+        f"index version 000002 reaches recall@10 {manifest.recall['10']:.6g}, expected 0.99 or more"
     )
-    for change in ("--max-memory", "--factory", "--target-recall", f"`likeness promote {collection.location} 000002`"):
-        assert change in message
+    for part in ("000001 still is", "--max-memory", "--factory", "--target-recall", "`likeness promote "):
+        assert part in message
     assert collection.current() == "000001"
     searcher = Searcher.open(collection, "000002")
     assert searcher.search(vectors[:1], 1)[0][0].image_id == "0000"

@@ -51,14 +51,11 @@ def a_record(**changes: object) -> LeaseRecord:
 def test_a_second_job_hears_who_writes_and_since_when(collection: Collection) -> None:
     put(collection, a_record(since=datetime(2026, 11, 21, 3, 0, tzinfo=UTC)))
     before = collection.storage.read(LEASE)
-    with (
-        pytest.raises(
-            LeaseHeldError,
-            match=r"is being written by `likeness reembed` of ann on gpu-1 \(process 4242\) since "
-            r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it works; nothing was changed",
-        ),
-        writing(collection, "index"),
-    ):
+    said = (
+        r"is being written by `likeness reembed` of ann on gpu-1 \(process 4242\) since "
+        r"2026-11-21 03:00:00 UTC, with a lease until 20.* UTC, renewed while it works; nothing was changed"
+    )
+    with pytest.raises(LeaseHeldError, match=said), writing(collection, "index"):
         pytest.fail("two writers")
     assert collection.storage.read(LEASE) == before
 
@@ -191,8 +188,7 @@ def test_a_file_system_without_modes_is_no_obstacle(tmp_path: Path, monkeypatch:
 
 def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Path) -> None:
     code = (
-        "import sys; from jobs.cli import app; from index.collection import Collection\n"
-        "from index.collection import writing\n"
+        "import sys; from jobs.cli import app; from index.collection import Collection, writing\n"
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
         "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"
     )

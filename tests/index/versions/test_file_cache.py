@@ -17,7 +17,7 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import FileRecord, ModelRecord
+from index.collection.records import FileRecord
 from index.errors import CollectionError, DamagedVersionError
 from index.search import Searcher
 from index.storage import Storage
@@ -238,11 +238,15 @@ def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch
         FileCache.of_environment()
 
 
-def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) -> None:
+def twenty(bucket: Bucket) -> Collection:
     collection = Collection.create_or_open(bucket.address("likeness"))
-    collection.start_run("memory:", ModelRecord(id="m", revision=None, fingerprint="f", dim=8))
-    vectors = unit_vectors(60)
-    ids = [f"{number:02d}" for number in range(60)]
+    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    return collection
+
+
+def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) -> None:
+    ids, vectors = [f"{number:02d}" for number in range(60)], unit_vectors(60)
+    collection = Collection.create_or_open(bucket.address("likeness"))
     add_run(collection, rows(ids[:50], vectors[:50]))
     build_index(collection)
     before = Searcher.open(collection).search(vectors[:1], 3)
@@ -259,9 +263,7 @@ def test_a_version_that_shares_segments_downloads_what_is_new(bucket: Bucket) ->
 def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_without(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    collection = Collection.create_or_open(bucket.address("likeness"))
-    vectors = unit_vectors(20)
-    add_run(collection, rows([f"{number:02d}" for number in range(20)], vectors))
+    collection = twenty(bucket)
     build_index(collection)
     path = "index/segments/000001-00/rows.arrow"
     data = collection.storage.read(path)
@@ -276,8 +278,7 @@ def test_a_bucket_whose_file_is_damaged_serves_from_the_cache_and_says_so_withou
 
 
 def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
-    collection = Collection.create_or_open(bucket.address("likeness"))
-    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    collection = twenty(bucket)
     built = build_index(collection)
     with reads(collection.storage.location) as opened:
         assert build_index(collection) == built
@@ -292,8 +293,7 @@ def test_a_version_whose_files_others_remove_while_it_is_opened_is_not_damaged(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The cache is on another disk."""
-    collection = Collection.create_or_open(bucket.address("likeness"))
-    add_run(collection, rows([f"{number:02d}" for number in range(20)], unit_vectors(20)))
+    collection = twenty(bucket)
     cached = FileCache.of_environment().folder / build_index(collection).segments[0].files[name].sha256
     left = 2
 

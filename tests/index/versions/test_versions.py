@@ -311,10 +311,7 @@ def test_the_live_version_and_newer_ones_are_never_pruned(collection: Collection
     (Path(collection.location) / "CURRENT").write_text("nonsense")
     with pytest.raises(DamagedVersionError, match="CURRENT"):
         prune(collection)
-
-
-def test_without_a_live_version_nothing_is_pruned(collection: Collection, no_grace: None) -> None:
-    collection.storage.write_atomic("CURRENT", Current(version=None).to_bytes())
+    collection.storage.write_atomic("CURRENT", Current(version=None).to_bytes())  # none is live
     assert prune(collection, keep=1).versions == []
 
 
