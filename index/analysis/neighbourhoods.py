@@ -85,8 +85,7 @@ def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table
 
 
 def principal_plane(vectors: Floats) -> tuple[Floats, float]:
-    """Coordinates of three or more vectors on the first two principal components, `(n, 2)`, and their share of the
-    variance."""
+    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance."""
     if len(vectors) < 3:
         raise QueryError(f"got {len(vectors)} vectors: expected three at least")
     centred = vectors - vectors.mean(axis=0)

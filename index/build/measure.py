@@ -17,8 +17,6 @@ _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999,
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """See VersionManifest."""
-
     queries: int
     recall: dict[str, float]
     latency_ms: dict[str, float]

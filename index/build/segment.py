@@ -125,10 +125,7 @@ class SegmentJob:
 
 
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Stream embedded rows into a folder, in their order, and return how many there were.
-
-    Each vector is divided by its norm. CollectionError names the id of one whose norm is not 1.
-    """
+    """Stream embedded rows into a folder and return their number. CollectionError names one whose norm is not 1."""
     dim = schema.field(EMBEDDING).type.list_size
     stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
     total = 0

@@ -51,10 +51,7 @@ def change_of(
     segments: Sequence[Segment],
     settings: IndexSettings,
 ) -> SegmentChange:
-    """The change made by the rows of newer runs, whose ids, also of deleted rows, are `touched`.
-
-    Small segments are searched exactly until they take more memory than is allowed, then become an approximate one.
-    """
+    """The change by newer runs, of `touched` ids. If memory runs short, small segments become one with an index."""
     dim = segments[0].dim
     for segment in segments:
         gone = segment.positions(touched)

@@ -156,10 +156,7 @@ class Searcher:
         return vector
 
     def percentile(self, score: float) -> float | None:
-        """The percentage of random pairs of images that score below `score`: 50 is noise, 99.9 a match.
-
-        None when there are no pairs. Not for scores of texts, which are on another scale.
-        """
+        """The percentage of random pairs of images that score below `score`, or None. Texts score on another scale."""
         scores = self.manifest.scores
         return round(100 * float(np.interp(score, scores.random, scores.levels)), 3) if scores.random else None
 

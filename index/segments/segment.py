@@ -160,10 +160,7 @@ class Segment:
     def _widen(
         self, queries: Vectors, eligible: Eligible | None, breadth: float, scores: Scores, positions: Positions
     ) -> None:
-        """In place, search again 4 times as wide until at most 1% of a query's results improve, or all was searched.
-
-        The neighbours of a cat among dogs are anywhere.
-        """
+        """Search again, in place, 4 times wider until at most 1% of a query's results improve; these may be anywhere."""
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
         while len(unsettled) and breadth < self._widest:

@@ -46,10 +46,7 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
 
 
 def _by_ranges(store: Store, prefix: str) -> Iterator[ObjectMeta]:
-    """Objects by ranges of their names: what is left of one behind a page is cut while listings are free.
-
-    A cut may leave nothing behind it: two more requests may be made for each full page, at once or later on.
-    """
+    """Objects by ranges of their names, cut while listings are free: at most two more requests for each full page."""
     letters: set[str] = set()
     spare = 0
     with ThreadPoolExecutor(_LISTINGS) as pool:

@@ -69,10 +69,7 @@ class Storage:
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Storage:
-        """A folder, or a file:// s3:// gs:// az:// (or abfs://) URI. Nothing needs to exist there yet.
-
-        CollectionError for any other location, or a bucket at Amazon that cannot be found.
-        """
+        """A folder, or a file:// s3:// gs:// az:// URI, else CollectionError. Nothing needs to exist there yet."""
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme:

@@ -50,10 +50,7 @@ class FileCache:
         return cls(folder=folder, max_bytes=int(text) if text else shutil.disk_usage(folder).total // 2)
 
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
-        """Put a file of a bucket at `target`, from the cache if it is there and, with `verify`, has the right digest.
-
-        FileNotFoundError, or CollectionError when it is not what `record` says.
-        """
+        """Put a file of a bucket at `target`, through the cache. CollectionError if it is not what `record` says."""
         cached = self.folder / record.sha256
         for _ in range(_TRIES):
             with self._locked(cached.name) as partial:
