@@ -18,10 +18,7 @@ A = TypeVar("A", bound=npt.NDArray[Any])
 
 
 def merged(parts: Sequence[tuple[npt.NDArray[Any], ...]], k: int) -> tuple[Any, ...]:
-    """The k best columns of several parts, each a tuple of `(n, m)` arrays, scores first.
-
-    Equal scores stay in the order of the parts.
-    """
+    """The k best columns of several parts, each a tuple of `(n, m)` arrays, scores first. Ties stay in order."""
     arrays = [np.concatenate(array, axis=1) for array in zip(*parts, strict=True)]
     best = np.argsort(-arrays[0], axis=1, kind="stable")[:, :k]
     return tuple(np.take_along_axis(array, best, axis=1) for array in arrays)
@@ -33,10 +30,7 @@ def shifted(positions: Positions, start: int) -> Positions:
 
 
 def by_part(positions: Positions, starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots, Positions]]:
-    """Each part that holds some of these positions: its number, their indices in `positions`, and where they are in it.
-
-    `starts` are the first positions of the parts.
-    """
+    """The number of each part (first positions: `starts`) that holds some, their indices in `positions`, and in it."""
     numbers = np.searchsorted(starts, positions, side="right") - 1
     for number in np.unique(numbers).tolist():
         slots = np.flatnonzero(numbers == number)

@@ -4,14 +4,14 @@ CollectionError
 ├── NotACollectionError      the location is missing, is a file, or holds files that are not a collection's
 ├── EmptyCollectionError     nothing is embedded yet, or no index version is there to search
 ├── ModelMismatchError       vectors of two models would meet in one index
-├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says
-├── DamagedVersionError      a file of an index version is missing, truncated or altered
-├── RecallTooLowError        a version answers worse than was asked for: it is there, and not live
-├── RolledBackError          a version that was rolled back: nothing goes back to it
+├── DamagedRunError          a file of a run is missing, unreadable or not what its manifest says: `file`
+├── DamagedVersionError      a file of an index version is missing, truncated or altered: `file`
+├── RecallTooLowError        a version's recall is below its target: it is complete, and not live
+├── RolledBackError          a version was rolled back: it is complete, and does not go live unless it is promoted
 ├── OvertakenError           somebody made another version live meanwhile: that stays
-├── LeaseError               another job writes to the collection
+├── LeaseError               another job writes to the collection: try again later
 │   ├── LeaseHeldError       it was there first: nothing was done
-│   └── LeaseLostError       it has taken over: nothing more is committed
+│   └── LeaseLostError       it took over, since this one was silent for too long: nothing more is committed
 ├── UnreachableError         a bucket did not answer, or refused: what is in it is as it was (an OSError too)
 ├── FactoryError             a faiss factory string that cannot be built here, or budgets that nothing fits
 ├── ShardsLostError          (`index.search.sharded_index`) searchers that hold a part of the index do not answer
@@ -24,16 +24,13 @@ class CollectionError(Exception):
     """Base of every error that `index` raises on purpose."""
 
 
-class NotACollectionError(CollectionError):
-    """The location is missing, is a file, or holds files that do not belong to a collection."""
+class NotACollectionError(CollectionError): ...
 
 
-class EmptyCollectionError(CollectionError):
-    """Nothing is embedded yet, or no index version is there to search."""
+class EmptyCollectionError(CollectionError): ...
 
 
-class ModelMismatchError(CollectionError):
-    """Vectors of two models would meet in one index."""
+class ModelMismatchError(CollectionError): ...
 
 
 class _DamagedFileError(CollectionError):
@@ -45,48 +42,38 @@ class _DamagedFileError(CollectionError):
         self.file = file
 
 
-class DamagedRunError(_DamagedFileError):
-    """A file of a run is missing, unreadable or not what its manifest says."""
+class DamagedRunError(_DamagedFileError): ...
 
 
-class DamagedVersionError(_DamagedFileError):
-    """A file of an index version is missing, truncated or altered."""
+class DamagedVersionError(_DamagedFileError): ...
 
 
-class RecallTooLowError(CollectionError):
-    """A version's recall is below its target: it is complete, but not live."""
+class RecallTooLowError(CollectionError): ...
 
 
-class RolledBackError(CollectionError):
-    """A version was rolled back: it is complete, but does not go live unless it is promoted again."""
+class RolledBackError(CollectionError): ...
 
 
-class OvertakenError(CollectionError):
-    """Somebody made another version live meanwhile: that stays."""
+class OvertakenError(CollectionError): ...
 
 
-class LeaseError(CollectionError):
-    """Another job is writing to the collection: try again later."""
+class LeaseError(CollectionError): ...
 
 
-class LeaseHeldError(LeaseError):
-    """Another job holds the lease: nothing was done."""
+class LeaseHeldError(LeaseError): ...
 
 
-class LeaseLostError(LeaseError):
-    """Another job has taken the lease, since this one was silent for too long: nothing more is committed."""
+class LeaseLostError(LeaseError): ...
 
 
 class UnreachableError(CollectionError, OSError):
     """A bucket did not answer, or refused: what is in it is as it was. Whoever reads files expects an OSError."""
 
 
-class FactoryError(CollectionError):
-    """A faiss factory string that cannot be built here, or budgets that no kind of index fits."""
+class FactoryError(CollectionError): ...
 
 
-class QueryError(CollectionError):
-    """A query that cannot be answered: its shape, its values or its k."""
+class QueryError(CollectionError): ...
 
 
 class FilterError(QueryError):

@@ -41,15 +41,9 @@ class QueryLimits:
 
     @classmethod
     def checked(
-        cls,
-        *,
-        k: object,
-        offset: object,
-        min_score: float | None,
-        distinct: float | None,
-        exclude: Collection[str],
+        cls, k: object, offset: object, min_score: float | None, distinct: float | None, exclude: Collection[str]
     ) -> QueryLimits:
-        """The checked options. QueryError names the first one that is invalid."""
+        """QueryError names the first option that is invalid."""
         if not _is_whole(k) or not 1 <= k <= MAX_K:
             raise QueryError(f"k is {k!r}: expected a whole number from 1 to {MAX_K:,}")
         if not _is_whole(offset) or not 0 <= offset <= MAX_K - k:
@@ -66,7 +60,6 @@ class QueryLimits:
 
     @property
     def depth(self) -> int:
-        """How many neighbours that meet the conditions have to be found."""
         return self.k + self.offset
 
 
@@ -93,8 +86,7 @@ def unit_vectors(vectors: npt.ArrayLike, dim: int) -> Vectors:
 def mix(vectors: npt.ArrayLike, weights: Sequence[float]) -> Vectors:
     """The direction of the weighted sum of `(n, dim)` vectors, each taken at unit length; `(dim,)` float32, unit norm.
 
-    A vector that the result should be unlike has a negative weight. QueryError when there is nothing to mix, or when
-    the vectors cancel out, since no direction is left to search in.
+    The result is unlike vectors of negative weight. QueryError when there is nothing to mix, or when they cancel out.
     """
     given = np.asarray(vectors, np.float64)
     if given.ndim != 2 or len(given) != len(weights) or not len(weights):

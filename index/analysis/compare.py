@@ -29,11 +29,7 @@ def changes(before: Searcher, after: Searcher) -> Changes:
 
 
 def shared_neighbours(one: Searcher, other: Searcher, image_ids: Sequence[str], k: int = 10) -> npt.NDArray[np.float64]:
-    """For each image, the share of its k nearest that both versions have in common, `(n,)`.
-
-    Each version is searched with its own vectors, which may be of different models. QueryError names an id that
-    one of them lacks.
-    """
+    """For each image, the share of its k nearest that both versions, maybe of two models, have in common, `(n,)`."""
     shares = []
     for image_id in image_ids:
         mine, theirs = (

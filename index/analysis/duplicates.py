@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Positions, Scores, Vectors
 from index.queries import checked_cosine
 from index.search import Searcher
 from index.search.ranking import rounded
@@ -15,8 +16,6 @@ from index.segments.segmented_index import SegmentedIndex
 _ROWS = 1_024  # looked up at a time
 _DEPTHS = (16, 128, 1_024)  # neighbours to look at; the next depth if all of them are alike
 _SAME = 1e-6  # largest difference between values of two vectors that are equal but for rounding
-
-Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +32,7 @@ def near_duplicates(
     """Groups of images that are linked by pairs with a cosine of `min_score` or more, largest first.
 
     Each image is looked up in the index, so an approximate index may miss a pair, though it gets two chances. If many
-    images are alike, all of them are found by exact search. Takes some 20 bytes of memory for each image, besides the
-    results. `progress` gets the number of images looked up so far, and of all. QueryError when `min_score` is not a
-    cosine.
+    images are alike, all are found by exact search. `progress` gets the numbers of images looked up so far, and of all.
     """
     bar = checked_cosine("min_score", min_score)
     segments = searcher.segments
@@ -63,7 +60,7 @@ class _Groups:
         self.settled = np.zeros(count, bool)
         self._parents = np.arange(count)
 
-    def link(self, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
+    def link(self, one: Positions, other: Positions, scores: Scores) -> None:
         np.maximum.at(self.nearest, one, scores)
         np.maximum.at(self.nearest, other, scores)
         for start in range(0, len(one), _ROWS):
@@ -73,7 +70,7 @@ class _Groups:
                 low, high = sorted(map(self._root, pair))
                 self._parents[high] = low
 
-    def members(self) -> list[npt.NDArray[np.int64]]:
+    def members(self) -> list[Positions]:
         """The positions of each group of two or more."""
         linked = np.flatnonzero(np.isfinite(self.nearest))
         roots = np.array([self._root(position) for position in linked.tolist()], np.int64)
@@ -90,12 +87,8 @@ class _Groups:
 
 
 def _pairs(
-    segments: SegmentedIndex,
-    positions: npt.NDArray[np.int64],
-    vectors: npt.NDArray[np.float32],
-    bar: float,
-    settled: npt.NDArray[np.bool_],
-) -> Iterator[Pairs]:
+    segments: SegmentedIndex, positions: Positions, vectors: Vectors, bar: float, settled: npt.NDArray[np.bool_]
+) -> Iterator[tuple[Positions, Positions, Scores]]:
     """The pairs of these rows with any other row. A row is looked up again, deeper, while all its results are alike."""
     for depth in _DEPTHS:
         open_ends = ~settled[positions]
@@ -119,10 +112,6 @@ def _pairs(
             settled[_same(segments, vector, found)] = True
 
 
-def _same(
-    segments: SegmentedIndex, vector: npt.NDArray[np.float32], positions: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    parts = [positions[start : start + _ROWS] for start in range(0, len(positions), _ROWS)]
-    return np.concatenate(
-        [np.zeros(0, np.int64), *(part[np.abs(segments.vectors(part) - vector).max(axis=1) <= _SAME] for part in parts)]
-    )
+def _same(segments: SegmentedIndex, vector: Vectors, positions: Positions) -> Positions:
+    parts = np.split(positions, range(_ROWS, len(positions), _ROWS))
+    return np.concatenate([part[np.abs(segments.vectors(part) - vector).max(axis=1) <= _SAME] for part in parts])

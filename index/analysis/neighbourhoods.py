@@ -18,10 +18,8 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbourhoods:
-    """Each image of an index version with its nearest others.
-
-    `ids` `(n,)` strings and `vectors` `(n, dim)` float32, in one order; `neighbours` `(n, k)` int64 are positions in
-    them, best first, and `scores` `(n, k)` float32 their cosines. Where there are fewer: -1 and -inf.
+    """Each image with its nearest others: `ids` `(n,)` and `vectors` `(n, dim)`; `neighbours` `(n, k)` are positions in
+    them, best first, and `scores` `(n, k)` their cosines; -1 and -inf where there are fewer.
     """
 
     ids: npt.NDArray[np.object_]
@@ -38,10 +36,7 @@ class Neighbourhoods:
 
 
 def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
-    """Look up every image. Holds all vectors in memory, so the collection has to fit there.
-
-    QueryError when `k` is below 1.
-    """
+    """Look up every image. Holds all vectors in memory, so the collection has to fit there."""
     if k < 1:
         raise QueryError(f"k is {k!r}: expected a whole number from 1")
     segments = searcher.segments
@@ -60,10 +55,9 @@ def neighbourhoods(searcher: Searcher, k: int = 10) -> Neighbourhoods:
 def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table:
     """Whether neighbours share an image's label: one row for each image, lowest agreement first.
 
-    `labels` go with `found.ids`; None counts as no vote. Columns: image_id, label, agreement (the share of the votes of
-    its neighbours that are for its own label), suggestion (the label with most votes) and support (its share). A wrong
-    label is likely where agreement is low and support high (Brodley and Friedl, 1999). QueryError when the labels are
-    not one for each image. Images without a label, or without votes, are left out.
+    `labels` go with `found.ids`; None counts as no vote. Columns: image_id, label, agreement (the share of its
+    neighbours' votes for its own label), suggestion (the label with most votes) and support (its share). A wrong label
+    is likely where agreement is low and support high (Brodley and Friedl, 1999). Images without votes are left out.
     """
     if len(labels) != len(found.ids):
         raise QueryError(f"got {len(labels)} labels for {len(found.ids)} images: expected one for each, in their order")
@@ -91,10 +85,7 @@ def label_votes(found: Neighbourhoods, labels: Sequence[str | None]) -> pa.Table
 
 
 def principal_plane(vectors: Floats) -> tuple[Floats, float]:
-    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance.
-
-    QueryError for fewer than three vectors, which do not define a plane.
-    """
+    """Coordinates on the first two principal components, `(n, 2)`, and their share of the variance."""
     if len(vectors) < 3:
         raise QueryError(f"got {len(vectors)} vectors: expected three at least")
     centred = vectors - vectors.mean(axis=0)

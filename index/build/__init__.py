@@ -9,6 +9,5 @@ neighbours of each query and compares with the new rows alone. Four small segmen
 is a third tombstones is rewritten. An update below the target is replaced by a build from all rows.
 
 A build reserves its version's number under the lease and removes only its own files. From the rows of a version that
-was rolled back nothing goes live; new rows of the same model do; a model that was rolled back does not come back. If
-another version went live meanwhile, that one stays. A run of the live version that is lost makes the build refuse.
+was rolled back nothing goes live, nor does another model that was; new rows of the live model do.
 """

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from index.build.segment import SegmentJob
 from index.build.version import RunJobs, VersionBuild
@@ -47,18 +46,14 @@ def build_index(
 ) -> VersionManifest:
     """Index the live embedded rows as a new version, measure it, and make it the live one.
 
-    The live version is updated by the changes since. If there are none, and every file is whole (in a bucket: has its
-    size), it is returned. Everything is built anew with `rebuild`, with other settings, for another model, and when an
-    update's recall is below the target. A version that is complete but not live is not built twice. `settings` None:
-    those of the live version. `runs` are all committed ones, if the caller has read them. A CURRENT that cannot be read
-    is repaired first: it names the newest good version again.
+    The live version is updated by the changes since; if there are none, and it is whole, it is returned. Everything is
+    built anew with `rebuild`, with other settings, for another model, and when an update's recall is below the target.
+    `settings` None: those of the live version. `runs` are all committed ones. A damaged CURRENT is repaired first.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
-    DamagedRunError when a run that the live version was built from has no manifest any more (`accept_lost_runs` goes on
-    without it). The new version is complete, and not live, at a RecallTooLowError (recall@10 is below the target), an
-    OvertakenError (somebody made another version live meanwhile) and a RolledBackError (it has the rows or the model of
-    a version that was rolled back; see `_versions_repeated`). The live version stays as it is.
+    DamagedRunError when the manifest of a run of the live version is lost (unless `accept_lost_runs`). The new version
+    is complete, and not live, at a RecallTooLowError, an OvertakenError and a RolledBackError.
     """
     before, live = _repair_current(collection)
     runs = collection.runs() if runs is None else runs
@@ -92,9 +87,7 @@ def build_index(
 
 
 def _repair_current(collection: Collection) -> tuple[str | None, VersionManifest | None]:
-    """The live version, and the manifest to go on with, see `standing_manifest`. If CURRENT is lost or cannot be read,
-    the version is made live that is served meanwhile. Warns of what is damaged.
-    """
+    """The live version, and the manifest to go on with. Without CURRENT what is served meanwhile is made live."""
     live = live_version(collection)
     if live.manifest:
         return live.name, live.manifest
@@ -127,8 +120,7 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
 def _versions_repeated(
     collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
 ) -> dict[str, VersionManifest | None]:
-    """The versions that were rolled back, and that a build of these runs would repeat: they have the same rows, or the
-    same other model than the live one's. They go live again by a promotion alone.
+    """The versions that were rolled back, and that a build of these runs would repeat: of the same rows or other model.
 
     None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
     """
@@ -140,15 +132,13 @@ def _versions_repeated(
     for name in reversed(collection.versions()):
         if name <= live.version or not (when := rolled_back_at(collection, name)):
             continue
-        made = None
-        with suppress(DamagedVersionError):
+        try:
             made = collection.read_version(name)
-        if made:
-            repeats = made.runs == ids or (other_model and made.model.agrees_with(model))
-        else:
-            repeats = other_model or runs[-1].finished_at <= when
-        if repeats:
-            repeated[name] = made
+            if made.runs == ids or (other_model and made.model.agrees_with(model)):
+                repeated[name] = made
+        except DamagedVersionError:
+            if other_model or runs[-1].finished_at <= when:
+                repeated[name] = None
     return repeated
 
 
@@ -161,10 +151,8 @@ def _require_no_repeat(
 ) -> None:
     """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
     for name, made in rolled_back.items():
-        if made is None:
-            continue
-        same_rows = made.runs == [run.run_id for run in runs]
-        if not same_rows or (made.settings == settings and _is_whole(collection, made)):
+        same_rows = made and made.runs == [run.run_id for run in runs]
+        if made and (not same_rows or (made.settings == settings and _is_whole(collection, made))):
             raise RolledBackError(
                 f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
                 f"{live} stays live; `likeness promote {collection.location} {name}` takes it again"
@@ -174,9 +162,7 @@ def _require_no_repeat(
 def _made_already(
     collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, live: str | None
 ) -> VersionManifest | None:
-    """The newest version if it is of exactly these runs and settings: it is below its target, or its job was stopped
-    before it went live. None if it is damaged or was rolled back.
-    """
+    """The newest version, whole, of exactly these runs and settings: below its target, or its job was stopped."""
     newest = max(collection.versions(), default="")
     if newest <= (live or ""):
         return None
@@ -221,9 +207,8 @@ def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | No
 def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool:
     """Whether a version can be updated: it covers the first of these runs, and the other runs are of its model."""
     count = len(version.runs)
-    return version.runs == [run.run_id for run in runs[:count]] and all(
-        run.model.agrees_with(version.model) for run in runs[count:]
-    )
+    agree = all(run.model.agrees_with(version.model) for run in runs[count:])
+    return agree and version.runs == [run.run_id for run in runs[:count]]
 
 
 def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:

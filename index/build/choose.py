@@ -3,9 +3,7 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from index.arrays import Vectors
 from index.collection.records import FLAT, IndexSettings, Option
 from index.errors import FactoryError
 from index.segments.ann import new_index, principal_dims, row_bytes
@@ -25,9 +23,8 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
 
     Exact search is chosen while it is fast enough and fits. Beyond that, vectors are found by 4-bit product quantizers
     in inverted lists ("fast scan", André et al., VLDB 2015), re-ranked by 8-bit scalar quantizers if memory allows, and
-    scored by the exact vectors, which stay mapped from disk. The factory named is that of a full segment whose vectors
-    spread over few dimensions; only a sample shows over how many they do. FactoryError when nothing fits `max_memory`,
-    and for a factory string that faiss does not know.
+    scored by the exact vectors. The factory named is that of a full segment whose vectors spread over few dimensions.
+    FactoryError when nothing fits `max_memory`, and for a factory string that faiss does not know.
     """
     if settings.factory:
         return [_asked_for(settings.factory, ntotal, dim, settings.max_memory)]
@@ -48,14 +45,10 @@ def choose(ntotal: int, dim: int, settings: IndexSettings) -> list[Option]:
     chosen = usable.index(True)
     flat_why = f"exact; a scan takes about {scan_ms:.1f} ms, {'within' if fast else 'over'} {settings.latency_ms:g} ms"
     reasons = [flat_why, "ranked by 8-bit vectors in memory", "least memory; ranked by exact vectors from disk"]
+    reasons = [why if fit else f"{why}; over --max-memory {limit:,}" for why, fit in zip(reasons, fits, strict=True)]
     return [
-        Option(
-            name=name,
-            memory=size,
-            chosen=index == chosen,
-            why=why if fit else f"{why}; over --max-memory {limit:,}",
-        )
-        for index, (name, size, why, fit) in enumerate(zip(names, memory, reasons, fits, strict=True))
+        Option(name=name, memory=size, chosen=index == chosen, why=why)
+        for index, (name, size, why) in enumerate(zip(names, memory, reasons, strict=True))
     ]
 
 
@@ -70,17 +63,9 @@ def _asked_for(factory: str, ntotal: int, dim: int, limit: int | None) -> Option
 
 
 def factory_of(
-    options: Sequence[Option],
-    sample: npt.NDArray[np.float32],
-    rows: int,
-    settings: IndexSettings,
-    *,
-    max_exact_rows: int,
+    options: Sequence[Option], sample: Vectors, rows: int, settings: IndexSettings, *, max_exact_rows: int
 ) -> str:
-    """The factory of a segment of `rows` in a version with these options. Up to `max_exact_rows` are searched exactly.
-
-    `sample` of the vectors, `(n, dim)`, shows over how many dimensions they spread.
-    """
+    """The factory of a segment of `rows`, with a `sample` of them, `(n, dim)`, in a version with these options."""
     chosen = next(option.name for option in options if option.chosen)
     if chosen == FLAT or rows <= max_exact_rows:
         return FLAT
@@ -90,35 +75,31 @@ def factory_of(
 
 
 def ann_factory(rows: int, dim: int, *, refine: bool, spread: int = _USUAL_SPREAD) -> str:
-    """Inverted lists of 4-bit product quantizers over the principal dimensions, in which the vectors spread.
+    """Inverted lists of 4-bit product quantizers over the principal dimensions.
 
-    The number of lists is twice the square root of the rows, so that a query is compared with about as many centroids
-    as codes. But it stays at a thousand until the root itself is more, because every row is compared with every
-    centroid when it is added.
+    There are twice as many lists as the square root of the rows, so that a query is compared with about as many
+    centroids as codes; but a thousand until the root itself is more, since every row is compared with every centroid.
     """
-    reduced = _reduced(dim, spread)
+    reduced, codes = _quantized(dim, spread)
     pca = f"PCA{reduced}," if reduced < dim else ""
-    return f"{pca}IVF{_nlist(rows)},PQ{_codes(reduced)}x4fs" + (",Refine(SQ8)" if refine else "")
+    return f"{pca}IVF{_nlist(rows)},PQ{codes}x4fs" + (",Refine(SQ8)" if refine else "")
 
 
-def _reduced(dim: int, spread: int) -> int:
-    """How many dimensions are quantized: an even number, because two may share a code."""
+def _quantized(dim: int, spread: int) -> tuple[int, int]:
+    """How many dimensions are quantized (an even number, because two may share a code), and by how many codes."""
     reduced = min(dim, _MAX_PCA, -(-spread // _PCA_STEP) * _PCA_STEP)
-    return max(1, reduced - reduced % 2)
+    reduced = max(1, reduced - reduced % 2)
+    return reduced, reduced if reduced <= _CODES else reduced // 2
 
 
 def _nlist(rows: int) -> int:
     return max(math.isqrt(rows), min(2 * math.isqrt(rows), _LISTS))
 
 
-def _codes(reduced: int) -> int:
-    return reduced if reduced <= _CODES else reduced // 2
-
-
 def _ann_memory(rows: int, dim: int, *, refine: bool) -> int:
     """Upper estimate of its bytes of memory, however the vectors spread."""
-    reduced = _reduced(dim, dim)
-    code_size = _codes(reduced) // 2
+    reduced, codes = _quantized(dim, dim)
+    code_size = codes // 2
     fixed = (_nlist(rows) * reduced + reduced * dim + 16 * reduced) * _FLOAT
     unfilled = _nlist(rows) * _SCANNED_TOGETHER // 2 * code_size
     return rows * (code_size + _ID + (dim if refine else 0)) + fixed + unfilled

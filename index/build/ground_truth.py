@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from index.segments.segmented_index import SegmentedIndex
 QUERY_COUNT = 1_000
 DEEPEST = 100  # recall is measured at 1, 10 and 100
 _DEPTH = 130  # neighbours are kept, so that deleting some does not require another pass over all rows
+_BLOCK_ROWS = 16_384
 _EQUAL = 1e-6  # rounding difference of a sum in another order
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Images of the collection as queries, and the images nearest to each, itself left out.
+    """Images of the collection as queries, taken from `sampled_from` rows, and those nearest to each but itself.
 
-    `ids` `(n,)`, `vectors` `(n, dim)` float32; `neighbours` ids and `scores` float32, both `(n, depth)`, best first;
-    where there are fewer, null and -inf. They were taken from `sampled_from` rows.
+    `ids` `(n,)`, `vectors` `(n, dim)`; `neighbours` (ids) and `scores` `(n, depth)`, best first, null and -inf where
+    there are fewer.
     """
 
     ids: pa.Array[Any]
@@ -42,15 +43,9 @@ class GroundTruth:
         total = segments.live_count
         numbers = np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)
         positions = segments.live_positions(numbers)
-        nothing = np.empty((0, 0))
-        queries = cls(
-            ids=pa.array(segments.ids(positions), pa.string()),
-            vectors=segments.vectors(positions),
-            neighbours=nothing.astype(object),
-            scores=nothing.astype(np.float32),
-            sampled_from=total,
-        )
-        return queries.exact(segments)
+        ids = pa.array(segments.ids(positions), pa.string())
+        empty = {"neighbours": np.empty((0, 0), object), "scores": np.empty((0, 0), np.float32)}
+        return cls(ids=ids, vectors=segments.vectors(positions), sampled_from=total, **empty).exact(segments)
 
     def fits(self, rows: int) -> bool:
         """Whether the queries still represent the live rows: their number has neither doubled nor halved since."""
@@ -69,13 +64,13 @@ class GroundTruth:
         return replace(self, neighbours=neighbours, scores=scores)
 
     def updated(self, touched: pa.Array[Any], segments: SegmentedIndex) -> GroundTruth:
-        """The same queries with their neighbours after the rows of `touched` ids have been replaced or deleted.
-
-        Costs what the change costs: all rows are read only if too few neighbours would be left.
-        """
+        """The same queries after these ids were replaced or deleted. All rows are read only if neighbours run short."""
         gone = pc.is_in(pa.array(self.neighbours.ravel(), touched.type), value_set=touched)
         old = np.where(gone.to_numpy(zero_copy_only=False).reshape(self.scores.shape), -np.inf, self.scores)
-        new = self._among(segments, _blocks_of(segments, touched))
+        positions = segments.positions(touched)
+        positions = np.sort(positions[positions >= 0])
+        blocks = np.split(positions, range(_BLOCK_ROWS, len(positions), _BLOCK_ROWS))
+        new = self._among(segments, ((block, segments.vectors(block)) for block in blocks))
         # Rows beyond the end of a list were never compared: a new row that scores below it need not be the next one.
         ends = np.where(np.isfinite(self.scores), self.scores, np.inf).min(axis=1, keepdims=True)
         good = np.where(new.scores < ends, -np.inf, new.scores)
@@ -127,10 +122,8 @@ def drop_own(scores: Scores, positions: Positions, own: Positions) -> tuple[Scor
 
 
 def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
-    """For each query, the share of its k nearest that were found, `(n,)`.
-
-    Another row at the same distance counts too, as in ann-benchmarks.
-    Scores are `(n, k or more)`, best first, -inf where there are fewer.
+    """For each query, the share of its k nearest that were found, `(n,)`; others at the same distance count too, as in
+    ann-benchmarks. Scores are `(n, k or more)`, best first, -inf where there are fewer.
     """
     k = min(k, exact.shape[1])
     if k == 0:
@@ -139,14 +132,6 @@ def recall(found: Scores, exact: Scores, k: int) -> npt.NDArray[np.float64]:
     bar = np.take_along_axis(exact, np.maximum(there - 1, 0)[:, np.newaxis], axis=1) - _EQUAL
     hits = (np.isfinite(found[:, :k]) & (found[:, :k] >= bar)).sum(axis=1)
     return np.where(there > 0, np.minimum(hits, there) / np.maximum(there, 1), 1.0)
-
-
-def _blocks_of(segments: SegmentedIndex, ids: pa.Array[Any], rows: int = 16_384) -> Iterator[tuple[Positions, Vectors]]:
-    positions = segments.positions(ids)
-    positions = np.sort(positions[positions >= 0])
-    for start in range(0, len(positions), rows):
-        block = positions[start : start + rows]
-        yield block, segments.vectors(block)
 
 
 def _lists(values: pa.Array[Any], size: int) -> pa.Array[Any]:

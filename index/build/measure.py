@@ -17,8 +17,6 @@ _LEVELS = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999,
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Recall by k, milliseconds of single queries by percentile, queries per second in a batch; see VersionManifest."""
-
     queries: int
     recall: dict[str, float]
     latency_ms: dict[str, float]
@@ -66,11 +64,7 @@ def score_distribution(segments: SegmentedIndex, held_out: GroundTruth) -> Score
     # An image with itself is no pair.
     pairs = scores[held_out.ids.to_numpy(zero_copy_only=False)[:, np.newaxis] != segments.ids(positions)]
     nearest_scores = held_out.scores[:, 0][np.isfinite(held_out.scores[:, 0])]
-    return ScoreDistribution(
-        levels=_LEVELS,
-        random=_quantiles(pairs),
-        nearest=_quantiles(nearest_scores),
-    )
+    return ScoreDistribution(levels=_LEVELS, random=_quantiles(pairs), nearest=_quantiles(nearest_scores))
 
 
 def _quantiles(scores: Scores) -> list[float]:

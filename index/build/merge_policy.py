@@ -4,15 +4,14 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MERGE_FACTOR = 4
 _SMALLEST = 1_000  # rows; segments below it count as of one size
 _MAX_DEAD = 1 / 3  # share of a segment's rows under tombstones
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """All rows of a segment, and how many of them are live."""
 
     ntotal: int
@@ -20,12 +19,11 @@ class Size:
 
 
 def to_merge(sizes: Sequence[Size], new: int, limit: int) -> tuple[list[int], bool]:
-    """Which segments to merge into one, and whether the `new` rows go into it too; otherwise they become another.
+    """Which segments to merge into one, and whether the `new` rows go into it too.
 
-    The logarithmic merge of log-structured indexes (Lucene's LogMergePolicy): levels are a power of `MERGE_FACTOR`
-    apart in size, and once `MERGE_FACTOR` segments are of one level, they become one segment of the next. A segment
-    with many tombstones is rewritten. If the candidates exceed `limit`, only the smallest are merged; a segment with
-    more than `limit / 2` live rows is never merged for its size.
+    Lucene's LogMergePolicy: levels are a power of `MERGE_FACTOR` apart in size, and so many segments of one level
+    become one of the next. A segment with many tombstones is rewritten. If the candidates exceed `limit`, only the
+    smallest are merged; a segment with more than `limit / 2` live rows is never merged for its size.
     """
     # The new rows count as one more segment, and join the merge if they fit.
     every = [*sizes, Size(ntotal=new, live=new)] if new else sizes

@@ -71,20 +71,13 @@ class SegmentJob:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that `run` may take: the approximate index, its training sample, and blocks of rows.
-
-        While it is filled, an index allocates room for up to twice its rows.
-        """
+        """Bytes of memory that `run` may take: blocks, a training sample, and an index with room for twice its rows."""
         factory = self.settings.factory or ann_factory(self.rows, self.dim, refine=True, spread=self.dim)
         held = 0 if factory == FLAT else 2 * self.rows * ann.row_bytes(ann.new_index(factory, self.dim))
         return _FIXED_MEMORY + 3 * self._training_rows(self.rows) * 4 * self.dim + held
 
     def run(self) -> SegmentRecord | None:
-        """Build the segment and put it in place. None when no row has an embedding.
-
-        CollectionError names the id of a vector that is not finite or not of unit norm, FactoryError an index
-        that cannot be built.
-        """
+        """Build the segment and put it in place. None when no row has an embedding. Raises as `build_index`."""
         home = segment_path(self.name)
         with self.storage.scratch(home) as scratch:
             sample: list[pa.RecordBatch] = []
@@ -118,18 +111,12 @@ class SegmentJob:
         )
 
     def _exact_instead(self, factory: str) -> str:
-        """The factory to use when the index misses its recall: an index chosen here gives way to an exact scan.
-
-        An index that was requested stays, as does one with limited memory; the version's recall gate judges it.
-        """
+        """The factory to use when the index misses its recall: an exact scan, unless it was requested, or is to save
+        memory; then the version's recall decides."""
         if self.settings.factory or self.settings.max_memory:
             return factory
-        logger.warning(
-            "segment %s: %s does not reach recall@10 %s on these vectors, so they are scanned exactly, which is slower",
-            self.name,
-            factory,
-            self.settings.target_recall,
-        )
+        message = "segment %s: %s does not reach recall@10 %s here, so its vectors are scanned exactly, which is slower"
+        logger.warning(message, self.name, factory, self.settings.target_recall)
         return FLAT
 
     def _training_rows(self, rows: int) -> int:
@@ -138,11 +125,7 @@ class SegmentJob:
 
 
 def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Stream embedded rows into a folder, in their order, and return how many there were.
-
-    Each vector is divided by its norm. CollectionError names the id of a vector that is not finite or not of unit norm
-    (to one part in a thousand).
-    """
+    """Stream embedded rows into a folder and return their number. CollectionError names one whose norm is not 1."""
     dim = schema.field(EMBEDDING).type.list_size
     stored = schema.remove(schema.get_field_index(EMBEDDING)).remove_metadata()
     total = 0
@@ -158,14 +141,10 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
 
 
 def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.float32]) -> None:
-    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them.
-
-    OSError where it cannot be written.
-    """
-    dim = sample.shape[1]
-    index = ann.new_index(factory, dim)
+    """Train an index on a sample of the folder's vectors, `(n, dim)`, add all in blocks, and write it beside them."""
+    index = ann.new_index(factory, sample.shape[1])
     ann.train(index, sample)
-    ann.fill(index, VectorFile(folder / VECTORS, ntotal, dim).blocks())
+    ann.fill(index, VectorFile(folder / VECTORS, ntotal, sample.shape[1]).blocks())
     try:
         faiss.write_index(index, str(folder / ANN))
     except RuntimeError as error:  # faiss raises nothing else; the system's error is somewhere in its text
@@ -174,10 +153,7 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
 
 
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:
-    """Look up rows by their vectors from the source: each must be at its position, under its id.
-
-    DamagedVersionError otherwise: the written rows are not the given ones.
-    """
+    """DamagedVersionError unless each of some rows of the source is at its position, under its id."""
     positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
     given = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
     scores = np.einsum("nd,nd->n", given, segment.vectors(positions)) / np.linalg.norm(given, axis=1)

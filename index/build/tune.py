@@ -5,13 +5,15 @@ from __future__ import annotations
 import bisect
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from index.build.ground_truth import drop_own, recall
 from index.segments.exact import exact_neighbours
 from index.segments.segment import Segment
+
+Parameters = dict[str, float]
 
 _QUERIES = 1_000
 _K = 10
@@ -26,8 +28,8 @@ def tune(segment: Segment, target_recall: float) -> float:
 
     The deepest re-ranking allows the narrowest search, so its width is found first. From there, for each depth of exact
     ranking, depth is reduced while the target is met, and width raised when it is not. When nothing meets the target,
-    the widest and deepest search is taken. Then `breadth`, the power by which the search widens with k, is raised until
-    recall@100 meets the target too.
+    the widest and deepest search is taken. Then `breadth`, the power by which the search widens with k, is raised
+    until recall@100 meets the target too.
     """
     trial = _Trial(segment)
     stairs, widths = _depths(segment), _widths(segment)
@@ -36,7 +38,7 @@ def tune(segment: Segment, target_recall: float) -> float:
         widths, target_recall, key=lambda width: trial.run({**deepest, **width}, margin=0, step=_DEEP_STEP)[0]
     )
     fastest = np.inf
-    good: list[tuple[float, dict[str, float]]] = []
+    good: list[tuple[float, Parameters]] = []
     for depths in stairs:
         for parameters, seconds in _staircase(trial, depths, widths[max(0, narrowest - 1) :], target_recall, fastest):
             fastest = min(fastest, seconds)
@@ -51,15 +53,10 @@ def tune(segment: Segment, target_recall: float) -> float:
 
 
 def _staircase(
-    trial: _Trial,
-    depths: Sequence[dict[str, float]],
-    widths: Sequence[dict[str, float]],
-    target_recall: float,
-    fastest: float,
-) -> Iterator[tuple[dict[str, float], float]]:
-    """For each of the depths, deepest first, the narrowest search that reaches the target, and its seconds.
-
-    It ends once a search that misses the target is slower than the `fastest` that reached it.
+    trial: _Trial, depths: Sequence[Parameters], widths: Sequence[Parameters], target_recall: float, fastest: float
+) -> Iterator[tuple[Parameters, float]]:
+    """For each depth, deepest first, the narrowest search that reaches the target, and its seconds; until one that does
+    not is slower than the `fastest` that did.
     """
     at = 0
     for depth in depths:
@@ -86,9 +83,7 @@ class _Trial:
         scores, positions = exact_neighbours(self._queries, segment.live_blocks(), depth + 1)
         self._exact, _ = drop_own(scores, positions, self._own)
 
-    def run(
-        self, parameters: Mapping[str, float], *, k: int = _K, margin: float = _MARGIN, step: int = 1
-    ) -> tuple[float, float]:
+    def run(self, parameters: Parameters, k: int = _K, margin: float = _MARGIN, step: int = 1) -> tuple[float, float]:
         """The recall@k less `margin` standard errors, and the seconds taken, for every `step`-th query."""
         self._segment.tune(parameters)
         queries = self._queries[::step]
@@ -98,12 +93,12 @@ class _Trial:
         recalls = recall(drop_own(scores, positions, self._own[::step])[0], self._exact[::step], k)
         return float(recalls.mean() - margin * recalls.std() / np.sqrt(len(recalls))), seconds
 
-    def seconds(self, parameters: Mapping[str, float]) -> float:
+    def seconds(self, parameters: Parameters) -> float:
         """The fewest of several runs."""
         return min(self.run(parameters)[1] for _ in range(_LAPS))
 
 
-def _depths(segment: Segment) -> list[list[dict[str, float]]]:
+def _depths(segment: Segment) -> list[list[Parameters]]:
     """How many candidates are re-ranked, as multiples of k: for each depth of exact ranking, the deepest first."""
     if "k_factor" in segment.parameters:  # by compressed vectors, and then by exact ones
         factors = _steps(2, 128, per_octave=2)[::-1]
@@ -111,7 +106,7 @@ def _depths(segment: Segment) -> list[list[dict[str, float]]]:
     return [[{"rescore": factor} for factor in _steps(1, 128, per_octave=2)[::-1]]]
 
 
-def _widths(segment: Segment) -> list[dict[str, float]]:
+def _widths(segment: Segment) -> list[Parameters]:
     """How far the search looks: inverted lists to probe, or the length of the graph's candidate list."""
     if "nprobe" in segment.parameters:
         counts = {round(step) for step in _steps(1, segment.nlist, per_octave=4)}

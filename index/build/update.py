@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from index.arrays import Positions
-from index.build.ground_truth import GroundTruth
 from index.build.merge_policy import Size, to_merge
 from index.build.segment import RowSource
-from index.collection import Collection
-from index.collection.layout import QUERIES, version_path
 from index.collection.live_rows import LiveRows
-from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord, VersionManifest
+from index.collection.records import FLAT, IndexSettings, RunManifest, SegmentRecord
 from index.collection.rows import conform, unify
 from index.segments.exact import MIN_TRAINING_ROWS, max_exact_rows
 from index.segments.segment import Segment
@@ -26,10 +22,8 @@ from index.storage import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentChange:
-    """How to get from a version's segments to the next one's.
-
-    `kept` segments stay, with `tombstones` on their dead rows, by segment name. The rows of each of `sources` become a
-    new segment, which is searched exactly if it has at most `max_exact_rows` rows.
+    """`kept` segments stay, with `tombstones` on their dead rows, by name. The rows of each of `sources` become a new
+    segment, which is searched exactly if it has at most `max_exact_rows` rows.
     """
 
     kept: list[SegmentRecord]
@@ -57,49 +51,35 @@ def change_of(
     segments: Sequence[Segment],
     settings: IndexSettings,
 ) -> SegmentChange:
-    """The change made by the rows of newer runs. `touched` are all ids of these runs, including deleted ones.
-
-    Small segments are searched exactly, which is cheapest for an update, until they take more memory than is allowed.
-    Then all of them become one approximate segment.
-    """
+    """The change by newer runs, of `touched` ids. If memory runs short, small segments become one with an index."""
+    dim = segments[0].dim
     for segment in segments:
         gone = segment.positions(touched)
         segment.add_tombstones(gone[gone >= 0])
+
+    def merging(numbers: Sequence[int], along: bool, max_exact_rows: int) -> SegmentChange:
+        """Merges the segments of these numbers into one, with the changed rows if they go `along`."""
+        together: list[RowSource] = [segments[number] for number in numbers if segments[number].live_count]
+        apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
+        if along and together:
+            together, apart = [*together, changed], []
+        pairs = enumerate(zip(records, segments, strict=True))
+        staying = [pair for number, pair in pairs if number not in numbers and pair[1].live_count]
+        return SegmentChange(
+            kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
+            tombstones={record.name: segment.dead_positions() for record, segment in staying},
+            sources=[*([Concatenated(together)] if together else []), *apart],
+            dim=dim,
+            max_exact_rows=max_exact_rows,
+        )
+
     sizes = [Size(ntotal=segment.ntotal, live=segment.live_count) for segment in segments]
-    merged, along = to_merge(sizes, len(changed), settings.segment_rows)
-    change = _merging(merged, along, changed, records, segments, settings)
+    change = merging(*to_merge(sizes, len(changed), settings.segment_rows), max_exact_rows(settings, dim))
     if settings.max_memory is None or change.most_memory <= settings.max_memory:
         return change
     small = [number for number, record in enumerate(records) if record.factory == FLAT]
     along = len(changed) + sum(segments[number].live_count for number in small) <= settings.segment_rows
-    return replace(_merging(small, along, changed, records, segments, settings), max_exact_rows=MIN_TRAINING_ROWS)
-
-
-def _merging(
-    merged: Sequence[int],
-    along: bool,
-    changed: LiveRows,
-    records: Sequence[SegmentRecord],
-    segments: Sequence[Segment],
-    settings: IndexSettings,
-) -> SegmentChange:
-    """The change that merges the segments of these numbers into one, with the changed rows if they go `along`."""
-    together: list[RowSource] = [segments[number] for number in merged if segments[number].live_count]
-    apart: list[RowSource] = [changed] if along else [*changed.split(settings.segment_rows)]
-    if along and together:
-        together, apart = [*together, changed], []
-    staying = [
-        (record, segment)
-        for number, (record, segment) in enumerate(zip(records, segments, strict=True))
-        if number not in merged and segment.live_count
-    ]
-    return SegmentChange(
-        kept=[record.model_copy(update={"live": segment.live_count}) for record, segment in staying],
-        tombstones={record.name: segment.dead_positions() for record, segment in staying},
-        sources=[*([Concatenated(together)] if together else []), *apart],
-        dim=segments[0].dim,
-        max_exact_rows=max_exact_rows(settings, segments[0].dim),
-    )
+    return merging(small, along, MIN_TRAINING_ROWS)
 
 
 @dataclass(frozen=True)
@@ -126,9 +106,3 @@ def touched_ids(storage: Storage, runs: Sequence[RunManifest], changed: LiveRows
     deleted = LiveRows.of_files(storage, [run.deletes for run in runs if run.deletes])
     parts = [rows.read(["image_id"]) for rows in (deleted, changed)]
     return pa.concat_tables(parts).column("image_id").combine_chunks()
-
-
-def read_held_out(collection: Collection, manifest: VersionManifest, cache: Path) -> GroundTruth:
-    path = version_path(manifest.version, QUERIES)
-    local = collection.storage.local_path(path) or cache / path
-    return GroundTruth.read(local)

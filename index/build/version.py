@@ -14,7 +14,7 @@ from index.build.choose import choose
 from index.build.ground_truth import GroundTruth
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
-from index.build.update import change_of, read_held_out, touched_ids
+from index.build.update import change_of, touched_ids
 from index.collection import Collection
 from index.collection.current import begin_current
 from index.collection.layout import INDEX, MANIFEST, QUERIES, SEGMENTS, STARTED, TOMBSTONES, version_path
@@ -31,9 +31,8 @@ from index.collection.records import (
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
-from index.versions.files import file_record
+from index.versions.files import file_record, write_tombstones
 from index.versions.opening import open_segments
-from index.versions.tombstones import write_tombstones
 
 RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
@@ -64,10 +63,7 @@ class VersionBuild:
             return self._finish(draft, open_segments(self.collection, draft, Path(cache)), None)
 
     def update(self, base: VersionManifest) -> VersionManifest:
-        """Build from the base's segments, with more tombstones, and new segments.
-
-        DamagedVersionError when the base is damaged, FactoryError when no index fits the collection's new size.
-        """
+        """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
         new = [run for run in self.runs if run.run_id not in base.runs]
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
@@ -83,35 +79,30 @@ class VersionBuild:
                 files[TOMBSTONES] = self._put(TOMBSTONES, partial(write_tombstones, tombstones=change.tombstones))
             draft = self._draft(records, options, base=base.version, files=files, scores=base.scores)
             segments = open_segments(self.collection, draft, Path(cache), verify=False)
-            held_out = read_held_out(self.collection, base, Path(cache))
-            return self._finish(
-                draft, segments, held_out.updated(touched, segments) if held_out.fits(draft.ntotal) else None
-            )
+            queries = version_path(base.version, QUERIES)
+            held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
+            still_fits = held_out.fits(draft.ntotal)
+            return self._finish(draft, segments, held_out.updated(touched, segments) if still_fits else None)
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
     ) -> list[SegmentRecord]:
-        jobs = [
-            SegmentJob(
-                storage=self.storage,
-                name=f"{self.version}-{number:02d}",
-                source=source,
-                options=options,
-                settings=self.settings,
-                max_exact_rows=max_exact_rows,
-            )
-            for number, source in enumerate(sources)
-        ]
+        job = partial(
+            SegmentJob, storage=self.storage, options=options, settings=self.settings, max_exact_rows=max_exact_rows
+        )
+        jobs = [job(name=f"{self.version}-{number:02d}", source=source) for number, source in enumerate(sources)]
         return [record for record in self.run_jobs(jobs) if record]
 
     def _draft(self, records: Sequence[SegmentRecord], options: Sequence[Option], **facts: Any) -> VersionManifest:
-        """The manifest of the built segments, without measurements.
-
-        EmptyCollectionError without any segment, FactoryError when they take more memory than is allowed.
-        """
+        """The manifest of the built segments, without measurements. FactoryError if they take too much memory."""
         if not records:
             raise _empty(self.collection, self.runs)
-        _check_memory(records, self.settings)
+        memory, limit = sum(record.memory for record in records), self.settings.max_memory
+        if limit is not None and memory > limit:
+            raise FactoryError(
+                f"the segments take {memory:,} bytes of memory, over --max-memory {limit:,}: raise it, or name a "
+                "smaller index with --factory"
+            )
         draft = VersionManifest(
             version=self.version,
             base=None,
@@ -135,10 +126,7 @@ class VersionBuild:
     def _finish(
         self, draft: VersionManifest, segments: SegmentedIndex, held_out: GroundTruth | None
     ) -> VersionManifest:
-        """Measure, and write the remaining files; the manifest comes last and makes the version complete.
-
-        `held_out` None: other queries are drawn.
-        """
+        """Measure, and write the remaining files, the manifest last. `held_out` None: other queries are drawn."""
         scores = draft.scores
         if held_out is None:
             held_out = GroundTruth.sample(segments)
@@ -146,14 +134,9 @@ class VersionBuild:
         # An update should cost what the change costs, and all of its queries have measured most of its rows before.
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
         queries = self._put(QUERIES, held_out.write)
-        manifest = draft.model_copy(
-            update={
-                **asdict(measured),
-                "scores": scores,
-                "files": {**draft.files, QUERIES: queries},
-                "seconds": round(time.monotonic() - self.started, 3),
-            }
-        )
+        facts = {"scores": scores, "files": {**draft.files, QUERIES: queries}}
+        seconds = round(time.monotonic() - self.started, 3)
+        manifest = draft.model_copy(update={**asdict(measured), **facts, "seconds": seconds})
         self.collection.check_lease()
         begin_current(self.storage)
         self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
@@ -186,21 +169,8 @@ class VersionBuild:
             raise
 
 
-def _check_memory(records: Sequence[SegmentRecord], settings: IndexSettings) -> None:
-    """FactoryError when the chosen index takes more memory than estimated, or kept segments more than allowed now."""
-    memory, limit = sum(record.memory for record in records), settings.max_memory
-    if limit is not None and memory > limit:
-        raise FactoryError(
-            f"the segments take {memory:,} bytes of memory, over --max-memory {limit:,}: raise it, or name a smaller "
-            "index with --factory"
-        )
-
-
 def _reserved(collection: Collection) -> str:
-    """A number that no version ever had. Its folder is created, so that no other build takes it.
-
-    `prune` removes what killed builds have left.
-    """
+    """A number that no version ever had. Its folder is created, so that no other build takes it."""
     folders = [*collection.storage.list(INDEX), *collection.storage.list(SEGMENTS)]
     numbers = [int(made_by) for entry in folders if (made_by := entry.name.partition("-")[0]).isdecimal()]
     version = f"{max(numbers, default=0) + 1:06d}"
@@ -211,12 +181,9 @@ def _reserved(collection: Collection) -> str:
 
 def _empty(collection: Collection, runs: Sequence[RunManifest]) -> EmptyCollectionError:
     rows = len(LiveRows.of_runs(collection.storage, runs))
-    if rows:
-        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: see `likeness rejects`")
-    if not any(run.files for run in runs):
-        return EmptyCollectionError(
-            f"embedded 0 of 0 rows in {collection.location}: embed images first with `likeness embed`"
-        )
+    if rows or not any(run.files for run in runs):
+        advice = "see `likeness rejects`" if rows else "embed images first with `likeness embed`"
+        return EmptyCollectionError(f"embedded 0 of {rows} rows in {collection.location}: {advice}")
     return EmptyCollectionError(
         f"every image of {collection.location} has been deleted: no index can be made of none, so a live index version "
         "still finds them; embed images with `likeness embed`, or remove the collection"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from index.collection.layout import (
     run_path,
     version_path,
 )
-from index.collection.lease import Lease
+from index.collection.lease import TTL, Lease
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile, RunManifest, RunStart, VersionManifest
 from index.collection.row_files import describe, map_in_threads, write_table
@@ -45,10 +45,7 @@ _RUN_ID_TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The runs of a collection at one moment, oldest first: `committed`, and `unfinished` ones.
-
-    A job reads it once, while it has the lease, and hands it down.
-    """
+    """The runs of a collection at one moment, oldest first. A job reads it once, while it has the lease."""
 
     collection: Collection
     committed: list[RunManifest]
@@ -136,21 +133,19 @@ class Collection:
         """Begin a run. Its id sorts after every other run's, whatever the clock says."""
         started_at = datetime.now(UTC)
         for folder in self._run_folders():
-            newest = _run_time(folder.rpartition("/")[2])
-            if newest and newest >= started_at.replace(microsecond=0):
-                started_at = newest + timedelta(seconds=1)
+            with suppress(ValueError):
+                newest = datetime.strptime(folder.rpartition("/")[2].partition("-")[0], _RUN_ID_TIME).replace(
+                    tzinfo=UTC
+                )
+                if newest >= started_at.replace(microsecond=0):
+                    started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
         start = RunStart(run_id=run_id, source=source, model=model, started_at=started_at)
         self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start
 
     def write_rows(self, run_id: str, name: str, table: pa.Table) -> RowFile:
-        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`, atomically. The token is of the content, so that a
-        file replaces none but its equal, and can be checked before a manifest names it.
-
-        Missing fixed columns become null. CollectionError when a column is twice there or of another type,
-        an id is null or the embedding has no fixed length.
-        """
+        """Write rows as `runs/<run_id>/rows/<name>.<token>.parquet`; the token is of the content. See `check_rows`."""
         return write_table(self.storage, run_path(run_id, ROW_FILES, name), check_rows(table))
 
     def write_deletes(self, run_id: str, image_ids: pa.ChunkedArray[Any] | Sequence[str]) -> RowFile:
@@ -164,7 +159,7 @@ class Collection:
         return [entry.path for entry in entries if entry.name.endswith(".parquet")]
 
     def row_file(self, path: str) -> RowFile:
-        """The manifest's entry for an existing row file, all of which is read. DamagedRunError when it was altered."""
+        """The entry for an existing row file, all of which is read. DamagedRunError when it was altered."""
         return describe(self.storage, path)
 
     def commit_run(self, manifest: RunManifest) -> None:
@@ -196,13 +191,11 @@ class Collection:
         return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/{MANIFEST}")]
 
     def current(self) -> str | None:
-        """The live index version, or None. DamagedVersionError when CURRENT cannot be read, or is missing beside
-        complete versions.
-        """
+        """See `read_current`."""
         return read_current(self.storage, self.versions)
 
     def promote(self, version: str, before: str | None) -> None:
-        """Make a version the live one in place of `before`, at once; None: of none, or of a CURRENT that is damaged.
+        """Make a version the live one in place of `before`; None: of none, or of a CURRENT that is damaged.
 
         DamagedVersionError when it has no readable manifest, OvertakenError when another than `before` is live.
         """
@@ -249,8 +242,17 @@ class Collection:
             ) from error
 
 
-def _run_time(run_id: str) -> datetime | None:
+@contextmanager
+def writing(collection: Collection, command: str, ttl: timedelta = TTL) -> Iterator[Collection]:
+    """The collection with its lease: commits fail with LeaseLostError once another job has it.
+
+    `command` is shown to other jobs. LeaseHeldError when one of them holds the lease.
+    """
+    if collection.lease:
+        yield collection
+        return
+    lease = Lease.acquire(collection.storage, command, ttl)
     try:
-        return datetime.strptime(run_id.partition("-")[0], _RUN_ID_TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return None
+        yield replace(collection, lease=lease)
+    finally:
+        lease.release()

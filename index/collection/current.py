@@ -7,14 +7,10 @@ from index.collection.layout import CURRENT
 from index.collection.records import Current
 from index.errors import DamagedVersionError, OvertakenError
 from index.storage import Storage
-from index.storage.compare_and_set import update_file
 
 
 def read_current(storage: Storage, versions: Callable[[], list[str]]) -> str | None:
-    """The live version; None if there is none. `versions` lists the complete ones.
-
-    DamagedVersionError when CURRENT cannot be read, or is missing beside complete versions.
-    """
+    """The live version, or None. DamagedVersionError if CURRENT cannot be read, or is missing beside `versions`."""
     problem = "is missing"
     try:
         found = _read(storage)
@@ -42,7 +38,7 @@ def _read(storage: Storage) -> Current | None:
 
 def begin_current(storage: Storage) -> None:
     """Make CURRENT, which names no version yet, unless it is there: from now on it is never missing."""
-    update_file(storage, CURRENT, lambda content: content or Current(version=None).to_bytes())
+    storage.update(CURRENT, lambda content: content or Current(version=None).to_bytes())
 
 
 def replace_current(storage: Storage, version: str, before: str | None) -> None:
@@ -59,4 +55,4 @@ def replace_current(storage: Storage, version: str, before: str | None) -> None:
             )
         return Current(version=version).to_bytes()
 
-    update_file(storage, CURRENT, replace)
+    storage.update(CURRENT, replace)

@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 import threading
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,19 +15,17 @@ from index.collection.layout import LEASE
 from index.collection.records import Record
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
-from index.storage.compare_and_set import update_file
 
 TTL = timedelta(minutes=2)
 """How long a lease lasts after its last renewal. After a machine has crashed, the next job waits so long."""
+
+_TIME = "%Y-%m-%d %H:%M:%S UTC"
 
 logger = logging.getLogger(__name__)
 
 
 class LeaseRecord(Record):
-    """The writer. `process` tells a process from a later one with the same number; "" if the system cannot say.
-
-    `token` is drawn at random for each lease.
-    """
+    """The writer. `token` is random; `process` tells a process from a later one of its number (see `_process`)."""
 
     token: str
     command: str
@@ -42,32 +39,24 @@ class LeaseRecord(Record):
     def __str__(self) -> str:
         return (
             f"`likeness {self.command}` of {self.user} on {self.host} (process {self.pid}) since "
-            f"{_time(self.since)}, with a lease until {_time(self.expires_at)}, renewed while it works"
+            f"{self.since:{_TIME}}, with a lease until {self.expires_at:{_TIME}}, renewed while it works"
         )
 
 
-@dataclass
 class Lease:
     """A lease that is held, and renewed by a thread of its own until it is released or lost."""
 
-    storage: Storage
-    record: LeaseRecord
-    ttl: timedelta
-    _done: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
-    _renewed: datetime = field(init=False)
-    _lost: LeaseLostError | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._renewed = self.record.since
+    def __init__(self, storage: Storage, record: LeaseRecord, ttl: timedelta) -> None:
+        self.storage, self.record, self.ttl = storage, record, ttl
+        self._renewed = record.since
+        self._lost: LeaseLostError | None = None
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
 
     @classmethod
     def acquire(cls, storage: Storage, command: str, ttl: timedelta = TTL) -> Lease:
-        """Take the lease if nobody has it, if it has expired, or if its owner has died.
-
-        LeaseHeldError says who holds it.
-        """
+        """Take the lease if nobody has it, or its owner has died or let it expire; else LeaseHeldError names them."""
         wanted = _record_of_this_process(command, ttl)
 
         def take(content: bytes) -> bytes:
@@ -82,17 +71,11 @@ class Lease:
                 logger.warning("%s was being written by %s, which did not end it: taken over", storage.location, held)
             return wanted.to_bytes()
 
-        update_file(storage, LEASE, take)
-        lease = cls(storage, wanted, ttl)
-        lease._thread.start()
-        return lease
+        storage.update(LEASE, take)
+        return cls(storage, wanted, ttl)
 
     def check(self) -> None:
-        """Renew the lease, as is required before each commit. LeaseLostError when another job has taken it.
-
-        A lease that has expired (this machine may have slept) is renewed too, if no other job has taken it.
-        """
-
+        """Renew the lease, expired or not, as is required before each commit. LeaseLostError if another job has it."""
         asked = datetime.now(UTC)
 
         def renew(content: bytes) -> bytes:
@@ -106,15 +89,11 @@ class Lease:
                 raise self._lost
             return held.model_copy(update={"expires_at": datetime.now(UTC) + self.ttl}).to_bytes()
 
-        update_file(self.storage, LEASE, renew)
+        self.storage.update(LEASE, renew)
         self._renewed = asked
 
     def check_lately(self) -> None:
-        """`check` for every block: asks the storage only if the regular renewal is overdue.
-
-        So a process that was frozen long enough to lose its lease asks, and a working one does not. A renewal is two
-        requests, one after the other, and stores take about one write a second of an object.
-        """
+        """`check` for every block: asks the storage only if the regular renewal is overdue, as after a freeze."""
         if self._lost:
             raise self._lost
         # The clock may have been set back.
@@ -130,7 +109,7 @@ class Lease:
             return b"" if held and held.token == self.record.token else content
 
         try:
-            update_file(self.storage, LEASE, clear)
+            self.storage.update(LEASE, clear)
         except (CollectionError, OSError) as error:
             logger.warning("the lease on %s ends by itself within %s: %s", self.storage.location, self.ttl, error)
         self._thread.join()  # Python may shut down next, which a thread inside a store's client should not meet
@@ -198,10 +177,7 @@ def _has_died(owner: LeaseRecord) -> bool:
 
 
 def _process(pid: int) -> str:
-    """The boot of the machine, the namespace of process ids and when the process started; "" where Linux is not.
-
-    A container has a namespace of its own. A process that has ended and that nobody has waited for started at "-".
-    """
+    """The machine's boot, the container's namespace and the process's start ("-": a zombie); "" without Linux."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -210,7 +186,3 @@ def _process(pid: int) -> str:
     except OSError:
         return ""
     return f"{boot}/{namespace}/{'-' if fields[0] in 'ZX' else fields[19]}"
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -22,10 +22,7 @@ _AHEAD = 64 << 20  # bytes of row files that are fetched side by side before the
 
 @dataclass(frozen=True)
 class _Part:
-    """A row file with the ascending positions of the rows in it that count; None: all of them.
-
-    `schema` is the file's; `source` and `model` are those of its run.
-    """
+    """A row file of a run, and the ascending positions of the rows in it that count; None: all of them."""
 
     file: RowFile
     schema: pa.Schema
@@ -50,17 +47,14 @@ class LiveRows:
 
     @classmethod
     def of_files(cls, storage: Storage, files: Sequence[RowFile]) -> LiveRows:
-        schemas = map_in_threads(partial(read_schema, storage), files)
-        return cls(
-            storage, [_Part(file, schema) for file, schema in zip(files, _one_of_equals(schemas), strict=True)], None
-        )
+        schemas = _one_of_equals(map_in_threads(partial(read_schema, storage), files))
+        return cls(storage, list(map(_Part, files, schemas)), None)
 
     @classmethod
     def of_runs(cls, storage: Storage, runs: Sequence[RunManifest]) -> LiveRows:
         """The newest row of each id, unless it was deleted since. Runs come oldest first.
 
-        A run's deletes apply to the runs before it: a row of the same run wins over them. A reject is a row
-        like any other: it hides the embedding that the id had.
+        A run's deletes apply to the runs before it alone. A reject hides the embedding that the id had.
         """
         files: list[tuple[RowFile, RunManifest | None]] = []
         for run in runs:
@@ -141,8 +135,7 @@ class LiveRows:
                 rows = table.filter(table.column(EMBEDDING).is_valid())
                 if rows.num_rows and not _agree(part.model, self._model):
                     raise ModelMismatchError(
-                        f"{part.file.path} holds live vectors of {part.model}, "
-                        f"the newest run those of {self._model}: "
+                        f"{part.file.path} holds live vectors of {part.model}, the newest run those of {self._model}: "
                         "an index holds one model's vectors; embed every image with one model"
                     )
                 yield from conform(rows, self.schema).combine_chunks().to_batches()
@@ -151,9 +144,8 @@ class LiveRows:
         """The parts with their files' bytes; None: too many to hold."""
         for some in _slices([part.file.size for part in self._parts], _AHEAD):
             parts = self._parts[some]
-            yield from zip(
-                parts, map_in_threads(partial(fetch, self._storage), [part.file for part in parts]), strict=True
-            )
+            data = map_in_threads(partial(fetch, self._storage), [part.file for part in parts])
+            yield from zip(parts, data, strict=True)
 
     def split(self, rows: int) -> list[LiveRows]:
         """The same rows in equal shares of at most so many."""

@@ -1,7 +1,4 @@
-"""The JSON files of a collection: manifests of runs and index versions.
-
-Each file carries a checksum of its own content, so that an altered one is refused rather than believed.
-"""
+"""The JSON files of a collection, each with a checksum of its own content, so that an altered one is refused."""
 
 import hashlib
 import json
@@ -15,8 +12,6 @@ FLAT = "Flat"
 
 
 class Record(BaseModel):
-    """A frozen record that travels as one JSON file."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_bytes(self) -> bytes:
@@ -75,11 +70,7 @@ class RunStart(Record):
 
 
 class RunManifest(RunStart):
-    """`manifest.json` of a run: its presence is the commit, and only the files that it names are read.
-
-    `deletes` names a Parquet file with a column `image_id`: images that have left the source. `finished_at` and
-    `counts` are for people who open the file.
-    """
+    """`manifest.json` of a run. `deletes`: images that left the source. `finished_at` and `counts` are for people."""
 
     finished_at: datetime
     files: list[RowFile]
@@ -94,11 +85,10 @@ class Current(Record):
 
 
 class IndexSettings(Record):
-    """The settings of an index. An update of a version keeps that version's settings.
+    """The settings of an index; updates keep them. `target_recall` is of recall@10, and no version below it goes live.
 
-    Below a recall@10 of `target_recall` no version goes live. An exact scan is preferred if it takes at most
-    `latency_ms`. `max_memory` is in bytes for all segments, None: no limit. `factory` overrides the choice with any
-    faiss factory string. A segment holds at most `segment_rows`.
+    An exact scan is preferred if it takes at most `latency_ms`. `max_memory` is in bytes for all segments. `factory`
+    overrides the choice with a faiss factory string.
     """
 
     target_recall: float = Field(0.99, gt=0, le=1)
@@ -118,11 +108,10 @@ class Option(Record):
 
 
 class SegmentRecord(Record):
-    """An immutable segment in `index/segments/<name>/`. `files` are named within that folder.
+    """An immutable segment, and its `files` in its folder. `live` counts the rows without tombstones.
 
-    `live` counts the rows without tombstones. `factory` is "Flat" or a faiss factory string, and `parameters` are the
-    tuned search parameters. `memory` is the bytes that searching keeps hot: the vectors of a flat segment, else only
-    the approximate index.
+    `factory` is "Flat" or a faiss factory string, `parameters` are the tuned ones. `memory` is the bytes that searching
+    keeps hot: the vectors of a flat segment, else only the approximate index.
     """
 
     name: str
@@ -135,10 +124,8 @@ class SegmentRecord(Record):
 
 
 class ScoreDistribution(Record):
-    """How alike this collection's images are to each other, so that a score can be judged.
-
-    A share `levels[i]` of random pairs of images scores below `random[i]`, and of images with their nearest other one
-    below `nearest[i]`. Levels ascend.
+    """A share `levels[i]`, ascending, of random pairs of images scores below `random[i]`, and of images with their
+    nearest other one below `nearest[i]`.
     """
 
     levels: list[float]
@@ -147,13 +134,11 @@ class ScoreDistribution(Record):
 
 
 class VersionManifest(Record):
-    """`manifest.json` of an index version, written last.
+    """`manifest.json` of an index version. `base` is the version that it updates; None: it was built from all rows.
 
-    `files` are in the version's own folder; segments are beside it, shared between versions. `ntotal` counts live rows.
-    `recall` maps k to recall@k against exact search, over `queries` held-out images (for k = 100 over a hundred of
-    them). `latency_ms` maps percentiles to milliseconds, over a hundred queries searched one by one (fifty in an
-    update); `queries_per_second` is measured on a batch. `base` is the version that this one updates; None: it was
-    built from all rows.
+    `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
+    held-out images (for k = 100 over a hundred of them). `latency_ms` maps percentiles to milliseconds, over a hundred
+    queries searched one by one (fifty in an update); `queries_per_second` is measured on a batch.
     """
 
     format: Literal[2] = 2

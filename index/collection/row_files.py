@@ -1,7 +1,5 @@
-"""Reads the files of runs: each by itself, or many side by side.
-
-Every byte of a file is compared with its SHA-256 when its vectors are read, since these are most of it, and of a file
-of deletes always. Where only other columns are read, the schema and Parquet's own checksums of pages have to do.
+"""Reads the files of runs. Every byte is compared with the file's SHA-256 when vectors or deletes are read; for other
+columns the schema and Parquet's own checksums of pages have to do.
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ def map_in_threads(read: Callable[[T], R], files: Sequence[T]) -> list[R]:
 
 @contextmanager
 def _damage_named(path: str) -> Iterator[None]:
-    """DamagedRunError names a file that is missing, cannot be read, or is not the one in the manifest; UnreachableError
-    comes from a bucket that may have it."""
+    """DamagedRunError for a file that is missing or not as it was written, UnreachableError if a bucket may have it."""
     try:
         yield
     except UnreachableError:

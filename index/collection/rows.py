@@ -83,11 +83,7 @@ def metadata_columns(schema: pa.Schema) -> list[str]:
 
 
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema for the rows of all files. ModelMismatchError when their vectors differ in length.
-
-    Types of a metadata column are promoted if one can hold the other (int to float, null to anything); otherwise the
-    column becomes a string.
-    """
+    """One schema for the rows of all files; see `promoted`. ModelMismatchError when their vectors differ in length."""
     dims = sorted({schema.field(EMBEDDING).type.list_size for schema in schemas})
     if len(dims) > 1:
         raise ModelMismatchError(
@@ -103,16 +99,11 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with exactly these columns: missing ones null, the others cast.
-
-    CollectionError names the column that cannot be cast.
-    """
+    """The table with exactly these columns: missing ones null, the others cast, or CollectionError names the column."""
     columns = []
     for field in schema:
-        if field.name not in table.column_names:
-            columns.append(pa.nulls(table.num_rows, field.type))
-            continue
-        column = table.column(field.name)
+        present = field.name in table.column_names
+        column = table.column(field.name) if present else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
@@ -124,10 +115,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_rows(table: pa.Table) -> pa.Table:
-    """The table as it is written: every fixed column, of its type, then the metadata, with texts as `string`.
-
-    CollectionError when a column occurs twice or has another type, an id is null, or the embedding has no fixed length.
-    """
+    """The table as it is written: every fixed column, then the metadata, with texts as `string`. Or CollectionError."""
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
         raise CollectionError(f"columns occur more than once: {', '.join(twice)}; rename the source's")

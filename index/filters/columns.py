@@ -30,10 +30,7 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class ColumnError(FilterError):
-    """A column, or a condition on it, is wrong. `Filter.parse` adds the existing columns to the message.
-
-    Without `expected`, one of these was.
-    """
+    """A column, or a condition on it, is wrong. `Filter.parse` adds the columns; one is `expected` by default."""
 
 
 class _Kind(NamedTuple):
@@ -121,10 +118,6 @@ def _text(operand: object, _: pa.DataType) -> str | None:
     return operand if isinstance(operand, str) and not re.search("[\ud800-\udfff]", operand) else None
 
 
-def _boolean(operand: object, _: pa.DataType) -> bool | None:
-    return operand if isinstance(operand, bool) else None
-
-
 def _number(operand: object, _: pa.DataType) -> float | None:
     good = isinstance(operand, int | float) and not isinstance(operand, bool) and operand == operand  # not NaN
     return operand if good else None  # type: ignore[return-value]
@@ -151,11 +144,6 @@ def _instant(operand: object, kind: pa.DataType) -> Fraction | None:
     return Fraction(since // timedelta(microseconds=1), 10**6) * per_second
 
 
-def _scalar(operand: object, _: pa.DataType) -> str | None:
-    """Any text: it is compared with nulls only."""
-    return "" if isinstance(operand, str | int | float) else None
-
-
 def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
@@ -172,11 +160,16 @@ OPAQUE = _Kind(lambda kind: True, "nothing", lambda operand, kind: None)
 
 _KINDS = (
     _Kind(is_text, "text", _text),
-    _Kind(pa.types.is_boolean, "true or false", _boolean),
+    _Kind(pa.types.is_boolean, "true or false", lambda operand, _: operand if isinstance(operand, bool) else None),
     _Kind(pa.types.is_integer, "a number", _number),
     _Kind(pa.types.is_floating, "a number", _rounded),
     _Kind(_is_time, "a time such as '2024-05-31' or '2024-05-31T12:00:00Z'", _instant),
-    _Kind(pa.types.is_null, "text, a number, true or false", _scalar),
+    # Compared with nulls only, so any text will do.
+    _Kind(
+        pa.types.is_null,
+        "text, a number, true or false",
+        lambda operand, _: "" if isinstance(operand, str | int | float) else None,
+    ),
     OPAQUE,
 )
 

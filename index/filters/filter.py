@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from index.errors import FilterError
 from index.filters.columns import OPAQUE, Column, ColumnError, Mask, Test, compared_as, is_text, limits, listed, shown
 
+Compare = Callable[[Any, Any], Any]
+
 MAX_DEPTH = 32
 """How deep `$and`, `$or` and `$not` may be nested."""
 _MAX_CONDITIONS = 10_000
@@ -54,10 +56,7 @@ class Filter:
         return cls(json.dumps(expression, sort_keys=True, default=dict), test)
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows match, `(len(batch),)`. A column that the batch lacks is null in all of its rows.
-
-        CollectionError names a column of another type than the schema's that cannot be cast to it.
-        """
+        """Which rows match, `(len(batch),)`; missing columns are null, others cast, or CollectionError names one."""
         return self._test(batch)
 
 
@@ -121,9 +120,8 @@ def _condition(column: Column, operator: str, operand: object) -> Test:
     if operator not in _OPERATORS:
         raise _unknown_operator(operator)
     if column.kind is OPAQUE and operator != "$exists":
-        raise column.error(
-            f"only $exists works on this type, got {operator}", f"only $exists of {column.title}", operator
-        )
+        problem = f"only $exists works on this type, got {operator}"
+        raise column.error(problem, f"only $exists of {column.title}", operator)
     return _OPERATORS[operator](column, operator, operand)
 
 
@@ -175,12 +173,7 @@ def _exists(column: Column, operator: str, operand: object) -> Test:
     return _complement(column.missing) if operand else column.missing
 
 
-_ORDER: dict[str, Callable[[Any, Any], pa.Array[Any]]] = {
-    "$gt": pc.greater,
-    "$gte": pc.greater_equal,
-    "$lt": pc.less,
-    "$lte": pc.less_equal,
-}
+_ORDER: dict[str, Compare] = {"$gt": pc.greater, "$gte": pc.greater_equal, "$lt": pc.less, "$lte": pc.less_equal}
 
 _OPERATORS: dict[str, Callable[[Column, str, object], Test]] = {
     "$eq": _equal,

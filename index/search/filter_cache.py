@@ -15,10 +15,7 @@ _OVERHEAD = 500  # bytes of Python objects for each entry
 
 
 class FilterCache(Generic[S]):
-    """The rows of some segments that pass a filter, for the most recently used filters. Thread-safe.
-
-    It takes a bit for each row and filter, `max_bytes` at most.
-    """
+    """The rows that pass, for the most recently used filters: a bit for each row and filter. Thread-safe."""
 
     def __init__(self, segments: Searchable[S], max_bytes: int = 64 << 20) -> None:
         self._segments = segments

@@ -30,10 +30,9 @@ class Hit:
 def rank(
     segments: Searchable[S], queries: Vectors, wanted: QueryLimits, eligible: Sequence[S] | None = None
 ) -> list[list[Hit]]:
-    """The wanted neighbours of each query, by score and then by image_id.
+    """The wanted neighbours of each query, by score and then by image_id; near-duplicates are folded into better hits.
 
-    Near-duplicates of a better hit are folded into it, up to the first hit after the last wanted one. The search goes
-    deeper until enough hits are found, all rows have been seen, or it is MAX_K deep.
+    The search goes deeper until enough hits are found, all rows have been seen, or it is MAX_K deep.
     """
     found: list[list[Hit]] = [[] for _ in queries]
     available = segments.count(eligible)
@@ -71,10 +70,7 @@ def hits_of(scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], i
 
 
 def _choose(segments: Searchable[S], hits: list[Hit], wanted: QueryLimits, *, complete: bool) -> list[Hit] | None:
-    """The wanted ones of the best hits, or None if more hits are needed to decide.
-
-    `complete`: there are no more hits.
-    """
+    """The wanted ones of the best hits; None if more hits are needed to decide, and these are not `complete`."""
     if not complete:
         # Others with the same score as the last may come before it.
         last = hits[-1].score

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, VersionManifest
+from index.collection.records import VersionManifest
 from index.collection.rows import metadata_columns
 from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
 from index.match import Match as Match
@@ -49,15 +49,14 @@ class Searcher:
 
     def __init__(self, manifest: VersionManifest, segments: Searchable[Any]) -> None:
         self.manifest = manifest
+        self.version, self.model = manifest.version, manifest.model
+        self.ntotal, self.dim = manifest.ntotal, manifest.dim
         self._segments = segments
         self._filters = FilterCache(segments)
 
     @classmethod
     def open(cls, collection: Collection, version: str | None = None) -> Searcher:
-        """Verify and map a version, by default the live one.
-
-        EmptyCollectionError when there is none; DamagedVersionError names the damaged file.
-        """
+        """Verify and map a version, by default the live one. DamagedVersionError names the damaged file."""
         manifest = searched_version(collection, version)
         with tempfile.TemporaryDirectory(prefix="likeness-") as cache:
             # A mapped file stays readable after its name is gone, and its space is freed with the process.
@@ -76,22 +75,6 @@ class Searcher:
         return self._segments.live_count
 
     @property
-    def version(self) -> str:
-        return self.manifest.version
-
-    @property
-    def model(self) -> ModelRecord:
-        return self.manifest.model
-
-    @property
-    def ntotal(self) -> int:
-        return self.manifest.ntotal
-
-    @property
-    def dim(self) -> int:
-        return self.manifest.dim
-
-    @property
     def filterable(self) -> dict[str, str]:
         """Columns that `filter` can name, with their Arrow types."""
         return {field.name: str(field.type) for field in self._filters.schema}
@@ -107,15 +90,14 @@ class Searcher:
         distinct: float | None = None,
         exclude: Ids[str] = (),
     ) -> list[list[Match]]:
-        """The k nearest of each vector, by score and then by image_id; all of them when there are fewer.
+        """The k nearest of each vector after the first `offset`, by score and then by image_id.
 
-        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. The first `offset` are skipped.
-        Results pass `filter` (see `index.filters.filter`), score `min_score` or more, and are not in `exclude`. Of
-        images whose cosine with each other is `distinct` or more (for example 0.98) only the best is kept. QueryError
-        for another shape, a vector without a direction, a k or k + offset outside 1 … MAX_K, or a cosine outside
-        -1 … 1; FilterError for an invalid filter.
+        `vectors` is `(n, dim)`, of any length but zero: a copy is normalised. Results pass `filter` (see
+        `index.filters.filter`), score `min_score` or more, and are not in `exclude`. Of images whose cosine with each
+        other is `distinct` or more (for example 0.98) only the best is kept. QueryError for another shape, a vector
+        without a direction, a k + offset outside 1 … MAX_K, or a cosine outside -1 … 1; FilterError for a filter.
         """
-        wanted = QueryLimits.checked(k=k, offset=offset, min_score=min_score, distinct=distinct, exclude=exclude)
+        wanted = QueryLimits.checked(k, offset, min_score, distinct, exclude)
         queries = unit_vectors(vectors, self.dim)
         eligible = None if filter is None else self._filters.eligible(filter)
         ranked = rank(self._segments, queries, wanted, eligible)
@@ -141,12 +123,7 @@ class Searcher:
         return self.search(mix(given, weights)[np.newaxis], k, **options)[0]
 
     def within(
-        self,
-        vector: npt.ArrayLike,
-        min_score: float,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        limit: int = 100_000,
+        self, vector: npt.ArrayLike, min_score: float, *, filter: Mapping[str, Any] | None = None, limit: int = 100_000
     ) -> list[Match]:
         """Every image that scores `min_score` or more, exactly, by score and then by image_id. `vector` is `(dim,)`.
 
@@ -180,15 +157,9 @@ class Searcher:
         return vector
 
     def percentile(self, score: float) -> float | None:
-        """The percentage of random pairs of this collection's images that score below `score`.
-
-        So 50 is noise and 99.9 a match. This is for scores of image queries: texts score on another scale. None when
-        the collection is too small to have pairs.
-        """
-        distribution = self.manifest.scores
-        if not distribution.random:
-            return None
-        return round(100 * float(np.interp(score, distribution.random, distribution.levels)), 3)
+        """The percentage of random pairs of images that score below `score`, or None. Texts score on another scale."""
+        scores = self.manifest.scores
+        return round(100 * float(np.interp(score, scores.random, scores.levels)), 3) if scores.random else None
 
     def _unit(self, vector: npt.ArrayLike) -> npt.NDArray[np.float32]:
         unit: npt.NDArray[np.float32] = unit_vectors(np.asarray(vector)[np.newaxis], self.dim)[0]
@@ -207,11 +178,7 @@ class Searcher:
         rows = self._segments.rows(positions, ["uri", *metadata_columns(schema)])
         return [
             Match(
-                image_id=hit.image_id,
-                score=hit.score,
-                uri=row.pop("uri"),
-                metadata=row,
-                duplicates=tuple(hit.duplicates),
+                image_id=hit.image_id, score=hit.score, uri=row.pop("uri"), metadata=row, duplicates=(*hit.duplicates,)
             )
             for hit, row in zip(hits, rows, strict=True)
         ]
@@ -222,10 +189,9 @@ OpenVersion = Callable[[Collection, str | None], Searcher]
 
 
 def open_last_good(collection: Collection, open_version: OpenVersion = Searcher.open) -> Searcher:
-    """The live version; if that is damaged, the newest good one before it, with a warning that names the file.
+    """The live version; if that or CURRENT is damaged, the newest good one before it, with a warning.
 
-    If CURRENT itself cannot be read, the newest good version. DamagedVersionError of the live version when none is
-    good; EmptyCollectionError when there is no version.
+    DamagedVersionError of the live version when none is good; EmptyCollectionError when there is no version.
     """
     try:
         return open_version(collection, None)

@@ -20,7 +20,7 @@ from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
-from index.segments.eligible import Eligible
+from index.segments.searchable import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
 
@@ -42,10 +42,7 @@ class ShardSegments:
 
 
 def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]:
-    """The segments of a version as `count` shards, as even by rows as whole segments in their order allow.
-
-    If there are too few segments, the last shards are empty. The result depends only on the segments' order and sizes.
-    """
+    """The segments as `count` shards, as even by rows as whole segments in their order allow; the last may be empty."""
     starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
     shards = min(count, len(segments))
     cuts = [0]
@@ -57,10 +54,7 @@ def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]
 
 
 def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Schema:
-    """The columns of all segments of a version, as in `SegmentedIndex.schema`; only the schema of each file is read.
-
-    DamagedVersionError names a file that cannot be read.
-    """
+    """The columns of all segments of a version, as in `SegmentedIndex.schema`; only the schema of each file is read."""
 
     def stored(segment: SegmentRecord) -> pa.Schema:
         path = segment_path(segment.name, ROWS)
@@ -75,11 +69,7 @@ def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Sche
 
 
 class Shard:
-    """Some segments of a version. Arguments and answers can be sent between processes. Thread-safe.
-
-    Positions count through its own segments. A filter is the JSON text of an expression: `Filter.key`. `vectors`, `ids`
-    and `rows` are those of `SegmentedIndex`.
-    """
+    """Some segments of a version, through which positions count. Filters are texts: `Filter.key`. Thread-safe."""
 
     def __init__(self, segments: SegmentedIndex) -> None:
         self._segments = segments

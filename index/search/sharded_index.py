@@ -34,10 +34,7 @@ class ShardSelection:
 
 
 class ShardedIndex:
-    """Searches the shards `held`, by their numbers, and reads their rows. Thread-safe.
-
-    Empty shards are left out. ShardsLostError when a shard that a method needs does not answer.
-    """
+    """Searches the shards `held`, by their numbers. ShardsLostError when one does not answer. Thread-safe."""
 
     def __init__(self, held: Mapping[int, ShardSegments], schema: pa.Schema, dim: int, ask: Ask) -> None:
         self._held = {number: held[number] for number in sorted(held) if held[number].segments}
@@ -48,7 +45,6 @@ class ShardedIndex:
         self.schema = schema
 
     def __len__(self) -> int:
-        """Number of shards that are not empty."""
         return len(self._held)
 
     @property
@@ -66,12 +62,11 @@ class ShardedIndex:
     def search_with_ids(
         self, queries: Vectors, k: int, eligible: Sequence[ShardSelection] | None = None
     ) -> tuple[Scores, Positions, Ids]:
-        found = self._all("search", queries, k, _where(eligible))
-        counted = [
-            (scores, shifted(positions, start), ids)
-            for (scores, positions, ids), start in zip(found, self._starts, strict=True)
-        ]
-        scores, positions, ids = merged(counted, k)
+        where = eligible[0].where if eligible else None  # every shard finds out which of its rows pass
+        parts = zip(self._all("search", queries, k, where), self._starts, strict=True)
+        scores, positions, ids = merged(
+            [(scores, shifted(rows, start), ids) for (scores, rows, ids), start in parts], k
+        )
         return scores, positions, ids
 
     def positions(self, ids: pa.Array[Any]) -> Positions:
@@ -121,11 +116,6 @@ class ShardedIndex:
                 f"{named} not answer: {missing:,} of {self.live_count:,} images cannot be searched",
                 ShardedIndex(rest, self.schema, self._dim, self._ask),
             )
-
-
-def _where(eligible: Sequence[ShardSelection] | None) -> str | None:
-    """The filter's text: every shard finds out which of its rows pass."""
-    return eligible[0].where if eligible else None
 
 
 class ShardsLostError(CollectionError):

@@ -2,6 +2,6 @@
 
 An approximate index is made where a scan would exceed the target latency: inverted lists of 4-bit product quantizers
 over the principal dimensions (`PCA48,IVF1000,PQ48x4fs`). Its candidates are ranked by 8-bit vectors in memory, unless
-`--max-memory` forbids them, and then by the exact vectors, so a score is always the cosine. The PCA is of the uncentred
-vectors, because inner products of centred ones rank differently; it keeps nine tenths of the variance.
+`--max-memory` forbids them, and then by the exact vectors, so a score is always the cosine. The PCA keeps 9/10 of the
+variance.
 """

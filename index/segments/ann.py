@@ -66,7 +66,9 @@ def train(index: faiss.Index, sample: Vectors) -> None:
         if hasattr(ivf, "pq"):
             _limit(ivf.pq.cp, _ROWS_PER_CODE)
     try:
-        inner = _unwrapped(index)
+        inner = faiss.downcast_index(index)
+        if isinstance(inner, faiss.IndexRefine):
+            inner = faiss.downcast_index(inner.base_index)
         if isinstance(inner, faiss.IndexPreTransform):
             transform = faiss.downcast_VectorTransform(inner.chain.at(0))
             if isinstance(transform, faiss.PCAMatrix):
@@ -80,10 +82,7 @@ def train(index: faiss.Index, sample: Vectors) -> None:
 
 
 def fill(index: faiss.Index, blocks: Iterable[Vectors]) -> None:
-    """Add vectors block by block. FactoryError when the index cannot take them, or cannot skip rows in a search.
-
-    Skipping rows is needed for filters, and for rows that are deleted later.
-    """
+    """Add vectors block by block. FactoryError when the index cannot, or cannot skip rows, as filters need."""
     try:
         for block in blocks:
             first = index.ntotal == 0
@@ -168,12 +167,6 @@ def _set_components(transform: faiss.PCAMatrix, sample: Vectors) -> None:
     faiss.copy_array_to_vector(np.zeros(sample.shape[1], np.float32), transform.mean)
     transform.prepare_Ab()
     transform.is_trained = True
-
-
-def _unwrapped(index: faiss.Index) -> faiss.Index:
-    """The index below a refine step."""
-    index = faiss.downcast_index(index)
-    return faiss.downcast_index(index.base_index) if isinstance(index, faiss.IndexRefine) else index
 
 
 def _settable(index: faiss.Index) -> Iterator[tuple[str, Any]]:

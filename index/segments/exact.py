@@ -9,20 +9,13 @@ from faiss.contrib.exhaustive_search import knn_ground_truth
 from index.arrays import Positions, Scores, Vectors
 from index.collection.records import IndexSettings
 
-SCAN_BYTES_PER_SECOND = 10e9
-"""Memory bandwidth of an exact scan for one query; two cores of a common server reach it."""
-
-MIN_TRAINING_ROWS = 256
-"""Rows to train a quantizer on."""
-
+SCAN_BYTES_PER_SECOND = 10e9  # of an exact scan for one query; two cores of a common server reach it
+MIN_TRAINING_ROWS = 256  # of a quantizer
 _FLOAT = 4  # bytes
 
 
 def exact_neighbours(queries: Vectors, blocks: Iterable[tuple[Positions, Vectors]], k: int) -> tuple[Scores, Positions]:
-    """The k nearest by comparing with every vector, one block of `(positions, vectors)` in memory at a time.
-
-    Scores -inf and positions -1 where there are fewer.
-    """
+    """The k nearest among blocks of `(positions, vectors)`, one in memory at a time; -inf and -1 if there are fewer."""
     seen: list[Positions] = []
 
     def vectors() -> Iterator[Vectors]:

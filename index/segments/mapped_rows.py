@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,18 @@ class MappedRows:
 
     def rows(self, positions: Positions, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """The rows at these positions, in their order. None: every column."""
-
-        def read(number: int, local: Positions) -> list[dict[str, Any]]:
-            batch = self.batches[number]
-            return (batch.select(columns) if columns is not None else batch).take(_arrow(local)).to_pylist()
-
-        return gathered(np.empty(len(positions), object), positions, self.starts, read).tolist()
+        rows = self._taken(lambda batch: batch if columns is None else batch.select(columns), positions)
+        return list(rows)
 
     def ids(self, positions: Positions) -> Ids:
         """The ids at these positions, strings."""
+        return self._taken(lambda batch: batch.column("image_id"), positions)
 
+    def _taken(self, part: Callable[[pa.RecordBatch], Any], positions: Positions) -> npt.NDArray[np.object_]:
         # Batch by batch: taking from a table of many batches would first join them all.
         def read(number: int, local: Positions) -> list[Any]:
-            return self.batches[number].column("image_id").take(_arrow(local)).to_pylist()
+            values: list[Any] = part(self.batches[number]).take(_arrow(local)).to_pylist()
+            return values
 
         return gathered(np.empty(len(positions), object), positions, self.starts, read)
 

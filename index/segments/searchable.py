@@ -1,10 +1,14 @@
-"""What a Searcher needs from the segments of a version, in this process or others."""
+"""What a Searcher needs from the segments of a version, in this process or others, and which rows it may return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import faiss
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from index.arrays import Ids, Positions, Scores, Vectors
@@ -39,3 +43,29 @@ class Searchable(Protocol[S]):
     def vectors(self, positions: Positions) -> Vectors: ...
     def ids(self, positions: Positions) -> Ids: ...
     def rows(self, positions: Positions, columns: Sequence[str]) -> list[dict[str, Any]]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Eligible:
+    """The rows of a segment that a search may return. `bits` has a bit for each row, lowest first; `count` are set."""
+
+    bits: npt.NDArray[np.uint8]
+    count: int
+
+    @classmethod
+    def of(cls, mask: npt.NDArray[np.bool_]) -> Eligible:
+        return cls(np.packbits(mask, bitorder="little"), int(np.count_nonzero(mask)))
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """A value for each row, padded by up to seven more."""
+        return np.unpackbits(self.bits, bitorder="little").astype(bool)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.bits.nbytes)
+
+    @property
+    def selector(self) -> faiss.IDSelector:
+        """For faiss; it has to be kept as long as it is used, and the bits with it."""
+        return faiss.IDSelectorBitmap(self.bits)

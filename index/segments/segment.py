@@ -1,7 +1,4 @@
-"""A segment of an index: exact vectors, their rows, and optionally an approximate index, mapped from disk.
-
-A position means the same image in all three.
-"""
+"""A segment of an index, mapped from disk; a position means the same image in all of its files."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.segments import ann
-from index.segments.eligible import Eligible
 from index.segments.exact import exact_neighbours
 from index.segments.mapped_rows import MappedRows
+from index.segments.searchable import Eligible
 from index.segments.vector_file import VectorFile
 
 TUNED_K = 11
@@ -36,11 +33,8 @@ _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than
 class Segment:
     """A segment that is open. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
-    Scores are always exact. `tombstones` are positions of rows that are no longer live. If the segment is `approximate`
-    (has an index in the file `ANN`), up to `max_exact_rows` rows are still scanned exactly. Thread-safe.
-
-    DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors for other
-    damage.
+    Scores are always exact. Up to `max_exact_rows` rows are scanned exactly even if the segment is `approximate`.
+    DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors.
     """
 
     def __init__(
@@ -56,6 +50,7 @@ class Segment:
         self._exact_rows = max_exact_rows
         # IO_FLAG_MMAP would silently copy a flat index into memory; this flag maps it.
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
         self._rows = MappedRows(folder / ROWS)
         self.batches = self._rows.batches
@@ -76,7 +71,7 @@ class Segment:
         self.add_tombstones(np.empty(0, np.int64) if tombstones is None else tombstones)
 
     def add_tombstones(self, positions: Positions) -> None:
-        """Put tombstones on rows, so that they are no longer found. Not thread-safe with searches."""
+        """These rows are no longer found. Not thread-safe with searches."""
         self._live_mask[positions] = False
         everything = Eligible.of(self._live_mask)
         self.live: Eligible | None = None if everything.count == self.ntotal else everything
@@ -84,14 +79,6 @@ class Segment:
 
     def __len__(self) -> int:
         return self.live_count
-
-    @property
-    def ntotal(self) -> int:
-        return int(self._flat.ntotal)
-
-    @property
-    def dim(self) -> int:
-        return int(self._flat.d)
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,11 +89,8 @@ class Segment:
         """Parameters of the approximate search; empty for a flat segment."""
         if self._ann is None:
             return {}
-        return {
-            **ann.parameters(self._ann.base_index),
-            "rescore": float(self._ann.k_factor),
-            "breadth": self._breadth,
-        }
+        own = {"rescore": float(self._ann.k_factor), "breadth": self._breadth}
+        return ann.parameters(self._ann.base_index) | own
 
     @property
     def nlist(self) -> int:
@@ -134,10 +118,9 @@ class Segment:
         return Eligible.of(mask & self._live_mask)
 
     def search(self, queries: Vectors, k: int, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
-        """Cosine and position of the k nearest, each `(n, k)`, best first; -1 is no match.
+        """Cosine and position of the k nearest, each `(n, k)`, best first; -1 where fewer rows are eligible.
 
-        `queries` is `(n, dim)` float32, contiguous, unit norm. Every query gets k rows, or all eligible rows if they
-        are fewer. `eligible` None: the live rows.
+        `queries` is `(n, dim)` float32, contiguous, unit norm. `eligible` None: the live rows.
         """
         eligible = eligible or self.live
         count = self.ntotal if eligible is None else eligible.count
@@ -175,18 +158,9 @@ class Segment:
         return np.ascontiguousarray(scores[:, :k]), np.ascontiguousarray(positions[:, :k])
 
     def _widen(
-        self,
-        queries: Vectors,
-        eligible: Eligible | None,
-        breadth: float,
-        scores: Scores,
-        positions: Positions,
+        self, queries: Vectors, eligible: Eligible | None, breadth: float, scores: Scores, positions: Positions
     ) -> None:
-        """Search again 4 times as wide until at most 1% of a query's results improve, or no wider search is left.
-
-        Updates `scores` and `positions` in place. The rows that pass a filter need not lie near the query: the
-        neighbours of a cat among dogs are anywhere.
-        """
+        """Search again, in place, 4 times wider until at most 1% of a query's results improve, wherever they lie."""
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
         while len(unsettled) and breadth < self._widest:
@@ -197,10 +171,7 @@ class Segment:
             unsettled = unsettled[gained > k // 100]
 
     def within(self, query: Vectors, min_score: float, eligible: Eligible | None = None) -> tuple[Scores, Positions]:
-        """Cosine and position of every live or eligible row that scores `min_score` or more, in no order. Exact.
-
-        `query` is `(dim,)` float32, unit norm.
-        """
+        """Cosine and position of every eligible row that scores `min_score` or more, in no order. `query` is 1-d."""
         above = float(np.nextafter(np.float32(min_score), np.float32(-np.inf)))  # faiss leaves the bound itself out
         among = eligible or self.live
         params = faiss.SearchParameters(sel=among.selector) if among else None

@@ -13,26 +13,19 @@ import pyarrow as pa
 from index.arrays import Ids, Positions, Scores, Vectors, gathered, merged, shifted
 from index.collection.rows import EMBEDDING, unify
 from index.filters.filter import Filter
-from index.segments.eligible import Eligible
+from index.segments.searchable import Eligible
 from index.segments.segment import Segment
 
 
 class SegmentedIndex:
-    """Searches `parts` and reads their rows. Thread-safe, as segments are.
-
-    `schema`: the columns of all segments of the version, needed if `parts` are only some of them.
-    """
+    """Searches `parts` and reads their rows. `schema` is the version's, for when these are some of its segments."""
 
     def __init__(self, segments: Sequence[Segment], schema: pa.Schema | None = None) -> None:
         self.parts = list(segments)
         self._starts = np.cumsum([0, *(segment.ntotal for segment in segments)])
+        self.ntotal = int(self._starts[-1])  # with the rows that have tombstones
         self.schema = schema if schema is not None else union_schema([segment.schema for segment in segments])
         self._recast = [_recast(segment.schema, self.schema) for segment in segments]
-
-    @property
-    def ntotal(self) -> int:
-        """Number of positions, including rows with tombstones."""
-        return int(self._starts[-1])
 
     @property
     def live_count(self) -> int:
@@ -44,24 +37,17 @@ class SegmentedIndex:
 
     def eligible(self, wanted: Filter) -> list[Eligible]:
         """The live rows that pass a filter, for each segment."""
-        return [
-            segment.eligible(np.concatenate([np.zeros(0, bool), *(wanted.mask(batch) for batch in segment.batches)]))
-            for segment in self.parts
-        ]
+        masks = [[np.zeros(0, bool), *map(wanted.mask, segment.batches)] for segment in self.parts]
+        return [segment.eligible(np.concatenate(mask)) for segment, mask in zip(self.parts, masks, strict=True)]
 
     def search(self, queries: Vectors, k: int, eligible: Sequence[Eligible] | None = None) -> tuple[Scores, Positions]:
-        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer.
-
-        `eligible` has one entry for each segment.
-        """
+        """Scores and positions of the k nearest, `(n, k)`, best first; -1 if there are fewer."""
         allowed: Sequence[Eligible | None] = eligible or [None] * len(self.parts)
         found = [segment.search(queries, k, rows) for segment, rows in zip(self.parts, allowed, strict=True)]
         if len(found) == 1:
             return found[0]
-        counted = [
-            (scores, shifted(positions, start)) for (scores, positions), start in zip(found, self._starts, strict=False)
-        ]
-        scores, positions = merged(counted, k)
+        parts = zip(found, self._starts, strict=False)
+        scores, positions = merged([(scores, shifted(rows, start)) for (scores, rows), start in parts], k)
         return scores, positions
 
     def search_with_ids(
@@ -88,10 +74,7 @@ class SegmentedIndex:
                 yield positions + start, vectors
 
     def live_positions(self, numbers: npt.NDArray[np.int64] | None = None) -> Positions:
-        """Positions of the live rows with these numbers, which ascend and count through the live rows alone.
-
-        None: all of them.
-        """
+        """Positions of the live rows, or of those with these ascending numbers among them."""
         if numbers is None:
             numbers = np.arange(self.live_count)
         firsts = np.cumsum([0, *(segment.live_count for segment in self.parts)])
@@ -145,13 +128,8 @@ def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 def _recast(schema: pa.Schema, union: pa.Schema) -> frozenset[str]:
     """Columns with another type in the union: their values are cast to that type, as a merge would write them."""
-    return frozenset(
-        field.name
-        for field in schema
-        if field.name != EMBEDDING
-        and field.type != union.field(field.name).type
-        and _castable(field.type, union.field(field.name).type)
-    )
+    pairs = [(field, union.field(field.name).type) for field in schema if field.name != EMBEDDING]
+    return frozenset(field.name for field, kind in pairs if field.type != kind and _castable(field.type, kind))
 
 
 def _castable(one: pa.DataType, other: pa.DataType) -> bool:

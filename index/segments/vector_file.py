@@ -15,10 +15,9 @@ _HEADER = 45  # bytes before the vectors
 
 
 class VectorFile:
-    """Reads vectors by their place in the file, which stays open if it is unlinked. Thread-safe.
+    """Reads vectors by their place in the file, which may be unlinked. OSError when it ends too early. Thread-safe.
 
-    It reads and does not map: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
-    OSError when the file ends too early.
+    It does not map the file: a pass over all vectors must not fill the memory, nor a sample load the pages around it.
     """
 
     def __init__(self, path: Path, ntotal: int, dim: int) -> None:
@@ -59,10 +58,7 @@ class VectorFile:
 
 
 def flat_header(dim: int, ntotal: int) -> bytes:
-    """The header that faiss writes before the vectors of a flat index, so that they can be streamed to the file.
-
-    Its last field is the number of floats, its third that of vectors (`write_index_header` in faiss).
-    """
+    """The header of a flat index's file: its last field counts floats, its third vectors (write_index_header)."""
     header = bytearray(faiss.serialize_index(faiss.IndexFlat(dim, faiss.METRIC_INNER_PRODUCT)).tobytes())
     header[8:16] = ntotal.to_bytes(8, "little")
     header[-8:] = (ntotal * dim).to_bytes(8, "little")

@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from index.errors import CollectionError
 
 _SCHEMES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
-_S3_OPTIONS: Final = ("endpoint_override", "scheme", "region")
-_OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": ("endpoint_override", "scheme")}
+_OPTIONS: Final = {"s3": ("endpoint_override", "scheme", "region"), "gs": ("endpoint_override", "scheme")}
 _ANONYMOUS: Final = "anonymous"
 
 
@@ -22,8 +21,7 @@ class Bucket:
 
     `user` and `secret` are from the address: an access key, or Azure's account and its shared access signature.
     `endpoint` is a URL; empty for the cloud's own. A store that sends nothing for `request_s` seconds has lost the
-    request: stores answer, or report an error, within a second. The pauses between `attempts` double from 50 ms; nine
-    take 13 s: stores that ask to slow down mean seconds, and a mistyped address should not cost minutes.
+    request. The pauses between `attempts` double from 50 ms, to 13 s in all: who asks to slow down means seconds.
     """
 
     scheme: str
@@ -37,28 +35,22 @@ class Bucket:
 
     @classmethod
     def of(cls, address: str) -> tuple[Bucket, str]:
-        """The bucket of an s3:// gs:// az:// (or abfs://) address, and the prefix in it. Sends no request.
-
-        CollectionError for anything else.
-        """
-        parts = urlsplit(address)
+        """The bucket of an s3:// gs:// az:// address, and the prefix in it, or CollectionError. Sends no request."""
+        parts, shown = urlsplit(address), without_secrets(address)
         scheme = _SCHEMES[parts.scheme]
         login, _, name = parts.netloc.rpartition("@")
         user, _, secret = login.partition(":")
         if not name or ":" in name:
-            raise CollectionError(f"{without_secrets(address)}: expected {parts.scheme}://bucket/prefix")
+            raise CollectionError(f"{shown}: expected {parts.scheme}://bucket/prefix")
         # In a prefix % is a character like any other.
         prefix = parts.path.strip("/")
         if scheme == "az":
             if "." in name or parts.scheme == "abfss":
-                raise CollectionError(f"{without_secrets(address)}: write az://account@container/prefix")
+                raise CollectionError(f"{shown}: write az://account@container/prefix")
             return cls._azure(address, name, unquote(user), parts.query), prefix
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        unknown = sorted(options.keys() - set(_OPTIONS[scheme]))
-        if unknown:
-            raise CollectionError(
-                f"{without_secrets(address)}: expected none but {', '.join(_OPTIONS[scheme])} after the question mark"
-            )
+        if options.keys() - set(_OPTIONS[scheme]):
+            raise CollectionError(f"{shown}: expected none but {', '.join(_OPTIONS[scheme])} after the question mark")
         endpoint = options.get("endpoint_override", "")
         if endpoint and "://" not in endpoint:
             endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
@@ -110,10 +102,7 @@ def is_bucket(address: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text that contains one, without its credentials, for output that people or machines read.
-
-    A secret with a slash should be written with %2F. One with a plain slash opens nothing, but is removed too.
-    """
+    """An address, or a text that contains one, without its credentials; also those with a slash, which open nothing."""
     text = re.sub(r"://[^/@:?#\s]*:[^@\s]*@", "://", text)
     return re.sub(r"\?[^\s'\"]*\bsig=[^\s'\"]*", "", text)
 

@@ -1,8 +1,6 @@
 """The clients of a bucket, one of each kind per process, so that connections are reused.
 
-obstore reads, writes and lists objects. pyarrow looks up names, and lists keys that obstore refuses (`a//b`). It
-completes a half-written upload when an exception is raised, does not retry every failed read, and has no conditional
-writes.
+obstore reads, writes and lists; pyarrow looks up names, and lists keys that obstore refuses (`a//b`).
 """
 
 from __future__ import annotations
@@ -127,11 +125,7 @@ def _s3_filesystem(bucket: Bucket) -> pafs.S3FileSystem:
 
 
 def _region(bucket: Bucket) -> str | None:
-    """The S3 region of the address, else AWS_REGION or AWS_DEFAULT_REGION, else looked up at Amazon.
-
-    None with a custom endpoint: the AWS profile decides. The lookup needs no credentials; OSError where Amazon cannot
-    be reached, as in a closed network, so that the region has to be set there.
-    """
+    """The S3 region of the address, else of the environment, else (without a custom endpoint) looked up at Amazon."""
     named = bucket.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return named or (None if bucket.endpoint else _amazons_region(bucket.name))
 

@@ -1,11 +1,14 @@
-"""Puts files on this machine's disk, complete or not at all."""
+"""Puts files on this machine's disk, complete or not at all, and changes one file so that no change is undone."""
 
 import errno
+import fcntl
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from index.errors import CollectionError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The system's errors for a file without room: the disk is full, a quota, or the maximum file size."""
@@ -22,6 +25,25 @@ def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:
             publish(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def update_file(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """`Storage.update` for a folder: a hidden file beside the file is locked meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")  # the file itself is replaced, so that it is never half written
+    with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        if os.fstat(file.fileno()).st_uid == os.geteuid():
+            # Whoever may add files to the folder may lock this one, which a umask would forbid.
+            with suppress(OSError):  # vfat and CIFS have no such modes
+                os.fchmod(file.fileno(), path.parent.stat().st_mode & 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back when a process dies
+        except OSError as error:
+            raise CollectionError(f"{path} cannot be locked ({error}): expected a file system with locks") from error
+        content = path.read_bytes() if path.exists() else b""
+        changed = change(content)
+        if changed != content:
+            write_atomic(path, changed)
 
 
 def publish(partial: Path, target: Path) -> None:

@@ -34,10 +34,7 @@ class OddKeyError(CollectionError):
 
 
 def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
-    """All objects below a prefix, in no order.
-
-    OddKeyError for a key that obstore knows no path of, CollectionError where they may not be listed.
-    """
+    """All objects below a prefix, in no order. CollectionError where they may not be listed."""
     store = object_store(bucket)
     try:
         # Azure cannot begin at a name: each page would be a walk from the first.
@@ -49,11 +46,7 @@ def list_objects(bucket: Bucket, prefix: str) -> Iterator[ObjectMeta]:
 
 
 def _by_ranges(store: Store, prefix: str) -> Iterator[ObjectMeta]:
-    """Objects by ranges of their names: what is left of one behind a page is cut while listings are free.
-
-    Names are not known before they are listed, so a cut may leave nothing behind it. Two more requests may be made for
-    each full page, at once or later on: there are never more than three times as many as pages.
-    """
+    """Objects by ranges of their names, cut while listings are free: at most two more requests for each full page."""
     letters: set[str] = set()
     spare = 0
     with ThreadPoolExecutor(_LISTINGS) as pool:
@@ -93,11 +86,8 @@ def _page(store: Store, prefix: str, names: Range) -> tuple[list[ObjectMeta], Ra
 
 
 def _cut(names: Range, letters: Set[str], parts: int) -> list[Range]:
-    """At most so many ranges in place of one.
-
-    Where its names differ is looked for half way between what its bounds have in common and all of the first. The
-    other cuts are before each letter of the names so far, as near to the beginning as there are any. A bound that ended
-    in a slash or a dot would be no path.
+    """At most so many ranges in place of one: cut half way between what its bounds have in common and all of the first,
+    and before each letter of the names so far. A bound that ended in a slash or a dot would be no path.
     """
     after, last = names
     unlike = (at for at, (one, other) in enumerate(zip(after, last, strict=False)) if one != other)

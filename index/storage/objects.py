@@ -48,10 +48,7 @@ def put(bucket: Bucket, key: str, content: bytes | Path) -> None:
 
 
 def update_object(bucket: Bucket, key: str, change: Callable[[bytes], bytes]) -> None:
-    """`index.storage.compare_and_set.update_file` for a bucket.
-
-    If the answer to a write was lost, `change` gets the content after it, which may be its own result.
-    """
+    """`Storage.update` for a bucket. If the answer to a write was lost, `change` may get its own result."""
     try:
         _update(object_store(bucket), key, change)
     except (BaseError, FileNotFoundError) as error:
@@ -70,14 +67,13 @@ def _update(store: Store, key: str, change: Callable[[bytes], bytes]) -> None:
             return
         try:
             obstore.put(store, key, changed, mode=mode)
+            return
         except (AlreadyExistsError, PreconditionError):
-            continue  # another update came in between, or an own one whose answer was lost
+            pass  # another update came in between, or an own one whose answer was lost
         except GenericError:
             failed += 1
             if failed == _WRITES:
                 raise
-            continue
-        return
 
 
 def _content_and_condition(store: Store, key: str) -> tuple[bytes, PutMode]:
@@ -107,10 +103,7 @@ def _get(store: Store, key: str) -> tuple[bytes, ObjectMeta]:
 
 
 def read_part(bucket: Bucket, key: str, span: tuple[int, int] | None, check_size: Callable[[int], None]) -> bytes:
-    """An object, or its bytes from the first to before the second of `span`, by one request.
-
-    `check_size` gets the size of the object before its bytes are read; what it raises is passed on.
-    """
+    """An object, or its bytes in `span`, by one request. `check_size` may raise before its bytes are read."""
     store = object_store(bucket)
     options: GetOptions = {"range": span} if span else {}
 
@@ -133,16 +126,12 @@ def _size(store: Store, key: str) -> int:
 
 
 def open_reader(bucket: Bucket, key: str, min_read: int = 1 << 16) -> pa.NativeFile:
-    """A seekable object to read, at least `min_read` bytes by a request; 0: as many as are read.
-
-    FileNotFoundError when it is missing, UnreachableError else.
+    """A seekable object to read, at least `min_read` bytes by a request; 0: as many as are read. Raises as `read`.
 
     pyarrow's own reader fails on a store's error message that is longer than the read, such as a footer of 8 bytes.
     """
-    store = object_store(bucket)
     with as_os_error(bucket, key):
-        size = _size(store, key)
-    reader = _Reader(bucket, key, size)
+        reader = _Reader(bucket, key, _size(object_store(bucket), key))
     return pa.PythonFile(io.BufferedReader(reader, min_read) if min_read else reader, "r")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from index.errors import CollectionError
 from index.storage.bucket import Bucket, is_bucket, without_secrets
 from index.storage.clients import filesystem
-from index.storage.disk import full_disk_named, publish, write_atomic
+from index.storage.disk import full_disk_named, publish, update_file, write_atomic
 
 MIN_READ = 1 << 16
 """Bytes of a request: a Parquet file's footer, mostly."""
@@ -43,10 +43,7 @@ class FileInfo:
 
 
 def canonical_address(address: str) -> str:
-    """One spelling for all addresses of the same place: no options of a bucket, `..`, file:// or slash at the end.
-
-    `address` is absolute, as in `Storage.location`. No request is sent and no link is followed.
-    """
+    """One spelling for all absolute addresses of a place, without a bucket's options, `..`, file:// or a last slash."""
     if not is_bucket(address):
         return os.path.normpath(unquote(urlsplit(address).path) if address.startswith("file://") else address)
     parts = urlsplit(address)
@@ -59,9 +56,7 @@ def canonical_address(address: str) -> str:
 class Storage:
     """Reads and writes whole files below `root`. Paths are relative, with forward slashes.
 
-    A file appears under its name complete or not at all. Names that start with a dot are files in the making and are
-    never listed. A pickled storage is its address, with the credentials in that; others are read from the environment
-    where it is opened again.
+    Names that start with a dot are files in the making and are never listed.
     """
 
     root: str
@@ -74,11 +69,7 @@ class Storage:
 
     @classmethod
     def open(cls, location: str | os.PathLike[str]) -> Storage:
-        """A folder, or a file:// s3:// gs:// az:// (or abfs://) URI. Nothing needs to exist there yet.
-
-        `Bucket` says which environment variables are used. CollectionError for any other location, or a bucket at
-        Amazon that cannot be found.
-        """
+        """A folder, or a file:// s3:// gs:// az:// URI, else CollectionError. Nothing needs to exist there yet."""
         text = os.fspath(location)
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme:
@@ -116,7 +107,6 @@ class Storage:
         return filesystem(self.bucket) if self.bucket else pafs.LocalFileSystem()
 
     def info(self, path: str = "") -> FileInfo | None:
-        """A file or a folder; None when there is none."""
         with self._refusals_named():
             found = self._files.get_file_info(self.absolute(path))
         return None if found.type == pafs.FileType.NotFound else _file_info(found, path)
@@ -184,6 +174,19 @@ class Storage:
         else:
             write_atomic(Path(self.absolute(path)), data)
 
+    def update(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Replace a file's content by `change(content)`; that of a missing file is empty.
+
+        No other `update` of it comes in between. `change` may be called several times; what it raises is passed on, and
+        the file stays as it was. CollectionError when the storage refuses.
+        """
+        if self.bucket:
+            from index.storage.objects import update_object
+
+            update_object(self.bucket, self.key(path), change)
+        else:
+            update_file(Path(self.absolute(path)), change)
+
     def put_file(self, source: Path, path: str) -> None:
         """Move a file composed in `scratch` to its name, complete or not at all."""
         if self.bucket:
@@ -198,10 +201,7 @@ class Storage:
 
     @contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
-        """A local folder to compose large files in for `put_file`, removed afterwards.
-
-        With local storage it is a hidden folder in `folder`, so that putting a file is a rename.
-        """
+        """A local folder to compose large files in for `put_file`; in `folder` if that is local, for a rename."""
         parent = Path(self.absolute(folder)) if self.is_local else None
         if parent:
             parent.mkdir(parents=True, exist_ok=True)

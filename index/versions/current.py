@@ -38,7 +38,7 @@ def live_version(collection: Collection) -> LiveVersion:
 
 
 def live_manifest(collection: Collection) -> VersionManifest | None:
-    """The manifest of the live version; None if there is none, or (with a warning) if it cannot be read."""
+    """None if there is no live version, or (with a warning) if it cannot be read."""
     live = live_version(collection)
     if live.damage:
         logger.warning("%s", live.damage)
@@ -46,9 +46,7 @@ def live_manifest(collection: Collection) -> VersionManifest | None:
 
 
 def standing_manifest(collection: Collection) -> VersionManifest | None:
-    """The manifest of the live version; if that cannot be read, of the newest good one before it: the version whose
-    settings and model a job goes on with. None if there is none.
-    """
+    """The version whose model a job goes on with: the live one; if that cannot be read, the newest good one before."""
     live = live_version(collection)
     return live.manifest or newest_good(collection, live.name)
 
@@ -62,10 +60,7 @@ def newest_good(collection: Collection, before: str | None) -> VersionManifest |
 
 
 def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> ModelRecord | None:
-    """The model to go on with: that of the live version, so that a rollback goes back to its model too.
-
-    Before the first version it is that of the newest of `runs`, which are the collection's; None without any.
-    """
+    """The live version's, so that a rollback goes back to its model too; before the first, that of the newest run."""
     standing = standing_manifest(collection)
     if standing:
         return standing.model
@@ -73,10 +68,7 @@ def collection_model(collection: Collection, runs: Sequence[RunManifest]) -> Mod
 
 
 def require_servable(collection: Collection, version: str, *, verify: bool = True) -> VersionManifest:
-    """The manifest of a version whose files are whole, whose recall meets its target, and that was not rolled back.
-
-    Otherwise raises one of `UNFIT_VERSION`. Without `verify` altered bytes are not noticed.
-    """
+    """The manifest of a version that is whole, meets its target and was not rolled back; else an `UNFIT_VERSION`."""
     manifest = collection.read_version(version)
     if rolled_back_at(collection, version):
         raise RolledBackError(f"index version {version} was rolled back: `likeness promote` takes it again")
@@ -109,22 +101,15 @@ def older_versions(collection: Collection, version: str | None) -> Iterator[str]
 
 def mark_rolled_back(collection: Collection, version: str) -> None:
     """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
-    collection.storage.write_atomic(_mark(version), f"{datetime.now(UTC).isoformat()}\n".encode())
-
-
-def unmark(collection: Collection, version: str) -> None:
-    collection.storage.delete(_mark(version))
+    collection.storage.write_atomic(version_path(version, ROLLED_BACK), f"{datetime.now(UTC).isoformat()}\n".encode())
 
 
 def rolled_back_at(collection: Collection, version: str) -> datetime | None:
     """When `mark_rolled_back` was recorded of a version; now, if that cannot be read. None if it was not recorded."""
     try:
-        return datetime.fromisoformat(collection.storage.read(_mark(version)).decode().strip()).astimezone(UTC)
+        time = collection.storage.read(version_path(version, ROLLED_BACK)).decode().strip()
+        return datetime.fromisoformat(time).astimezone(UTC)
     except FileNotFoundError:
         return None
     except (ValueError, OverflowError):
         return datetime.now(UTC)
-
-
-def _mark(version: str) -> str:
-    return version_path(version, ROLLED_BACK)

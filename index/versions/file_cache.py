@@ -35,20 +35,14 @@ _OURS: Final = re.compile(rf"[0-9a-f]{{64}}({re.escape(_PARTIAL)})?")  # any oth
 
 @dataclass(frozen=True, kw_only=True)
 class FileCache:
-    """A cache in `folder`, which processes of one machine may share: each file is downloaded once.
-
-    Beyond `max_bytes` the least recently used files are removed; a process that has one open can still read it. The
-    files of a version that is being opened stay, even if they exceed `max_bytes`.
-    """
+    """A cache in `folder`, which processes share. Beyond `max_bytes` the least recently used files are removed."""
 
     folder: Path
     max_bytes: int
 
     @classmethod
     def of_environment(cls) -> FileCache:
-        """LIKENESS_CACHE_DIR and LIKENESS_CACHE_BYTES; without them ~/.cache/likeness, and half of the disk that it is
-        on. CollectionError when they cannot be used.
-        """
+        """By default ~/.cache/likeness, and half of the disk that it is on. CollectionError when it cannot be used."""
         folder = _folder()
         text = os.environ.get(BYTES, "")
         if text and not text.isdecimal():
@@ -56,11 +50,7 @@ class FileCache:
         return cls(folder=folder, max_bytes=int(text) if text else shutil.disk_usage(folder).total // 2)
 
     def place(self, storage: Storage, path: str, record: FileRecord, target: Path, *, verify: bool = True) -> None:
-        """Put a file of a bucket at `target`, from the cache if it is there and, with `verify`, has the right digest.
-
-        FileNotFoundError when the bucket has no such file, CollectionError when it is not what `record` says, or the
-        disk is full.
-        """
+        """Put a file of a bucket at `target`, through the cache. CollectionError if it is not what `record` says."""
         cached = self.folder / record.sha256
         for _ in range(_TRIES):
             with self._locked(cached.name) as partial:
@@ -138,11 +128,8 @@ class FileCache:
             if error.errno not in DISK_FULL:
                 raise
             free = shutil.disk_usage(self.folder).free
-            raise OSError(
-                errno.ENOSPC,
-                f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)",
-                str(self.folder),
-            ) from error
+            problem = f"no room for the files of the index ({free:,} bytes are free; {FOLDER} names another disk)"
+            raise OSError(errno.ENOSPC, problem, str(self.folder)) from error
 
 
 def too_small(folder: Path) -> CollectionError:

@@ -1,12 +1,18 @@
-"""The files of an index version: their paths, and whether they still agree with the manifest."""
+"""The files of an index version: their paths, whether they still agree with the manifest, and the tombstones in one."""
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
-from index.collection.layout import segment_path, version_path
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index.arrays import Positions
+from index.collection.layout import TOMBSTONES, segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
 from index.storage import Storage
 
@@ -19,42 +25,51 @@ def file_record(path: Path) -> FileRecord:
 def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
     """The manifest's record of each file of a version, by path below the collection; without the manifest itself."""
     own = {version_path(manifest.version, name): record for name, record in manifest.files.items()}
-    shared = {
-        segment_path(segment.name, name): record
-        for segment in manifest.segments
-        for name, record in segment.files.items()
-    }
-    return own | shared
+    for segment in manifest.segments:
+        own |= {segment_path(segment.name, name): record for name, record in segment.files.items()}
+    return own
 
 
 def first_damage(storage: Storage, files: Mapping[str, FileRecord], *, verify: bool = True) -> tuple[str, str] | None:
-    """Path and problem of the first file that is not as recorded, or None. `verify` false: compare only sizes.
+    """Path and problem of the first file that is not as recorded. Without `verify` only sizes are compared."""
 
-    Sizes are compared first, which costs nothing; then every byte is read, with a thread for each core.
-    """
-    checks = [_size_problem, _content_problem] if verify else [_size_problem]
+    def problem_of(path: str) -> str | None:
+        expected = files[path]
+        try:
+            if (size := storage.size(path)) != expected.size:
+                return f"has {size:,} bytes, expected {expected.size:,}"
+            altered = verify and storage.sha256(path) != expected.sha256
+        except FileNotFoundError:
+            return "is missing"
+        return "has been altered: its SHA-256 is not the recorded one" if altered else None
+
     # hashlib lets other threads run; with an object store the threads wait in parallel.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for check in checks:
-            problems: Iterator[str | None] = pool.map(check, [storage] * len(files), files, files.values())
-            found = next(((path, problem) for path, problem in zip(files, problems, strict=True) if problem), None)
-            if found:
+        for path, problem in zip(files, pool.map(problem_of, files), strict=True):
+            if problem:
                 pool.shutdown(cancel_futures=True)
-                return found
+                return path, problem
     return None
 
 
-def _size_problem(storage: Storage, path: str, expected: FileRecord) -> str | None:
-    try:
-        size = storage.size(path)
-    except FileNotFoundError:
-        return "is missing"
-    return None if size == expected.size else f"has {size:,} bytes, expected {expected.size:,}"
+def write_tombstones(path: Path, tombstones: Mapping[str, Positions]) -> None:
+    """Rows of older segments that no longer count: the columns `segment` (string) and `position` in it (int64)."""
+    names = np.repeat(list(tombstones), [len(positions) for positions in tombstones.values()])
+    positions = np.concatenate(list(tombstones.values())).astype(np.int64)
+    table = pa.table({"segment": pa.array(names.tolist(), pa.string()), "position": positions})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
 
 
-def _content_problem(storage: Storage, path: str, expected: FileRecord) -> str | None:
-    try:
-        digest = storage.sha256(path)
-    except FileNotFoundError:  # removed since its size was read
-        return "is missing"
-    return None if digest == expected.sha256 else "has been altered: its SHA-256 is not the recorded one"
+def read_tombstones(storage: Storage, manifest: VersionManifest) -> list[Positions]:
+    """Positions that no longer count, for each segment of a version."""
+    names = [segment.name for segment in manifest.segments]
+    if TOMBSTONES not in manifest.files:
+        return [np.empty(0, np.int64)] * len(names)
+    with storage.open_input(version_path(manifest.version, TOMBSTONES)) as file:
+        table = pa.ipc.open_file(file).read_all()
+    segment = pc.index_in(table["segment"], value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy()
+    order = np.argsort(segment, kind="stable")
+    bounds = np.searchsorted(segment[order], np.arange(len(names) + 1))
+    positions = table["position"].to_numpy()[order]
+    return [positions[start:end] for start, end in pairwise(bounds)]

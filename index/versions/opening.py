@@ -16,8 +16,7 @@ from index.segments.segmented_index import SegmentedIndex
 from index.storage import Storage
 from index.versions.current import check_version
 from index.versions.file_cache import FileCache, too_small
-from index.versions.files import version_files
-from index.versions.tombstones import read_tombstones
+from index.versions.files import read_tombstones, version_files
 
 _TRIES = 3
 _DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, and each holds a few megabytes
@@ -26,11 +25,10 @@ _DOWNLOADS = 8  # at once: a single one does not use a connection's bandwidth, a
 def open_segments(
     collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool = True
 ) -> SegmentedIndex:
-    """Check every file of a version, then map its segments, in the manifest's order.
+    """Check every file of a version, then map its segments, in the manifest's order. DamagedVersionError names a file.
 
-    Files of a bucket are first put into the folder `cache`, through this machine's file cache.
-    DamagedVersionError names a file that is missing, truncated or altered, and the other versions. Without `verify`
-    altered bytes are not noticed; this is for a version of which every file was written or verified just now.
+    Files of a bucket are first put into the folder `cache`, through this machine's file cache. Without `verify` altered
+    bytes are not noticed: for a version of which every file was written or verified just now.
     """
     if not collection.storage.bucket:
         check_version(collection, manifest, verify=verify)
@@ -47,9 +45,8 @@ def open_segments(
 
 
 def _mapped(storage: Storage, manifest: VersionManifest) -> SegmentedIndex:
-    dead = read_tombstones(storage, manifest)
-    opened = zip(manifest.segments, dead, strict=True)
-    return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in opened])
+    dead = zip(manifest.segments, read_tombstones(storage, manifest), strict=True)
+    return SegmentedIndex([_open_segment(storage, manifest, record, tombstones) for record, tombstones in dead])
 
 
 def _copied(collection: Collection, manifest: VersionManifest, cache: Path, *, verify: bool) -> Storage:
@@ -87,11 +84,8 @@ def _open_segment(storage: Storage, manifest: VersionManifest, record: SegmentRe
             approximate=ANN in record.files,  # a file that the manifest does not list is not verified
         )
     except (RuntimeError, OSError, pa.ArrowException) as error:  # altered, if only sizes were checked
-        raise DamagedVersionError(
-            f"index version {manifest.version} is damaged: {path} cannot be read; build it again with "
-            "`likeness compact`",
-            path,
-        ) from error
+        problem = f"index version {manifest.version} is damaged: {path} cannot be read"
+        raise DamagedVersionError(f"{problem}; build it again with `likeness compact`", path) from error
     found = opened.ntotal, opened.live_count, opened.dim
     if found != (record.ntotal, record.live, manifest.dim):
         raise DamagedVersionError(

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from index.collection import Collection
+from index.collection.layout import ROLLED_BACK, version_path
 from index.collection.records import VersionManifest
 from index.errors import DamagedVersionError, EmptyCollectionError
 from index.versions.current import (
@@ -14,7 +15,6 @@ from index.versions.current import (
     older_versions,
     require_servable,
     rolled_back_at,
-    unmark,
 )
 
 logger = logging.getLogger(__name__)
@@ -22,11 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A complete version. `manifest` is None, and `damage` says why, when it cannot be read.
-
-    `rolled_back`: there was a rollback from it, or another version was chosen during its build, and it was not promoted
-    since.
-    """
+    """A complete version. `rolled_back`: another was chosen instead. `damage` says why there is no `manifest`."""
 
     name: str
     live: bool
@@ -49,15 +45,23 @@ def list_versions(collection: Collection) -> list[Version]:
     current = live_version(collection)
     if current.damage and not current.name:
         logger.warning("%s", current.damage)
-    return [_version(collection, name, live=name == current.name) for name in collection.versions()]
+    found = []
+    for name in collection.versions():
+        manifest, damage = None, None
+        try:
+            manifest = collection.read_version(name)
+        except DamagedVersionError as error:
+            damage = str(error)
+        rolled_back, live = rolled_back_at(collection, name) is not None, name == current.name
+        found.append(Version(name=name, live=live, rolled_back=rolled_back, manifest=manifest, damage=damage))
+    return found
 
 
 def promote(collection: Collection, version: str) -> VersionManifest:
     """Make a version the live one, once every byte of it has been verified; in a bucket the size of every file.
 
-    DamagedVersionError names the file that is not whole: the live version then stays as it is. A version whose
-    recall is below its target is promoted too: that is for whoever names it to decide. To promote an older version than
-    the live one is to roll that back. OvertakenError when somebody makes another version live at the same moment.
+    One whose recall is below its target is promoted too. To promote an older version than the live one is to roll that
+    back. DamagedVersionError names the file that is not whole; OvertakenError when another goes live meanwhile.
     """
     manifest = collection.read_version(version)
     check_version(collection, manifest, verify=collection.storage.is_local)
@@ -65,16 +69,14 @@ def promote(collection: Collection, version: str) -> VersionManifest:
     if before and before > version:
         mark_rolled_back(collection, before)
     collection.promote(version, before)
-    unmark(collection, version)
+    collection.storage.delete(version_path(version, ROLLED_BACK))
     return manifest
 
 
 def rollback(collection: Collection) -> RolledBack:
-    """Make the newest good version before the live one live.
+    """Make the newest good version (see `require_servable`) before the live one live; in a bucket sizes are checked.
 
-    Good is what is whole, meets the recall that was asked for and was not rolled back itself: that is remembered of
-    the version that is left now. Of a bucket's files the sizes are checked: a server verifies every byte when it opens
-    them. DamagedVersionError when none is good, with the reason of each; EmptyCollectionError when no version is live,
+    DamagedVersionError when none is good, with the reason of each; EmptyCollectionError when no version is live,
     OvertakenError when another is by now.
     """
     before = collection.current()
@@ -95,19 +97,4 @@ def rollback(collection: Collection) -> RolledBack:
     raise DamagedVersionError(
         f"no version before {before} to go back to: {reasons}. It stays the live one; build another with "
         "`likeness compact`"
-    )
-
-
-def _version(collection: Collection, name: str, *, live: bool) -> Version:
-    manifest, damage = None, None
-    try:
-        manifest = collection.read_version(name)
-    except DamagedVersionError as error:
-        damage = str(error)
-    return Version(
-        name=name,
-        live=live,
-        rolled_back=rolled_back_at(collection, name) is not None,
-        manifest=manifest,
-        damage=damage,
     )

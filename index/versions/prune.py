@@ -6,38 +6,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from index.collection import Collection, writing
-from index.collection.layout import (
-    INDEX,
-    MANIFEST,
-    ROW_FILES,
-    SEGMENTS,
-    SUPERSEDED,
-    run_path,
-    segment_path,
-    version_path,
-)
-from index.collection.records import RunManifest, RunStart, VersionManifest
+from index.collection import Collection, layout, writing
+from index.collection.layout import SEGMENTS, SUPERSEDED, run_path, segment_path, version_path
+from index.collection.records import VersionManifest
 from index.errors import CollectionError, DamagedVersionError
 from index.versions.current import UNFIT_VERSION, require_servable
 
 ABANDONED = timedelta(days=1)
 """Once nothing of an unfinished build has changed for so long, its files count as remains.
 
-An hour would be too short: filling one large graph index may take longer, and writes nothing meanwhile. Remains cost
-only space; removing a segment of a running build costs the whole build.
+Filling one large graph index may take more than an hour, and writes nothing meanwhile.
 """
 
 GRACE = timedelta(hours=1)
 """How long a version stays after another took its place: a server that looked it up may still be opening it, and one
-that has it open over NFS loses deleted files. Elsewhere mapped files and copies stay readable after their deletion.
-"""
+that has it open over NFS loses deleted files."""
 
 FORGOTTEN = timedelta(days=30)
-"""An unfinished run to which nothing was written for so long will not be resumed.
-
-A change of models may take weeks, with pauses, and removing its run would lose all that it has embedded.
-"""
+"""An unfinished run without a write for so long will not be resumed. A change of models may take weeks, with pauses."""
 
 _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 """A version's or segment's folder, and the version whose build made it."""
@@ -46,10 +32,7 @@ _FOLDER = re.compile(r"index/(?:segments/)?([0-9]{6})(?:-[0-9-]+)?(?=/|$)")
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
     """What was removed, or would be: versions and segments by name, `remains` of unfinished builds by path, and
-    unfinished `runs` by id.
-
-    `left` says why a version, or a folder (by its path), that looks removable was left.
-    """
+    unfinished `runs` by id. `left` says why a version, or a folder (by its path), was left."""
 
     versions: list[str]
     segments: list[str]
@@ -69,21 +52,17 @@ class _Folder:
 
 
 def prune(collection: Collection, keep: int = 3, *, dry_run: bool = False) -> Pruned:
-    """Remove old versions, then the segments that no other version names. Committed runs are never removed.
+    """Remove old versions, then the segments that no other version names. Committed runs are never removed. Kept are:
 
-    These versions are kept:
     - the live version;
     - newer versions, but of those below their target recall only the newest;
     - older versions, newest first, until there are `keep` good ones, the live one included;
     - versions superseded within `GRACE`;
     - versions whose manifest cannot be read, with every segment that they may name: all made by them or earlier.
 
-    A version is good if one could go back to it (`rollback`); its files are checked by their sizes.
-    Files that no version names are removed once their build has been idle for `ABANDONED`. So are unfinished runs, if a
-    later run of the same source and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
-
-    CollectionError for a `keep` below 1, DamagedVersionError when CURRENT cannot be read, LeaseHeldError while another
-    job writes.
+    A version is good if one could go back to it (`rollback`), to judge by its files' sizes. Files that no version names
+    are removed once their build was idle for `ABANDONED`. So are unfinished runs, if a later run of the same source
+    and model was committed (it took over what it needed of them), else after `FORGOTTEN`.
     """
     if keep < 1:
         raise CollectionError(f"keep is {keep}: expected 1 or more, since the live version always stays")
@@ -126,9 +105,8 @@ def _plan(collection: Collection, keep: int) -> tuple[Pruned, list[str]]:
     runs = _abandoned_runs(collection)
     for version in sorted(manifests.keys() - set(versions), reverse=True):
         for run_id in runs.keys() & set(manifests[version].runs):
-            left[run_path(run_id)] = (
-                f"index version {version} was built from it, and the run's manifest is lost: restore it"
-            )
+            reason = f"index version {version} was built from it, and the run's manifest is lost: restore it"
+            left[run_path(run_id)] = reason
             del runs[run_id]
     gone = [*map(version_path, versions), *segments, *remains]
     pruned = Pruned(
@@ -155,9 +133,7 @@ def _manifests(collection: Collection) -> tuple[dict[str, VersionManifest], dict
 
 
 def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], keep: int) -> list[str]:
-    """Versions to remove, oldest first: older than the live one and its `keep` good ones, or newer but below their
-    target, except for the newest of these.
-    """
+    """Versions that `prune` removes, oldest first, but for their `GRACE`."""
     live = collection.current()
     if live is None:
         return []
@@ -167,11 +143,9 @@ def _outdated(collection: Collection, manifests: Mapping[str, VersionManifest], 
         if good >= keep:
             outdated.append(name)
             continue
-        try:
+        with suppress(*UNFIT_VERSION):  # nothing that one could go back to
             require_servable(collection, name, verify=False)
             good += 1
-        except UNFIT_VERSION:
-            continue  # nothing that one could go back to
     failed = [name for name, made in manifests.items() if name > live and made.below_target]
     return sorted([*outdated, *sorted(failed)[:-1]])
 
@@ -196,7 +170,7 @@ def _folders(collection: Collection) -> dict[str, _Folder]:
     """Every version's and segment's folder, by path. Hidden files count: they belong to a running build."""
     since = datetime.now(UTC) - ABANDONED
     folders: dict[str, _Folder] = {}
-    for file in collection.storage.walk(INDEX):
+    for file in collection.storage.walk(layout.INDEX):
         if match := _FOLDER.match(file.path):
             folder = folders.setdefault(match[0], _Folder(match[1]))
             folder.size += file.size
@@ -209,24 +183,21 @@ def _abandoned_runs(collection: Collection) -> dict[str, int]:
     snapshot = collection.snapshot()
     found = {}
     for start in snapshot.unfinished:
-        since = datetime.now(UTC) - (ABANDONED if _is_made_up_for(start, snapshot.committed) else FORGOTTEN)
+        made_up_for = any(
+            run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
+            for run in snapshot.committed
+        )
+        since = datetime.now(UTC) - (ABANDONED if made_up_for else FORGOTTEN)
         files = [file for file in collection.storage.walk(run_path(start.run_id)) if not file.is_folder]
         if all(file.modified is not None and file.modified <= since for file in files):
             found[start.run_id] = sum(file.size for file in files)
     return found
 
 
-def _is_made_up_for(start: RunStart, committed: Iterable[RunManifest]) -> bool:
-    return any(
-        run.source == start.source and run.model.agrees_with(start.model) and run.run_id > start.run_id
-        for run in committed
-    )
-
-
 def _delete(collection: Collection, path: str) -> None:
     # The manifest goes first, so that a half-removed version does not look complete. Segments go last: by then no
     # manifest names them.
-    collection.storage.delete(f"{path}/{MANIFEST}")
+    collection.storage.delete(f"{path}/{layout.MANIFEST}")
     # A run's `started.json` goes last: without it nobody would find the rest.
-    collection.storage.delete(f"{path}/{ROW_FILES}")
+    collection.storage.delete(f"{path}/{layout.ROW_FILES}")
     collection.storage.delete(path)

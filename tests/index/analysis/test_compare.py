@@ -14,28 +14,24 @@ from index.search import Searcher
 from tests.support.collections.hand_made import DIM, add_run, rows
 
 
-def indexed(folder: Path, angles: dict[str, float], hashes: dict[str, str]) -> Collection:
-    """Images on a circle, in degrees."""
+def indexed(
+    folder: Path, angles: dict[str, float], hashes: dict[str, str], deletes: list[str] | None = None
+) -> Collection:
+    """One more run of images on a circle, in degrees."""
     collection = Collection.create_or_open(str(folder))
-    add_rows(collection, angles, hashes)
-    return collection
-
-
-def add_rows(
-    collection: Collection, angles: dict[str, float], hashes: dict[str, str], deletes: list[str] | None = None
-) -> None:
     vectors = np.zeros((len(angles), DIM), np.float32)
     radians = np.radians(list(angles.values()))
     vectors[:, 0], vectors[:, 1] = np.cos(radians), np.sin(radians)
     table = rows(list(angles), vectors, metadata={"content_hash": pa.array([hashes[name] for name in angles])})
     add_run(collection, table, deletes=deletes)
     build_index(collection)
+    return collection
 
 
 def test_changes_are_told_by_content(tmp_path: Path) -> None:
     collection = indexed(tmp_path, {"a": 0, "b": 10, "c": 20}, {"a": "1", "b": "2", "c": "3"})
     # b is embedded again though it is the same, c is edited, d is new, a is gone
-    add_rows(collection, {"b": 10, "c": 50, "d": 30}, {"b": "2", "c": "33", "d": "4"}, deletes=["a"])
+    indexed(tmp_path, {"b": 10, "c": 50, "d": 30}, {"b": "2", "c": "33", "d": "4"}, deletes=["a"])
     found = changes(Searcher.open(collection, "000001"), Searcher.open(collection, "000002"))
     assert (found.added, found.removed, found.edited) == (("d",), ("a",), ("c",))
     live = Searcher.open(collection)

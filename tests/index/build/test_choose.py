@@ -59,9 +59,6 @@ def test_the_table_says_why() -> None:
         "least memory; ranked by exact vectors from disk",
     ]
     assert options[0].memory == 2_048_000_000
-
-
-def test_nothing_that_fits_is_told_with_what_it_would_take() -> None:
     with pytest.raises(FactoryError, match=r"no index of 1,000,000 vectors of 512 .* 1,048,576 bytes: the smallest"):
         choose(M, 512, IndexSettings(max_memory=MB))
 

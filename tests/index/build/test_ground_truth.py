@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.build.build_index import build_index
-from index.build.ground_truth import GroundTruth, drop_own, recall
+from index.build.ground_truth import GroundTruth, recall
 from index.build.segment import write_rows
 from index.collection import Collection
 from index.collection.records import IndexSettings
-from index.segments.exact import exact_neighbours
 from index.segments.segment import Segment
 from index.segments.segmented_index import SegmentedIndex
 from index.versions.opening import open_segments
@@ -56,15 +55,8 @@ def test_few_rows_have_few_neighbours(tmp_path: Path, count: int) -> None:
     assert (held_out.neighbours[:, count - 1 :] == None).all()  # noqa: E711
 
 
-changes = st.lists(
-    st.tuples(
-        st.integers(0, 60),  # added, or replaced where the number is taken
-        st.integers(0, 300),  # from which number
-        st.floats(0, 0.7),  # share of the others that is deleted
-    ),
-    min_size=1,
-    max_size=6,
-)
+# How many are added, or replaced where the number is taken; from which number; and the share of the others deleted.
+changes = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 300), st.floats(0, 0.7)), min_size=1, max_size=6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -101,28 +93,6 @@ def test_updated_is_what_is_computed_from_scratch(
         assert not (differ & (gaps > 1e-5) & (np.roll(gaps, 1, axis=1) > 1e-5)).any()  # ties apart
 
 
-def test_all_rows_are_read_again_only_where_neighbours_run_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segments = SegmentedIndex([segment_of(tmp_path, unit_vectors(600), 0)])
-    held_out = GroundTruth.sample(segments, 20)
-    passes = []
-    real = GroundTruth.exact
-
-    def counted(held_out: GroundTruth, given: SegmentedIndex) -> GroundTruth:
-        passes.append(given)
-        return real(held_out, given)
-
-    monkeypatch.setattr(GroundTruth, "exact", counted)
-    for image_id in held_out.neighbours[0, :31].tolist():
-        assert not passes
-        touched = pa.array([image_id])
-        segments.parts[0].add_tombstones(segments.positions(touched))
-        held_out = held_out.updated(touched, segments)
-    assert len(passes) == 1
-    assert np.isfinite(held_out.scores[0]).all()
-
-
 @pytest.mark.parametrize(
     ("found", "exact", "k", "expected"),
     [
@@ -141,25 +111,6 @@ def test_recall_is_the_share_of_the_nearest_that_was_found(
     found: list[float], exact: list[float], k: int, expected: float
 ) -> None:
     assert recall(np.array([found], np.float32), np.array([exact], np.float32), k).tolist() == [expected]
-
-
-def test_a_query_is_left_out_of_its_own_neighbours() -> None:
-    scores = np.array([[1.0, 0.5, 0.4], [1.0, 0.9, 0.8]], np.float32)
-    found, positions = drop_own(scores, np.array([[3, 1, 2], [7, 8, 9]]), np.array([1, -1]))
-    assert positions.tolist() == [[3, 2], [7, 8]]
-    assert found[0].tolist() == pytest.approx([1.0, 0.4])
-
-
-def test_neighbours_over_blocks_are_those_over_all() -> None:
-    vectors, queries = unit_vectors(100), unit_vectors(5, seed=1)
-    blocks = [(np.arange(s, s + 30)[:n], vectors[s : s + n]) for s, n in ((0, 30), (30, 0), (60, 30))]
-    scores, positions = exact_neighbours(queries, blocks, 70)
-    there = [*range(30), *range(60, 90)]
-    exact = queries @ vectors[there].T
-    assert np.allclose(scores[:, :60], -np.sort(-exact, axis=1), atol=1e-5)
-    assert np.array_equal(positions[:, :60], np.array(there)[np.argsort(-exact, axis=1)])
-    assert (positions[:, 60:] == -1).all()
-    assert np.isneginf(scores[:, 60:]).all()
 
 
 def test_the_recall_of_a_version_is_what_brute_force_says(tmp_path: Path) -> None:

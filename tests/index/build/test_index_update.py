@@ -42,9 +42,8 @@ def names(manifest: VersionManifest) -> list[tuple[str, int, int]]:
 
 def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None:
     first = build_index(collection)
-    add_run(
-        collection, rows(["new", "0001"], unit_vectors(2, seed=5), rejected={"0002": "corrupt"}), deletes=["0003", "-"]
-    )
+    changed = rows(["new", "0001"], unit_vectors(2, seed=5), rejected={"0002": "corrupt"})
+    add_run(collection, changed, deletes=["0003", "-"])
     second = build_index(collection)
     assert (second.base, second.ntotal) == ("000001", 599)
     assert names(second) == [("000001-00", 600, 597), ("000002-00", 2, 2)]
@@ -59,23 +58,6 @@ def test_an_update_adds_a_segment_and_tombstones(collection: Collection) -> None
     assert Searcher.open(collection, "000001").ntotal == 600
     assert Searcher.open(collection, "000002").row("new") is not None
     assert Searcher.open(collection).row("new") is None
-
-
-def test_an_update_of_deletes_alone_writes_no_segment(collection: Collection) -> None:
-    build_index(collection)
-    add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:10])
-    manifest = build_index(collection)
-    assert names(manifest) == [("000001-00", 600, 590)]
-    add_run(collection, rows([], unit_vectors(0), rejected=dict.fromkeys(IDS[10:20], "corrupt")))
-    assert names(build_index(collection)) == [("000001-00", 600, 580)]
-
-
-def test_a_segment_of_mostly_tombstones_is_written_anew(collection: Collection) -> None:
-    build_index(collection)
-    add_run(collection, rows(["new"], unit_vectors(1, seed=5)), deletes=IDS[:201])
-    manifest = build_index(collection)
-    assert (manifest.base, names(manifest)) == ("000001", [("000002-00", 400, 400)])
-    assert "tombstones.arrow" not in manifest.files
 
 
 def test_a_collection_whose_last_image_leaves_has_no_new_version(collection: Collection) -> None:
@@ -141,12 +123,6 @@ def test_few_new_rows_are_searched_exactly_whatever_index_is_asked_for(collectio
     assert manifest.recall["10"] >= 0.9
 
 
-def test_an_index_that_was_asked_for_is_used_though_a_scan_would_do(collection: Collection) -> None:
-    settings = IndexSettings(factory="IVF64,Flat", target_recall=0.5)
-    manifest = build_index(collection, settings)
-    assert manifest.recall["10"] < 1  # an exact scan of 600 rows is well within its 5 ms
-
-
 def test_an_update_that_cannot_train_its_index_is_built_anew(collection: Collection) -> None:
     build_index(collection, IndexSettings(latency_ms=1e-6, factory="IVF400,Flat", target_recall=0.1))
     add_run(collection, rows([f"new-{number}" for number in range(300)], unit_vectors(300, seed=5)))
@@ -209,11 +185,10 @@ def test_recall_below_its_target_goes_live_only_by_hand(collection: Collection) 
     assert 0 < manifest.recall["10"] < 0.99
     message = str(caught.value)
     assert message.startswith(
-        f"index version 000002 reaches recall@10 {manifest.recall['10']:.6g}, expected 0.99 or more: it is not live, "
-        "000001 still is; "
+        f"index version 000002 reaches recall@10 {manifest.recall['10']:.6g}, expected 0.99 or more"
     )
-    for change in ("--max-memory", "--factory", "--target-recall", f"`likeness promote {collection.location} 000002`"):
-        assert change in message
+    for part in ("000001 still is", "--max-memory", "--factory", "--target-recall", "`likeness promote "):
+        assert part in message
     assert collection.current() == "000001"
     searcher = Searcher.open(collection, "000002")
     assert searcher.search(vectors[:1], 1)[0][0].image_id == "0000"
@@ -254,23 +229,6 @@ def test_a_version_that_outgrew_its_queries_is_measured_with_others(collection: 
     # 100 rows were sampled: when they are half as many, 51 of the queries are of rows that are gone.
     add_run(collection, rows([], unit_vectors(0)), deletes=IDS[:101])
     assert build_index(collection).queries == 49
-
-
-def test_queries_are_taken_anew_whenever_the_rows_have_doubled(collection: Collection) -> None:
-    build_index(collection)
-    for start, total, queries in [(600, 1_200, 600), (1_200, 1_250, 1_000), (1_250, 2_400, 1_000)]:
-        new = [f"{number:04d}" for number in range(start, total)]
-        add_run(collection, rows(new, unit_vectors(total - start, seed=start)))
-        manifest = build_index(collection)
-        assert (manifest.ntotal, GroundTruth.read(queries_of(collection)).sampled_from) == (
-            total,
-            600 if total == 1_200 else 1_250,
-        )
-        assert len(GroundTruth.read(queries_of(collection)).ids) == queries
-
-
-def queries_of(collection: Collection) -> Path:
-    return Path(collection.location) / "index" / str(collection.current()) / "queries.arrow"
 
 
 def test_a_recall_just_below_the_target_is_not_rounded_up_to_it(

@@ -43,14 +43,7 @@ def test_which_segments_are_merged(segments: list[Size], limit: int, expected: l
             assert to_merge(there, last.live, limit) == (expected[:-1], True)
 
 
-@pytest.mark.parametrize(
-    ("rows", "limit"),
-    [
-        (100_000, LIMIT),
-        (2_000_000, LIMIT),
-        (10_000, 2_000),
-    ],
-)
+@pytest.mark.parametrize(("rows", "limit"), [(100_000, LIMIT), (2_000_000, LIMIT), (10_000, 2_000)])
 def test_a_thousand_updates_of_a_hundredth(rows: int, limit: int) -> None:
     """Each adds 1% of the first build's rows and deletes as many, evenly from all segments."""
     segments = [Size(ntotal=limit, live=limit)] * (rows // limit) or sizes(rows)

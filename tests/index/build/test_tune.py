@@ -47,15 +47,6 @@ def test_the_recall_that_is_asked_for_is_reached(tmp_path: Path, factory: str) -
     assert segment.parameters == parameters
 
 
-def test_less_recall_costs_less(tmp_path: Path) -> None:
-    segment = segment_of(tmp_path, "IVF64,Flat", unit_vectors(ROWS, dim=DIM))
-    tune(segment, 0.5)
-    low = segment.parameters["nprobe"]
-    tune(segment, 0.99)
-    high = segment.parameters["nprobe"]
-    assert 1 <= low < high <= 64
-
-
 def test_every_list_is_probed_where_that_is_what_it_takes(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, "IVF13,Flat", unit_vectors(ROWS, dim=DIM))
     tune(segment, 1.0)

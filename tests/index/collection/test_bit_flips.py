@@ -153,10 +153,6 @@ def zero_page(data: bytes, drawn: random.Random) -> bytes:
     return data[:start] + bytes(len(page)) + data[start + len(page) :]
 
 
-def empty(data: bytes, drawn: random.Random) -> bytes:
-    return b""
-
-
 def unless_refused(path: str, act: Callable[[], T]) -> T | None:
     """What `act` returns; None if it is refused by the name of the damaged file."""
     try:
@@ -215,30 +211,20 @@ def check_all(untouched: Untouched, numbers: range, caplog: pytest.LogCaptureFix
             raise
 
 
-DAMAGES: list[Damage] = [cut_short, zero_page, empty]
+LONG = [pytest.mark.long, pytest.mark.timeout(1800)]
+FIVE_THOUSAND = [pytest.param(range(500 * part, 500 * (part + 1)), marks=LONG) for part in range(10)]
 
 
-def test_mend_05_a_hundred_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture) -> None:
-    check_all(untouched, range(100), caplog, flip)
+@pytest.mark.parametrize("numbers", [range(100), *FIVE_THOUSAND], ids=str)
+def test_mend_05_a_hundred_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, numbers: range) -> None:
+    check_all(untouched, numbers, caplog, flip)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=LONG)])
+@pytest.mark.parametrize(
+    "damage", [cut_short, zero_page, lambda data, drawn: b""], ids=["cut short", "zeroed", "empty"]
+)
 def test_mend_05_files_cut_short_zeroed_and_empty(
-    untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage
+    untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage, count: int
 ) -> None:
-    check_all(untouched, range(20), caplog, damage)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("part", range(10))
-def test_five_thousand_flipped_bits(untouched: Untouched, caplog: pytest.LogCaptureFixture, part: int) -> None:
-    check_all(untouched, range(500 * part, 500 * (part + 1)), caplog, flip)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_many_files_cut_short_zeroed_and_empty(
-    untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage
-) -> None:
-    check_all(untouched, range(300), caplog, damage)
+    check_all(untouched, range(count), caplog, damage)

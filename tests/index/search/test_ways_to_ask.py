@@ -1,4 +1,4 @@
-"""More ways to ask than the k nearest of a vector, against brute force over the same rows."""
+"""Searching in every way, against brute force over the same rows; order, limits and refusals."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings, ModelRecord, ScoreDistribution
+from index.collection.records import ModelRecord, ScoreDistribution
 from index.errors import QueryError
 from index.queries import MAX_K, mix
 from index.search.filter_cache import FilterCache
 from index.search.searcher import Match, Searcher
-from index.segments.eligible import Eligible
-from index.segments.segmented_index import SegmentedIndex
 from tests.support.collections.hand_made import add_run, rows
 
 WIDTH = 16
@@ -214,24 +212,6 @@ def test_several_examples_with_weights(searcher: Searcher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vectors", "weights", "expected"),
-    [
-        ([[3, 0]], [1], [1, 0]),
-        ([[3, 0], [0, 0.1]], [1, 1], [0.5**0.5, 0.5**0.5]),
-        ([[1, 0], [0, 1]], [3, 4], [0.6, 0.8]),
-        ([[1, 0], [0, 1]], [3, -4], [0.6, -0.8]),
-        ([[2, 0]], [-1], [-1, 0]),
-    ],
-)
-def test_a_mix_is_the_direction_of_the_sum_of_unit_vectors(
-    vectors: list[list[float]], weights: list[float], expected: list[float]
-) -> None:
-    mixed = mix(vectors, weights)
-    assert mixed.dtype == np.float32
-    assert mixed.tolist() == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize(
     ("vectors", "weights", "message"),
     [
         ([[1, 2], [2, 4]], [1, -1], "cancel each other out"),
@@ -251,6 +231,19 @@ def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
+        *(
+            (lambda s, q, k=k: s.search(q, k), "k is .*: expected a whole number from 1 to 10,000")
+            for k in (0, -1, MAX_K + 1, 2.5, True, "10", None)
+        ),
+        *(
+            (lambda s, q, shape=shape: s.search(np.ones(shape), 3), r"got vectors of shape \(.*\): .* takes \(n, 16\)")
+            for shape in ((WIDTH,), (1, WIDTH + 1), (1, 1, WIDTH), (0,))
+        ),
+        *(
+            (lambda s, q, value=value: s.search([q[0], q[0] * value], 3), "vector 1 is zero or not finite")
+            for value in (0, np.nan, np.inf)
+        ),
+        (lambda s, q: s.search(q, 5, exclude="042"), "exclude is '042': expected a set or a list of ids"),
         (lambda s, q: s.search(q, 5, offset=-1), "offset is -1: expected a whole number from 0"),
         (lambda s, q: s.search(q, 5, offset=MAX_K - 4), r"offset is 9996: .* k \+ offset up to 10,000"),
         (lambda s, q: s.search(q, 5, offset=True), "offset is True"),
@@ -268,6 +261,38 @@ def test_what_cannot_be_mixed(vectors: list[list[float]], weights: list[float], 
 def test_what_makes_no_sense_is_refused(searcher: Searcher, ask: Callable[..., object], message: str) -> None:
     with pytest.raises(QueryError, match=message):
         ask(searcher, exact_vectors(1, 0))
+
+
+def test_the_callers_array_is_left_alone(searcher: Searcher) -> None:
+    query = np.full((1, 2 * WIDTH), 7, np.float32)[:, ::2]
+    query.flags.writeable = False
+    matches = searcher.search(query, 5)
+    assert (query == 7).all()
+    assert matches == searcher.search(query / 100, 5)
+    assert searcher.search(np.empty((0, WIDTH)), 5) == []
+    assert searcher.search(query, np.int64(5)) == matches  # type: ignore[arg-type]
+
+
+def test_mend_07_a_filter_is_called_so_and_other_names_are_refused(searcher: Searcher) -> None:
+    [found] = searcher.search(exact_vectors(1, 0), 5, filter={"label": "cat"})
+    assert {match.metadata["label"] for match in found} == {"cat"}
+    misspelt: Any = {"where": {"label": "cat"}}
+    with pytest.raises(TypeError, match="'where'"):
+        searcher.search(exact_vectors(1, 0), 5, **misspelt)
+    with pytest.raises(TypeError, match="'where'"):
+        searcher.more_like([("030", 1)], **misspelt)
+
+
+def test_scores_on_hand_made_vectors(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    vectors = np.zeros((4, 8), np.float32)
+    vectors[[0, 1, 2], [0, 1, 0]] = 1, 1, -1
+    vectors[3, :2] = 0.6, 0.8
+    add_run(collection, rows(["east", "north", "west", "between"], vectors))
+    build_index(collection)
+    matches = Searcher.open(collection).search(np.eye(1, 8) * 1e-3, 10)[0]
+    expected = [("east", 1.0), ("between", 0.6), ("north", 0.0), ("west", -1.0)]
+    assert [(match.image_id, match.score) for match in matches] == expected
 
 
 def test_columns_of_all_segments(searcher: Searcher) -> None:
@@ -303,70 +328,22 @@ def test_a_score_against_those_of_random_pairs(searcher: Searcher) -> None:
     assert [judge.percentile(score) for score in (-1, -0.2, 0.1, 0.3, 0.7, 0.9, 1)] == [0, 0, 50, 74.5, 99.5, 100, 100]
     none = ScoreDistribution(levels=[0.0, 1.0], random=[], nearest=[])
     assert Searcher(searcher.manifest.model_copy(update={"scores": none}), searcher.segments).percentile(0.5) is None
-    pairs = [
-        score for image_id, vector in ROWS.vectors.items() for other, score in ROWS.scores(vector).items()
-        if other != image_id
-    ]  # fmt: skip
+    others = {image_id: ROWS.scores(vector) for image_id, vector in ROWS.vectors.items()}
+    pairs = [score for image_id, scored in others.items() for other, score in scored.items() if other != image_id]
     for score in (-0.25, 0.0625, 0.5):
         share = 50 * (np.mean(np.array(pairs) < score) + np.mean(np.array(pairs) <= score))
         assert searcher.percentile(score) == pytest.approx(share, abs=12)
 
 
-class CountedSegments(SegmentedIndex):
-    """Says how often a filter was evaluated."""
-
-    def __init__(self, segments: SegmentedIndex) -> None:
-        super().__init__(segments.parts)
-        self.evaluated: list[str] = []
-
-    def eligible(self, wanted: Any) -> list[Eligible]:
-        self.evaluated.append(wanted.key)
-        return super().eligible(wanted)
-
-
-def test_a_filter_is_evaluated_once(searcher: Searcher) -> None:
-    segments = CountedSegments(searcher.segments)
-    cache = FilterCache(segments)
-    first = cache.eligible({"label": "cat", "stars": 0.5})
-    assert cache.eligible({"stars": 0.5, "label": "cat"}) is first
-    assert len(segments.evaluated) == 1
-    assert segments.count(first) == sum(ROWS.labels[f"{number}"] == "cat" for number in range(160, 260))
-
-
-def test_filters_that_were_not_used_for_long_are_forgotten(searcher: Searcher) -> None:
-    segments = CountedSegments(searcher.segments)
-    cache = FilterCache(segments, max_bytes=1_300)  # room for two
-    for label in ("cat", "dog", "cat", "owl", "cat", "dog"):
-        cache.eligible({"label": label})
-    assert segments.evaluated == [f'{{"label": "{label}"}}' for label in ("cat", "dog", "owl", "dog")]
-    nothing = FilterCache(segments, max_bytes=0)
-    assert nothing.eligible({"label": "cat"})[0].count == cache.eligible({"label": "cat"})[0].count
-
-
-def test_an_approximate_index_keeps_to_the_same_rules(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path))
-    random = np.random.default_rng(2)
-    vectors = np.repeat(random.standard_normal((1_500, 8)).astype(np.float32), 2, axis=0)
-    vectors[1::2] += 0.01 * random.standard_normal((1_500, 8)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    ids = [f"{number:04d}" for number in range(3_000)]
-    add_run(collection, rows(ids, vectors, metadata={"year": [number % 5 for number in range(3_000)]}))
-    build_index(collection, IndexSettings(factory="IVF40,PQ4x4fs", latency_ms=1e-6))
-    searcher = Searcher.open(collection)
-    assert searcher.manifest.kind == "IVF40,PQ4x4fs"
-    hits = 0
-    for number in range(0, 3_000, 100):
-        matches = searcher.more_like([(ids[number], 1)], k=10, filter={"year": {"$gte": 3}}, distinct=0.9)
-        assert [match.score for match in matches] == sorted((match.score for match in matches), reverse=True)
-        assert len(matches) == 10
-        chosen = vectors[[int(match.image_id) for match in matches]]
-        assert (chosen @ chosen.T)[~np.eye(10, dtype=bool)].max() < 0.9
-        assert [match.score for match in matches] == pytest.approx(chosen @ vectors[number], abs=2e-6)
-        assert all(match.metadata["year"] >= 3 and match.image_id != ids[number] for match in matches)
-        passing = [row for row in range(3_000) if row % 5 >= 3 and row != number]
-        best = passing[int((vectors[passing] @ vectors[number]).argmax())]
-        hits += matches[0].image_id == ids[best]
-    assert hits >= 29
+def test_filters_are_kept_until_others_were_used_since(searcher: Searcher) -> None:
+    cache = FilterCache(searcher.segments, max_bytes=1_300)  # room for two
+    cat, dog = cache.eligible({"label": "cat"}), cache.eligible({"label": "dog"})
+    assert cache.eligible({"label": "cat"}) is cat
+    cache.eligible({"label": "owl"})
+    assert cache.eligible({"label": "cat"}) is cat
+    assert cache.eligible({"label": "dog"}) is not dog
+    nothing = FilterCache(searcher.segments, max_bytes=0)
+    assert nothing.eligible({"label": "cat"})[0].count == cat[0].count
 
 
 def test_threads_filter_and_fold_at_once(searcher: Searcher) -> None:

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 
@@ -19,12 +18,6 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "vectors.faiss"
     path.write_bytes(flat_header(DIM, ROWS) + VECTORS.tobytes())
     return path
-
-
-def test_faiss_reads_what_is_streamed(path: Path) -> None:
-    index = faiss.read_index(str(path))
-    assert (index.ntotal, index.d, index.metric_type) == (ROWS, DIM, faiss.METRIC_INNER_PRODUCT)
-    assert np.array_equal(index.reconstruct_n(0, ROWS), VECTORS)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100, 101, 1_000])

@@ -142,13 +142,3 @@ def test_azures_other_addresses_are_refused_with_the_one_to_write(scheme: str) -
         Storage.open(f"{scheme}://images@shop.dfs.core.windows.net/here")
     with pytest.raises(CollectionError, match=r"write az://account@container/prefix"):
         Storage.open("abfss://images/here")
-
-
-@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:9000"])
-def test_both_clients_ask_the_same_server(machine: pytest.MonkeyPatch, endpoint: str) -> None:
-    machine.setenv("AWS_REGION", "eu-west-1")
-    machine.setenv("AWS_ENDPOINT_URL", endpoint)
-    files, store = s3_clients("s3://mine/a")
-    given: Any = files.__reduce__()[1]
-    assert (given[0]["endpoint_override"] or "") == endpoint
-    assert store.config.get("endpoint", "") == endpoint

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import os
 import pickle
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -25,16 +24,16 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunStart
-from index.errors import CollectionError, DamagedVersionError, UnreachableError
+from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
 from index.storage.bucket import without_secrets
-from index.storage.compare_and_set import update_file
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.servers.scripted_server import Reply, scripted
+from tests.support.servers.served import free_port
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -82,15 +81,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_files_in_the_making_are_not_listed(tmp_path: Path) -> None:
-    (tmp_path / ".part.parquet.1234").write_bytes(b"half")
-    assert Storage.open(tmp_path).list() == []
-
-
-def test_scratch_lies_beside_the_target_and_is_removed(tmp_path: Path) -> None:
+def test_scratch_lies_beside_the_target_unlisted_and_is_removed(tmp_path: Path) -> None:
     storage = Storage.open(tmp_path)
     with storage.scratch("index/000001") as scratch:
         assert scratch.parent == tmp_path / "index" / "000001"
+        assert storage.list("index/000001") == []
         (scratch / "file").write_bytes(b"large")
         (scratch / "left").write_bytes(b"over")
         storage.put_file(scratch / "file", "index/000001/segments/file")
@@ -146,18 +141,18 @@ def test_a_place_has_one_name_however_it_is_written(spellings: list[str], one: s
 
 def test_no_message_about_a_location_has_its_password(bucket: Bucket) -> None:
     with_key = bucket.address("theirs", credentials="KEY:s3cret@")
-    for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
+
+    def refused(opened: Callable[[str], object], location: str) -> None:
         with pytest.raises(CollectionError) as error:
-            Storage.open(location)
-        assert "KEY:s3cret" not in str(error.value)
-    with pytest.raises(CollectionError, match="does not exist") as error:
-        Collection.open(with_key)
-    assert "s3cret" not in str(error.value)
+            opened(location)
+        assert "s3cret" not in str(error.value)
+
+    for location in ("ftp://KEY:s3cret@host/a", "s3://KEY:s3cret@bucket/a?nonsense=1"):
+        refused(Storage.open, location)
+    refused(Collection.open, with_key)
     Storage.open(with_key).write_atomic("mine.txt", b"mine")
     for opened in (Collection.open, Collection.create_or_open):
-        with pytest.raises(CollectionError) as error:
-            opened(with_key)
-        assert "s3cret" not in str(error.value)
+        refused(opened, with_key)
 
 
 def test_azure_takes_the_account_from_the_address_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +171,8 @@ def test_a_record_refuses_altered_content() -> None:
     start = RunStart(run_id="20261121T033100Z-1a2b", source="é", model=model, started_at=datetime.now(UTC))
     data = start.to_bytes()
     assert RunStart.from_bytes(data) == start
-    for position in range(len(data)):
+    for position in (at for at in range(len(data)) if data[at] not in b" \n"):  # white space may change
         flipped = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
-        if data[position] in b" \n":
-            continue  # white space may change
         with pytest.raises(ValueError):  # noqa: PT011  (not JSON, or not what was written)
             RunStart.from_bytes(flipped)
 
@@ -211,7 +204,7 @@ def test_reads_and_writes_go_on_whatever_fails(bucket: Bucket, tmp_path: Path, f
         storage.put_file(tmp_path / "large", "large")
         assert storage.read("large") == content
         assert [storage.read(entry.path) for entry in storage.list("small")] == [b"%d" % n for n in range(8)]
-        update_file(storage, "counted", lambda before: before if before == b"1" else b"1")
+        storage.update("counted", lambda before: before if before == b"1" else b"1")
         assert storage.read("counted") == b"1"
         storage.delete("small")
         assert storage.list("small") == []
@@ -252,8 +245,8 @@ def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) 
         storage.write_atomic("file", b"x")
         with storage.open_input("file") as file:
             assert file.read() == b"x"
-        update_file(storage, "counted", lambda before: before + b"1")
-        update_file(storage, "counted", lambda before: before + b"1")
+        storage.update("counted", lambda before: before + b"1")
+        storage.update("counted", lambda before: before + b"1")
     assert Storage.open(bucket.address("here")).read("counted") == b"11"
     assert proxy.count["silent"] >= 2
 
@@ -262,20 +255,15 @@ def test_requests_that_hear_nothing_are_made_again(bucket: Bucket, method: str) 
     "action", ["write", *(pytest.param(each, marks=pytest.mark.long) for each in ("list", "change"))]
 )
 def test_a_server_that_is_not_there_is_named_soon(bucket: Bucket, action: str) -> None:
-    storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{unused_port()}"))
+    storage = Storage.open(bucket.address("here", server=f"127.0.0.1:{free_port()}"))
     actions: dict[str, Callable[[], object]] = {
         "list": storage.list,
         "write": lambda: storage.write_atomic("file", b""),
-        "change": lambda: update_file(storage, "file", lambda _: b"x"),
+        "change": lambda: storage.update("file", lambda _: b"x"),
     }
     with pytest.raises(CollectionError, match=rf"{bucket.name}/here") as error:
         actions[action]()
     assert "\n" not in str(error.value)
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +311,7 @@ def test_a_bucket_that_refuses_is_not_taken_for_a_damaged_one(
             written_files(collection, started)
 
 
-def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_collection_in_an_object_store(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("likeness"))
     vectors = unit_vectors(50)
     ids = [f"{number:02d}" for number in range(50)]
@@ -343,10 +331,3 @@ def test_a_collection_in_an_object_store(bucket: Bucket, monkeypatch: pytest.Mon
     # Its local copies have lost their names by now.
     groups = near_duplicates(searcher, matches[1].score)
     assert any({"07", matches[1].image_id} <= set(group.ids) for group in groups)
-    path = "index/segments/000001-00/rows.arrow"
-    reopened.storage.write_atomic(path, reopened.storage.read(path)[:-1])
-    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "another machine's"))
-    with pytest.raises(DamagedVersionError, match=r"rows\.arrow has .* bytes, expected"):
-        Searcher.open(reopened)
-    assert build_index(reopened).version == "000002"
-    assert Searcher.open(reopened).search(vectors[7:8], 3)[0] == matches

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from index.collection import Collection, writing
+from index.collection import Collection
 from index.collection.records import ModelRecord, RunStart
-from index.errors import LeaseHeldError
 from index.storage import Storage
 from index.versions.prune import ABANDONED, FORGOTTEN, prune
 from jobs.cli import app
@@ -68,13 +67,6 @@ def test_what_the_next_job_goes_on_with_stays_for_a_month(collection: Collection
     resumed = begin(collection, FORGOTTEN - HOUR)
     assert prune(collection).runs == [forgotten.run_id]
     assert left(collection) == [resumed.run_id]
-
-
-def test_nothing_is_removed_while_a_run_is_written(collection: Collection) -> None:
-    begin(collection, 2 * FORGOTTEN)
-    with writing(collection, "reembed"), pytest.raises(LeaseHeldError):
-        prune(collection)
-    assert len(left(collection)) == 1
 
 
 def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from unittest.mock import patch
 from index.collection.layout import LEASE
 from index.collection.lease import LeaseRecord
 from index.storage import Storage
-from index.storage.compare_and_set import update_file
 
 STEPS = {
     "rows": r"runs/[^/]+/rows/.*\.parquet",
@@ -36,7 +35,7 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
 
     `happen` may raise `KilledError`.
     """
-    happened, killed = False, False
+    happened, killed, updating = False, False, Storage.update
 
     def changed(change: Callable[..., Any], *arguments: Any) -> Any:
         nonlocal happened, killed
@@ -56,10 +55,13 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
             raise
         return result
 
-    def update(*arguments: Any) -> None:
-        if killed:
+    def update(storage: Storage, path: str, change: Callable[[bytes], bytes]) -> None:
+        if path == LEASE and killed:
             raise OSError("killed")
-        update_file(*arguments)
+        if path == LEASE:
+            updating(storage, path, change)
+        else:
+            changed(updating, storage, path, change)
 
     def method(change: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: changed(change, *arguments)
@@ -67,8 +69,7 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
     with ExitStack() as patches:
         for change in _CHANGES:
             patches.enter_context(patch.object(Storage, change.__name__, method(change)))
-        patches.enter_context(patch("index.collection.current.update_file", method(update_file)))  # of CURRENT
-        patches.enter_context(patch("index.collection.lease.update_file", update))
+        patches.enter_context(patch.object(Storage, "update", update))
         yield
 
 
@@ -96,4 +97,4 @@ def expire(storage: Storage) -> None:
         past = datetime.now(UTC) - timedelta(seconds=1)
         return LeaseRecord.from_bytes(content).model_copy(update={"expires_at": past}).to_bytes()
 
-    update_file(storage, LEASE, change)
+    storage.update(LEASE, change)
