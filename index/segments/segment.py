@@ -160,7 +160,7 @@ class Segment:
     def _widen(
         self, queries: Vectors, eligible: Eligible | None, breadth: float, scores: Scores, positions: Positions
     ) -> None:
-        """Search again, in place, 4 times wider until at most 1% of a query's results improve; these may be anywhere."""
+        """Search again, in place, 4 times as wide, until at most 1% of the results improve: they may be anywhere."""
         k = scores.shape[1]
         unsettled = np.arange(len(queries))
         while len(unsettled) and breadth < self._widest:
