@@ -1,11 +1,13 @@
 """Any sequence of runs, updates, merges and rebuilds answers as brute force does on the rows that are live."""
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +37,9 @@ class Model:
         reasons = dict.fromkeys(sorted(rejected - set(new)), "corrupt")
         vectors = np.array(list(new.values()), np.float32).reshape(len(new), -1) if new else POOL[:0]
         add_run(self.collection, rows(list(new), vectors, rejected=reasons), deletes=sorted(deleted))
+
+    def check(self, searcher: Searcher) -> None:
+        check_answers(searcher, self.live, QUERIES)
 
 
 def check_answers(searcher: Searcher, live: dict[str, Vectors], queries: Vectors) -> None:
@@ -83,16 +88,17 @@ def test_exact_search_after_any_sequence(steps: list[Any], segment_rows: int) ->
             if pending:
                 pending = False
                 continue
-            limits = IndexSettings(segment_rows=segment_rows)
             try:
-                manifest = build_index(model.collection, limits, rebuild=step == "compact")
+                manifest = build_index(
+                    model.collection, IndexSettings(segment_rows=segment_rows), rebuild=step == "compact"
+                )
             except EmptyCollectionError:
                 assert not model.live
                 continue
             check_manifest(manifest, model.live, segment_rows)
             assert manifest.base is None or step != "compact"
             searcher = Searcher.open(Collection.open(folder))
-            check_answers(searcher, model.live, QUERIES)
+            model.check(searcher)
             if before:  # a server that still has the version before it
                 check_answers(*before, QUERIES)
             before = searcher, dict(model.live)
@@ -105,3 +111,62 @@ def check_manifest(manifest: VersionManifest, live: dict[str, Vectors], segment_
     assert all(0 < segment.live <= segment.ntotal <= segment_rows for segment in manifest.segments)
     if segment_rows == 1_000_000:
         assert len(manifest.segments) <= 8
+
+
+@pytest.mark.parametrize(
+    "factory", [None, *(pytest.param(name, marks=pytest.mark.long) for name in ("IVF16,Flat", "HNSW16"))]
+)
+def test_approximate_search_after_a_sequence(factory: str | None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is found is scored exactly, k are found, nothing that was deleted; recall is as it was asked for."""
+    dim, target = 8, 0.95
+    random = np.random.default_rng(1)
+    model = Model(Collection.create_or_open(str(tmp_path_factory.mktemp("approximate"))))
+    fresh = vectors_without_end()
+    # At 8 dimensions at most 256 rows are scanned exactly.
+    wanted = IndexSettings(latency_ms=1e-6, factory=factory, target_recall=target)
+    model.run({f"{n}": next(fresh) for n in range(2_000)}, set(), set())
+    manifest = build_index(model.collection, wanted)
+    assert manifest.segments[0].factory == (factory or f"IVF88,PQ{dim}x4fs,Refine(SQ8)")
+    gone: set[str] = set()
+    for step, (new, replaced, rejected, deleted) in enumerate(
+        [(100, 50, 10, 200), (500, 0, 0, 0), (10, 300, 0, 0), (10, 0, 50, 900), (0, 0, 0, 600)]
+    ):
+        chosen = random.permutation(list(model.live)).tolist()
+        change = {image_id: next(fresh) for image_id in chosen[:replaced]}
+        change |= {f"new-{step}-{n}": next(fresh) for n in range(new)}
+        bad, left = chosen[replaced : replaced + rejected], chosen[replaced + rejected : replaced + rejected + deleted]
+        model.run(change, set(bad), set(left))
+        gone |= {*bad, *left}
+        manifest = build_index(model.collection)
+        assert manifest.kind != "Flat"
+        assert manifest.settings == wanted
+        assert manifest.recall["10"] >= target
+        check_approximate(Searcher.open(model.collection), model.live, gone, target)
+
+
+def check_approximate(searcher: Searcher, live: dict[str, Vectors], gone: set[str], target: float) -> None:
+    queries = unit_vectors(200, seed=11)
+    matrix = np.array(list(live.values()))
+    columns = {image_id: column for column, image_id in enumerate(live)}
+    exact = queries @ matrix.T
+    best = -np.sort(-exact, axis=1)
+    for k in (1, 10, 100):
+        found = searcher.search(queries, k)
+        hits = 0
+        for query, matches in enumerate(found):
+            ids = [match.image_id for match in matches]
+            assert len(set(ids)) == len(ids) == k
+            assert not gone & set(ids)
+            assert np.allclose(
+                [match.score for match in matches], exact[query, [columns[image_id] for image_id in ids]], atol=1e-5
+            )
+            hits += sum(match.score >= best[query, k - 1] - 1e-5 for match in matches)
+        if k == 10:
+            assert hits / (k * len(queries)) >= target - 0.01
+    everything = searcher.search(queries[:2], min(len(live), 10_000))
+    assert [len(matches) for matches in everything] == [len(live)] * 2
+
+
+def vectors_without_end() -> Iterator[Vectors]:
+    for seed in range(100, 200):
+        yield from unit_vectors(1_000, seed=seed)
