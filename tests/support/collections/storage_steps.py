@@ -23,6 +23,7 @@ STEPS = {
 """The commit steps, by the path that is written."""
 
 _CHANGES = (Storage.write_atomic, Storage.put_file, Storage.delete)
+_UPDATE = Storage.update
 
 
 class KilledError(BaseException):
@@ -35,7 +36,7 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
 
     `happen` may raise `KilledError`.
     """
-    happened, killed, updating = False, False, Storage.update
+    happened, killed = False, False
 
     def changed(change: Callable[..., Any], *arguments: Any) -> Any:
         nonlocal happened, killed
@@ -59,9 +60,9 @@ def at(is_it: Callable[[str], bool], *, after: bool, happen: Callable[[], None])
         if path == LEASE and killed:
             raise OSError("killed")
         if path == LEASE:
-            updating(storage, path, change)
+            _UPDATE(storage, path, change)
         else:
-            changed(updating, storage, path, change)
+            changed(_UPDATE, storage, path, change)
 
     def method(change: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: changed(change, *arguments)
@@ -97,4 +98,4 @@ def expire(storage: Storage) -> None:
         past = datetime.now(UTC) - timedelta(seconds=1)
         return LeaseRecord.from_bytes(content).model_copy(update={"expires_at": past}).to_bytes()
 
-    storage.update(LEASE, change)
+    _UPDATE(storage, LEASE, change)
