@@ -32,7 +32,7 @@ from index.search.sharded_index import ShardsLostError
 from tests.api.deployment.test_embedder_replicas import record_of
 from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
-from tests.support.servers.guarded_app import told
+from tests.support.servers.clients import told
 from tests.support.servers.load import eventually
 
 COUNT = 800

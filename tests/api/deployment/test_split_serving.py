@@ -30,7 +30,7 @@ from index.collection.records import ModelRecord
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
 from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
-from tests.support.servers.guarded_app import told
+from tests.support.servers.clients import told
 
 OTHER_SIDE = 64
 

@@ -25,7 +25,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
-from tests.support.servers.guarded_app import on_this_machine
+from tests.support.servers.clients import on_this_machine
 
 RED = png(COLOURS["red.png"])
 
