@@ -5,7 +5,6 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +22,7 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
+from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.servers.load import eventually
 
 SIDES = (32, 64, 96)
@@ -38,13 +37,6 @@ def record_of(embedder: FakeEmbedder) -> ModelRecord:
 
 RECORDS = {side: record_of(FakeEmbedder(side=side)) for side in SIDES}
 SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    """Its live index version is of the model with side 32."""
-    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
-    return Collection.open(str(tmp_path / "collection"))
 
 
 def change_model(collection: Collection) -> None:

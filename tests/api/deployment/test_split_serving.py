@@ -29,7 +29,7 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
-from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
+from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.servers.clients import told
 
 OTHER_SIDE = 64
@@ -62,12 +62,6 @@ def fakes(notes: Path) -> Models:
             return super().embed_texts(texts)
 
     return models
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
-    return Collection.open(str(tmp_path / "collection"))
 
 
 @pytest.fixture
