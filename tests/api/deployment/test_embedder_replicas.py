@@ -22,20 +22,14 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
+from jobs.embedding.model import model_record
 from tests.support.collections.small_collection import PLAIN, add_pictures
 from tests.support.servers.load import eventually
 
 SIDES = (32, 64, 96)
 
 
-def record_of(embedder: FakeEmbedder) -> ModelRecord:
-    identity = embedder.identity
-    return ModelRecord(
-        id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
-    )
-
-
-RECORDS = {side: record_of(FakeEmbedder(side=side)) for side in SIDES}
+RECORDS = {side: model_record(FakeEmbedder(side=side).identity) for side in SIDES}
 SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
 
 
