@@ -5,10 +5,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 from starlette.requests import Request
 
@@ -162,7 +164,7 @@ def embedder() -> Iterator[HeldEmbedder]:
 @contextmanager
 def full(
     searcher: Searcher, embedder: HeldEmbedder, limits: RequestLimits, access: Access, path: str, body: object
-) -> Iterator[tuple[httpx.Client, Future[httpx.Response]]]:
+) -> Iterator[tuple[TestClient, Future[Any]]]:
     """A client of an app whose model does not come to an end with the request to `path`."""
     app = create_app(fake_service(searcher, embedder=embedder), limits=limits, access=access)
     with on_this_machine(app) as client, ThreadPoolExecutor(1) as pool:

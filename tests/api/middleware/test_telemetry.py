@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client import Metric
@@ -62,7 +61,7 @@ def client(service: SearchService) -> Iterator[TestClient]:
         yield client
 
 
-def broken(client: TestClient, **options: Any) -> httpx.Response:
+def broken(client: TestClient, **options: Any) -> Any:
     """The answer to a request that meets a defect."""
     return client.post("/search", json={"url": BROKEN_URL}, **options)
 

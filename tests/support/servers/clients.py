@@ -12,11 +12,11 @@ def on_this_machine(app: FastAPI, **options: Any) -> TestClient:
     return TestClient(app, **{"base_url": "http://localhost:8000", "client": ("127.0.0.1", 50000), **options})
 
 
-def search_star(client: httpx.Client, **options: Any) -> httpx.Response:
+def search_star(client: TestClient | httpx.Client, **options: Any) -> Any:
     """The answer to a search by a word."""
     return client.post("/search", json={"text": "star", "k": 1}, **options)
 
 
-def told(response: httpx.Response) -> tuple[int, str]:
+def told(response: Any) -> tuple[int, str]:
     """Status and the problem's name."""
     return response.status_code, response.json()["type"].removeprefix("urn:likeness:problem:")
