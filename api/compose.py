@@ -1,8 +1,6 @@
 """Puts a service together from settings: the one place where the server's parts are chosen."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from api.search.batcher import EmbeddingCache
@@ -75,16 +73,3 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
         return ClipEmbedder.load(model, revision=revision, device=settings.device, threads=settings.threads)
 
     return load
-
-
-@contextmanager
-def collecting_later() -> Iterator[None]:
-    """No garbage collection while a server loads, nor of what it has loaded later: none of that becomes garbage.
-    Collecting would take a fifth of the start, and a tenth of a second, without searches, whenever a model is loaded.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.freeze()

@@ -6,7 +6,7 @@ The OpenAPI document is made from these types. Times are ISO 8601.
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, WithJsonSchema
-from typing_extensions import TypedDict  # pydantic does not read that of `typing` before Python 3.12
+from typing_extensions import TypedDict  # pydantic refuses that of `typing` before Python 3.12
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 Uri = Annotated[

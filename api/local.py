@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from api.compose import build_service, collecting_later
+from api.compose import build_service
 from api.errors import ListenError, StartError
 from api.http.app import create_app
 from api.observe.log import configure_logs
@@ -34,8 +34,7 @@ def run_local(
     with listening(*settings.listen_address()) as listener:
         access = settings.access()
         configure_logs(settings.log_format)
-        with collecting_later():
-            service = compose(settings)
+        service = compose(settings)
         app = create_app(service, limits=settings.limits(), access=access)
         if on_listening is not None:
             on_listening(_url(listener))

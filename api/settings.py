@@ -66,156 +66,106 @@ class Access:
 class ServeSettings(BaseSettings):
     """One server: its collection, its model, its address and its limits."""
 
-    model_config = SettingsConfigDict(env_prefix="LIKENESS_", frozen=True, extra="forbid")
-
-    collection: str = Field(
-        description="The collection: a folder or bucket prefix. `likeness serve` takes it as an argument."
-    )
-    model: str | None = Field(
-        default=None, description="Where the index's model is now, if it has moved: a hub id or folder."
-    )
-    revision: str | None = Field(
-        default=None, description="The model's branch, tag or commit on the hub. By default the one in the index."
-    )
-    device: str | None = Field(default=None, description="`cuda`, `cpu`, … By default a GPU if there is one.")
-    threads: int | None = Field(
-        default=None,
-        ge=1,
-        description="CPU threads for the model. By default all cores, or with several replicas `LIKENESS_NUM_CPUS`.",
+    model_config = SettingsConfigDict(
+        env_prefix="LIKENESS_", frozen=True, extra="forbid", use_attribute_docstrings=True
     )
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(
-        default=8000, ge=0, le=65535, description="Port to listen on. With `--local`, 0 picks a free one."
-    )
-    allow_remote: bool = Field(default=False, description="Listen beyond this machine even without keys.")
+    collection: str
+    """The collection: a folder or bucket prefix. `likeness serve` takes it as an argument."""
+    model: str | None = None
+    """Where the index's model is now, if it has moved: a hub id or folder."""
+    revision: str | None = None
+    """The model's branch, tag or commit on the hub. By default the one in the index."""
+    device: str | None = None
+    """`cuda`, `cpu`, … By default a GPU if there is one."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads for the model. By default all cores, or with several replicas `LIKENESS_NUM_CPUS`."""
 
-    keys_file: str | None = Field(
-        default=None, description="File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."
-    )
-    show_locations: bool | None = Field(
-        default=None,
-        description="Whether answers say where pictures (`uri`), models and the collection are; if not, `uri` is null. "
-        "By default only when serving this machine alone: on loopback, without keys and `LIKENESS_ALLOW_REMOTE`.",
-    )
-    rate_limit_per_minute: int | None = Field(
-        default=None,
-        ge=0,
-        description="Requests a minute that each key may send to each replica; without keys, each address. 0: no "
-        "limit. A request for an image counts as a tenth, a batch as one for each query. By default 600, and no limit "
-        "when serving this machine alone.",
-    )
-    cors_origins: Annotated[frozenset[str], NoDecode] = Field(
-        default=frozenset(),
-        description="Other sites whose pages may send requests, such as `https://pictures.example`, separated by "
-        "commas; `*` for all.",
-    )
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(8000, ge=0, le=65535)
+    """Port to listen on. With `--local`, 0 picks a free one."""
+    allow_remote: bool = False
+    """Listen beyond this machine even without keys."""
 
-    allowed_hosts: Annotated[frozenset[str], NoDecode] = Field(
-        default=frozenset(),
-        description="Private hosts, or `host:port`, that query URLs may name (`--allow-host`), separated by commas.",
-    )
+    keys_file: str | None = None
+    """File of API keys (`--keys`), as `likeness keys` writes it. By default no keys."""
+    show_locations: bool | None = None
+    """Whether answers say where pictures (`uri`), models and the collection are; if not, `uri` is null. By default only
+    when serving this machine alone: on loopback, without keys and `LIKENESS_ALLOW_REMOTE`.
+    """
+    rate_limit_per_minute: int | None = Field(None, ge=0)
+    """Requests a minute that each key may send to each replica; without keys, each address. 0: no limit. A request for
+    an image counts as a tenth, a batch as one for each query. By default 600, and no limit when serving this machine
+    alone.
+    """
+    cors_origins: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Other sites whose pages may send requests, such as `https://pictures.example`, separated by commas; `*` for
+    all.
+    """
+
+    allowed_hosts: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Private hosts, or `host:port`, that query URLs may name (`--allow-host`), separated by commas."""
     max_k: int = Field(
         default=RequestLimits.max_k, ge=1, le=MAX_K, description=f"Maximum matches for a query; {MAX_K:,} at most."
     )
-    max_upload_bytes: int = Field(
-        default=RequestLimits.max_upload_bytes,
-        ge=1,
-        description="Maximum size of a query picture, uploaded or fetched.",
-    )
-    max_query_pixels: int = Field(
-        default=50_000_000,
-        ge=1,
-        description="Maximum pixels of a query picture. The collection's own pictures may have 150 million.",
-    )
-    decode_timeout_s: float = Field(
-        default=5,
-        gt=0,
-        description="Seconds after which decoding a picture is stopped. A picture also waits this long for its turn; "
-        "after that the request gets 429 with `Retry-After`.",
-    )
-    embedding_cache_bytes: int = Field(
-        default=32 * 2**20, ge=0, description="Memory for the vectors of recent queries. 0: no cache."
-    )
-    swap_interval_s: float = Field(
-        default=2.0, gt=0, description="How often to check for a new index version, in seconds."
-    )
+    max_upload_bytes: int = Field(RequestLimits.max_upload_bytes, ge=1)
+    """Maximum size of a query picture, uploaded or fetched."""
+    max_query_pixels: int = Field(50_000_000, ge=1)
+    """Maximum pixels of a query picture. The collection's own pictures may have 150 million."""
+    decode_timeout_s: float = Field(5, gt=0)
+    """Seconds after which decoding a picture is stopped. A picture also waits this long for its turn; after that the
+    request gets 429 with `Retry-After`.
+    """
+    embedding_cache_bytes: int = Field(32 * 2**20, ge=0)
+    """Memory for the vectors of recent queries. 0: no cache."""
+    swap_interval_s: float = Field(2.0, gt=0)
+    """How often to check for a new index version, in seconds."""
 
-    log_format: LogFormat = Field(
-        default="text", description="Format of the log on stderr: `text`, or `json` with one object a line."
-    )
+    log_format: LogFormat = "text"
+    """Format of the log on stderr: `text`, or `json` with one object a line."""
 
-    replicas: Annotated[Replicas, NoDecode] = Field(
-        default=Replicas(1, 1),
-        description="Replicas that answer requests: a number, or a range such as `1:4` to follow the load.",
-    )
-    target_ongoing_requests: float = Field(
-        default=4, gt=0, description="Concurrent requests per replica to aim for, if `LIKENESS_REPLICAS` is a range."
-    )
-    embedders: Annotated[Replicas | None, NoDecode] = Field(
-        default=None,
-        description="Separate replicas for the model: a number or a range. By default each of `LIKENESS_REPLICAS` "
-        "holds the model too.",
-    )
-    target_ongoing_embeddings: float = Field(
-        # One of `replicas` makes at most 4 calls at once (32 queries in calls of 8), for up to 4 embedders.
-        default=1,
-        gt=0,
-        description="Concurrent calls per embedder to aim for, if `LIKENESS_EMBEDDERS` is a range. A call has up to 8 "
-        "queries.",
-    )
-    embedder_timeout_s: float = Field(
-        default=10,
-        gt=0,
-        description="Seconds that a batch of queries waits for the embedders, queueing included, before the answers "
-        "are 503, `embedder-unavailable`.",
-    )
-    shards: int | None = Field(
-        default=None,
-        ge=1,
-        description="Parts to split the index into, each with searchers of its own. By default each of "
-        "`LIKENESS_REPLICAS` holds the whole index.",
-    )
-    searchers: Annotated[Replicas, NoDecode] = Field(
-        default=Replicas(1, 1), description="Replicas of each shard: a number or a range."
-    )
-    searcher_timeout_s: float = Field(
-        default=5,
-        gt=0,
-        description="Seconds that a search waits for a shard before it fails, or goes on without it if the request "
-        "allows that.",
-    )
-    num_cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for each replica.")
-    num_gpus: float = Field(
-        default=0, ge=0, description="GPUs, or a share such as 0.5, that Ray reserves for each replica with the model."
-    )
-    max_searches: int | None = Field(
-        default=None,
-        ge=1,
-        description="Maximum searches and embeddings in progress or queued; more get 429 with `Retry-After`. Lower it "
-        "for lower latency. By default 16 for each core of a replica.",
-    )
-    max_url_fetches: int = Field(
-        default=RequestLimits.max_url_fetches,
-        ge=1,
-        description="Maximum pictures being fetched from other hosts. Searches by upload, words or id do not wait for "
-        "these.",
-    )
-    max_ongoing_requests: int | None = Field(
-        default=None,
-        ge=1,
-        description="Maximum requests of all kinds in progress, including those that wait for bodies and hosts. By "
-        "default `LIKENESS_MAX_SEARCHES` + `LIKENESS_MAX_URL_FETCHES` + 64.",
-    )
-    max_queued_requests: int = Field(
-        default=32,
-        ge=1,
-        description="On Ray Serve: maximum requests that wait for a replica, for example while one restarts; more get "
-        "429.",
-    )
-    request_timeout_s: float = Field(
-        default=Access.request_timeout_s, gt=0, description="Seconds after which a request is answered with 503."
-    )
+    replicas: Annotated[Replicas, NoDecode] = Replicas(1, 1)
+    """Replicas that answer requests: a number, or a range such as `1:4` to follow the load."""
+    target_ongoing_requests: float = Field(4, gt=0)
+    """Concurrent requests per replica to aim for, if `LIKENESS_REPLICAS` is a range."""
+    embedders: Annotated[Replicas | None, NoDecode] = None
+    """Separate replicas for the model: a number or a range. By default each of `LIKENESS_REPLICAS` holds the model
+    too.
+    """
+    # One of `replicas` makes at most 4 calls at once (32 queries in calls of 8), for up to 4 embedders.
+    target_ongoing_embeddings: float = Field(1, gt=0)
+    """Concurrent calls per embedder to aim for, if `LIKENESS_EMBEDDERS` is a range. A call has up to 8 queries."""
+    embedder_timeout_s: float = Field(10, gt=0)
+    """Seconds that a batch of queries waits for the embedders, queueing included, before the answers are 503,
+    `embedder-unavailable`.
+    """
+    shards: int | None = Field(None, ge=1)
+    """Parts to split the index into, each with searchers of its own. By default each of `LIKENESS_REPLICAS` holds the
+    whole index.
+    """
+    searchers: Annotated[Replicas, NoDecode] = Replicas(1, 1)
+    """Replicas of each shard: a number or a range."""
+    searcher_timeout_s: float = Field(5, gt=0)
+    """Seconds that a search waits for a shard before it fails, or goes on without it if the request allows that."""
+    num_cpus: float = Field(1, gt=0)
+    """CPUs that Ray reserves for each replica."""
+    num_gpus: float = Field(0, ge=0)
+    """GPUs, or a share such as 0.5, that Ray reserves for each replica with the model."""
+    max_searches: int | None = Field(None, ge=1)
+    """Maximum searches and embeddings in progress or queued; more get 429 with `Retry-After`. Lower it for lower
+    latency. By default 16 for each core of a replica.
+    """
+    max_url_fetches: int = Field(RequestLimits.max_url_fetches, ge=1)
+    """Maximum pictures being fetched from other hosts. Searches by upload, words or id do not wait for these."""
+    max_ongoing_requests: int | None = Field(None, ge=1)
+    """Maximum requests of all kinds in progress, including those that wait for bodies and hosts. By default
+    `LIKENESS_MAX_SEARCHES` + `LIKENESS_MAX_URL_FETCHES` + 64.
+    """
+    max_queued_requests: int = Field(32, ge=1)
+    """On Ray Serve: maximum requests that wait for a replica, for example while one restarts; more get 429."""
+    request_timeout_s: float = Field(Access.request_timeout_s, gt=0)
+    """Seconds after which a request is answered with 503."""
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod

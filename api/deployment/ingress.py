@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from api.compose import LoadModel, build_service, collecting_later
+from api.compose import LoadModel, build_service
 from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
 from api.http.app import create_app
@@ -43,8 +43,7 @@ class IngressReplica:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)
         open_version = Searchers(searchers, settings.searcher_timeout_s).open if searchers else Searcher.open
         # In a thread: handles wait for answers, which the event loop's own thread must not do.
-        with collecting_later():
-            service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
+        service = await asyncio.to_thread(build_service, settings, load_model=load_model, open_version=open_version)
         self._app = create_app(
             service,
             limits=settings.limits(),

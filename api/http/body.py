@@ -1,10 +1,6 @@
-"""Reads the body of a request, JSON or multipart, up to the allowed size, and makes queries of it.
-
-Pictures are decoded from base64, and the limits checked that a schema cannot know.
-"""
+"""Reads the body of a request, JSON or multipart, up to the allowed size, and makes queries of it."""
 
 import base64
-import binascii
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -100,14 +96,15 @@ def search_of(document: object, *, dim: int, limits: RequestLimits) -> Query:
 
 def searches_of(document: object, *, dim: int, limits: RequestLimits) -> "list[Query | Problem]":
     """For each search of a batch its query, or the problem with it."""
-    _check_counts(document, limits, "searches")
+    _check_count(document, "searches", limits.max_batch)
     searches = valid(document, BatchRequest).searches
     return [_or_problem(partial(search_of, each, dim=dim, limits=limits)) for each in searches]
 
 
 def parts_of(document: object, *, limits: RequestLimits) -> "list[Part | Problem]":
     """For each item to embed its part, or the problem with it."""
-    _check_counts(document, limits, "images", "texts", "urls")
+    for field in ("images", "texts", "urls"):
+        _check_count(document, field, limits.max_batch)
     name, values = next((name, values) for name, values in valid(document, EmbedRequest) if values is not None)
     return [
         _or_problem(partial(_part_of_item, name, value, f"{name}.{number}", limits))
@@ -180,29 +177,23 @@ def _or_problem(read: Callable[[], T]) -> T | Problem:
 
 def _check_lengths(document: object, dim: int, limits: RequestLimits) -> None:
     """Raises Problem for lists of a search that are too long, before their elements are read one by one."""
-    if not isinstance(document, dict):
-        return
-    _check_vector(document, "embedding", dim)
-    queries = document.get("queries")
-    if isinstance(queries, list):
-        if len(queries) > limits.max_examples:
-            raise invalid("queries", f"at most {limits.max_examples} examples", len(queries))
-        for number, example in enumerate(queries):
-            _check_vector(example, f"queries.{number}.embedding", dim)
+    _check_count(document, "queries", limits.max_examples, " examples")
+    examples = enumerate(_items(document, "queries") or ())
+    for holder, at in ((document, ""), *((example, f"queries.{number}.") for number, example in examples)):
+        vector = _items(holder, "embedding")
+        if vector is not None and not 0 < len(vector) <= dim:
+            raise invalid(f"{at}embedding", f"{dim} numbers, as the model of the index makes", len(vector))
 
 
-def _check_vector(holder: object, field: str, dim: int) -> None:
-    vector = holder.get("embedding") if isinstance(holder, dict) else None
-    if isinstance(vector, list) and (not vector or len(vector) > dim):
-        raise invalid(field, f"{dim} numbers, as the model of the index makes", len(vector))
+def _check_count(document: object, field: str, most: int, unit: str = "") -> None:
+    items = _items(document, field)
+    if items is not None and len(items) > most:
+        raise invalid(field, f"at most {most}{unit}", len(items))
 
 
-def _check_counts(document: object, limits: RequestLimits, *fields: str) -> None:
-    """Raises Problem when a batch, whose items are in one of `fields`, holds more than it may."""
-    for field in fields:
-        items = document.get(field) if isinstance(document, dict) else None
-        if isinstance(items, list) and len(items) > limits.max_batch:
-            raise invalid(field, f"at most {limits.max_batch}", len(items))
+def _items(document: object, field: str) -> list[Any] | None:
+    items = document.get(field) if isinstance(document, dict) else None
+    return items if isinstance(items, list) else None
 
 
 def _part_of_item(name: str, value: str, at: str, limits: RequestLimits) -> Part:
@@ -248,7 +239,7 @@ def _decoded(text: str, field: str, limits: RequestLimits) -> bytes:
         raise _too_large(field, limits.max_upload_bytes)
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise invalid(field, f"a picture's file in base64 ({error})", text) from error
 
 

@@ -25,7 +25,6 @@ Item = NDArray[np.uint8] | str
 """A crop, `(side, side, 3)`, or a text."""
 OnBatch = Sequence[Callable[[int], None]]
 
-
 ENTRY_BYTES: Final = 512
 """What an entry of a cache takes besides its data: the key, the value's header, the slot of the dict."""
 
@@ -41,9 +40,8 @@ class ContentKey:
     @classmethod
     def of(cls, content: bytes | str, fingerprint: str) -> "ContentKey":
         """The key of a picture's file, or of a text, under the model of this fingerprint."""
-        if isinstance(content, str):
-            return cls("text", hashlib.sha256(content.encode()).digest(), fingerprint)
-        return cls("image", hashlib.sha256(content).digest(), fingerprint)
+        kind, data = ("text", content.encode()) if isinstance(content, str) else ("image", content)
+        return cls(kind, hashlib.sha256(data).digest(), fingerprint)
 
     @classmethod
     def unique(cls) -> "ContentKey":
@@ -56,22 +54,18 @@ class EmbeddingCache:
 
     def __init__(self, max_bytes: int = 32 * 2**20) -> None:
         self.hits = self.misses = 0
-        self._vectors: LRUCache[ContentKey, NDArray[np.float32]] = LRUCache(
-            max_bytes, getsizeof=lambda vector: vector.nbytes + ENTRY_BYTES
-        )
+        self._vectors: LRUCache[ContentKey, Vector] = LRUCache(max_bytes, lambda vector: vector.nbytes + ENTRY_BYTES)
         self._lock = threading.Lock()
 
-    def get(self, key: ContentKey) -> NDArray[np.float32] | None:
+    def get(self, key: ContentKey) -> Vector | None:
         """The vector, read-only; or None."""
         with self._lock:
             vector = self._vectors.get(key)
-            if vector is None:
-                self.misses += 1
-            else:
-                self.hits += 1
+            self.hits += vector is not None
+            self.misses += vector is None
             return vector
 
-    def keep(self, key: ContentKey, vector: NDArray[np.float32]) -> None:
+    def keep(self, key: ContentKey, vector: Vector) -> None:
         """Keep a copy: the vector may be a row of a whole batch."""
         kept = vector.copy()
         kept.flags.writeable = False
@@ -82,12 +76,11 @@ class EmbeddingCache:
 class QueryBatcher:
     """One thread that embeds whatever is waiting, `max_batch` at most, in one forward pass at a time. Thread-safe.
 
-    Two passes at once would share the same cores and both take twice as long; and torch keeps a pool of threads
-    for every thread that calls it. While one pass runs, the next batch gathers. A lone query never waits.
-
-    Callers answered together tend to ask again together, so the first waits for as many queries as the last batch had,
-    while each arrives within `linger` times that batch's duration of the one before. After that it takes only queries
-    that follow within a tenth of this time; without them one caller would be left out of every batch.
+    Two passes at once would share the same cores, and torch keeps a pool of threads for every thread that calls it.
+    While one pass runs, the next batch gathers. A lone query never waits. Callers answered together tend to ask again
+    together, so the first waits for as many queries as the last batch had, while each arrives within `linger` times
+    that batch's duration of the one before. After that it takes only queries that follow within a tenth of this time;
+    without them one caller would be left out of every batch.
 
     The thread ends with `close`, with the last reference to the batcher, or at the latest with the program, which waits
     for it: torch ends the process with SIGABRT if Python shuts down under a thread that computes or frees tensors.
@@ -143,9 +136,7 @@ class QueryBatcher:
         return future
 
     def close(self) -> None:
-        """End the thread when its pass is over. What waits then gets `embedder-unavailable`; a later query starts it
-        again.
-        """
+        """End the thread when its pass is over. What waits then is refused; a later query starts it again."""
         ending, self._thread = self._thread, ThreadPoolExecutor(1, "likeness-embed")
         ending.shutdown(cancel_futures=True)
         self._work.refuse_waiting()
@@ -159,10 +150,7 @@ class _Job:
 
 
 class _Work:
-    """What the thread does. It does not hold the batcher, which would then never be dropped.
-
-    All callers that want the same vector wait for the same future.
-    """
+    """What the thread does. It does not hold the batcher, which would then never be dropped."""
 
     def __init__(
         self, embedder: Embedder, cache: EmbeddingCache, on_batch: OnBatch, max_batch: int, linger: float
@@ -216,30 +204,24 @@ class _Work:
         self._last_batch, self._max_wait_s = len(batch), self._linger * (self._idle_since - started)
 
     def refuse_waiting(self) -> None:
-        while True:
-            try:
-                job = self.queue.get_nowait()
-            except Empty:
-                return
-            self._fail(job, Problem("embedder-unavailable", "the model is closed: try again"))
+        with suppress(Empty):
+            while True:
+                self._fail(self.queue.get_nowait(), Problem("embedder-unavailable", "the model is closed: try again"))
 
     def _gather(self, first: _Job) -> list[_Job]:
         """All queries that wait and, up to the size of the last batch, those that come within `max_wait_s` seconds."""
         batch = [first]
         close_behind = self._max_wait_s / 10 if self._last_batch > 1 else 0
-        while len(batch) < self._max_batch:
-            try:
+        with suppress(Empty):
+            while len(batch) < self._max_batch:
                 max_wait_s = self._max_wait_s if len(batch) < self._last_batch else close_behind
                 batch.append(self.queue.get(timeout=max_wait_s))
-            except Empty:
-                break
         return batch
 
     def _embed_all(self, jobs: Sequence[_Job]) -> None:
         pictures = [job for job in jobs if not isinstance(job.item, str)]
-        texts = [job for job in jobs if isinstance(job.item, str)]
         self._embed(pictures, lambda items: self._embedder.embed_images(np.stack(items)))
-        self._embed(texts, self._embedder.embed_texts)
+        self._embed([job for job in jobs if isinstance(job.item, str)], self._embedder.embed_texts)
 
     def _embed(self, jobs: Sequence[_Job], embed: Callable[[list[Any]], NDArray[np.float32]]) -> None:
         if not jobs:
@@ -247,13 +229,11 @@ class _Work:
         try:
             done = list(zip(jobs, embed([job.item for job in jobs]), strict=True))
         except Exception as error:
-            if len(jobs) == 1 or isinstance(error, Problem):  # a Problem is the embedder's fault, not the items'
-                for job in jobs:
-                    self._fail(job, error)
-                return
-            # One of them is at fault: embedded one by one, only that one fails.
             for job in jobs:
-                self._embed([job], embed)
+                if len(jobs) == 1 or isinstance(error, Problem):  # a Problem is the embedder's fault, not the items'
+                    self._fail(job, error)
+                else:  # one of them is at fault: embedded one by one, only that one fails
+                    self._embed([job], embed)
             return
         for hear in self._on_batch:
             hear(len(jobs))

@@ -3,11 +3,13 @@
 import io
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from api.observe.log import JsonLines, TextLines
 from embedder.fake import FakeEmbedder
+from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, make_collection
 
@@ -16,6 +18,13 @@ from tests.support.collections.small_collection import PLAIN, make_collection
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """Of the plain pictures, with the fake model."""
     return make_collection(tmp_path_factory.mktemp("plain"), PLAIN, FakeEmbedder())
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    """The plain pictures, with the fake model, for this test alone."""
+    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
+    return Collection.open(str(tmp_path / "collection"))
 
 
 @pytest.fixture

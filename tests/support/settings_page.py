@@ -49,7 +49,8 @@ def settings_page() -> str:
     for name, field in ServeSettings.model_fields.items():
         if name in _SECTIONS:
             parts.append(f"\n## {_SECTIONS[name]}\n\n| variable | default | meaning |\n|---|---|---|\n")
-        parts.append(f"| `LIKENESS_{name.upper()}` | {_default(name, field)} | {field.description} |\n")
+        meaning = " ".join((field.description or "").split())
+        parts.append(f"| `LIKENESS_{name.upper()}` | {_default(name, field)} | {meaning} |\n")
     return "".join([*parts, "\n", _OTHERS])
 
 

@@ -82,23 +82,15 @@ class _EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         live, engine, cache = self._service.live, self._service.engine, self._service.cache
         info = InfoMetricFamily("likeness_index", "The index version that answers, and its model.")
-        info.add_metric(
-            (),
-            {
-                "version": engine.searcher.version,
-                "model": shown_model_id(engine.embedder.identity.model_id, self._locations),
-            },
-        )
+        model = shown_model_id(engine.embedder.identity.model_id, self._locations)
+        info.add_metric((), {"version": engine.searcher.version, "model": model})
         yield info
         age_s = time.time() - engine.searcher.manifest.created_at.timestamp()
+        behind = live.failure is not None
         for name, help_text, value in (
             ("index_rows", "Images in the index version that answers.", engine.searcher.ntotal),
             ("index_age_seconds", "Since the index version that answers was built.", age_s),
-            (
-                "index_behind",
-                "1 while the live version cannot be served, and another answers.",
-                live.failure is not None,
-            ),
+            ("index_behind", "1 while the live version cannot be served, and another answers.", behind),
             ("embedding_queue_queries", "Queries waiting to be embedded.", engine.batcher.waiting),
         ):
             yield GaugeMetricFamily(f"likeness_{name}", help_text, value)

@@ -16,7 +16,7 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.collection.records import ModelRecord
 from tests.support.collections.small_collection import PLAIN, make_collection
-from tests.support.servers.guarded_app import told
+from tests.support.servers.clients import told
 
 
 def slow() -> Models:

@@ -1,6 +1,5 @@
 """How the server is set up and started: settings, uvicorn, Ray Serve."""
 
-import gc
 import os
 import resource
 import signal
@@ -26,7 +25,7 @@ from api.compose import LoadModel, build_service
 from api.deployment.application import Models, application, run, serve_app
 from api.deployment.cluster import connect
 from api.deployment.ingress import APP_NAME
-from api.errors import DeployError, ListenError, OtherModelError, Problem, StartError
+from api.errors import DeployError, ListenError, OtherModelError, Problem
 from api.http.app import create_app
 from api.local import run_local, running
 from api.search.query import Part, Query
@@ -430,18 +429,6 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
     with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
         run(elsewhere, blocking=False, models=fakes())
-
-
-def test_no_garbage_is_looked_for_while_a_server_loads() -> None:
-    enabled = []
-
-    def compose(settings: ServeSettings) -> SearchService:
-        enabled.append(gc.isenabled())
-        raise StartError("enough")
-
-    with pytest.raises(StartError, match="enough"):
-        run_local(ServeSettings(collection="c", port=0), compose=compose)
-    assert (enabled, gc.isenabled()) == ([False], True)
 
 
 def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """The model in replicas of its own and the Embedder that asks them, without a cluster."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,27 +22,15 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
+from jobs.embedding.model import model_record
+from tests.support.collections.small_collection import PLAIN, add_pictures
+from tests.support.servers.load import eventually
 
 SIDES = (32, 64, 96)
 
 
-def record_of(embedder: FakeEmbedder) -> ModelRecord:
-    identity = embedder.identity
-    return ModelRecord(
-        id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
-    )
-
-
-RECORDS = {side: record_of(FakeEmbedder(side=side)) for side in SIDES}
+RECORDS = {side: model_record(FakeEmbedder(side=side).identity) for side in SIDES}
 SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    """Its live index version is of the model with side 32."""
-    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
-    return Collection.open(str(tmp_path / "collection"))
 
 
 def change_model(collection: Collection) -> None:
@@ -87,6 +76,30 @@ def test_a_replica_without_the_live_model_embeds_with_the_one_that_is_still_serv
     load.broken = False
     vectors = asyncio.run(begun.embed(RECORDS[32], ["star"]))
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(["star"]))
+
+
+def test_a_replica_never_holds_three_models(collection: Collection) -> None:
+    made: list[weakref.ref[FakeEmbedder]] = []
+    held: list[int] = []
+
+    def others() -> int:
+        gc.collect()
+        return sum(each() is not None for each in made)
+
+    def make(side: int) -> FakeEmbedder:
+        # One that was dropped goes with its thread, which takes a moment.
+        eventually(lambda: others() < 2, "one is left at most")
+        held.append(others())
+        made.append(weakref.ref(embedder := FakeEmbedder(side=side)))
+        return embedder
+
+    async def describe_all() -> None:
+        for side in SIDES:
+            assert (await begun.describe(RECORDS[side]))[0].fingerprint == RECORDS[side].fingerprint
+
+    begun = replica(collection, Loader(make))
+    asyncio.run(describe_all())
+    assert held == [0, 1, 1]
 
 
 def test_a_replica_refuses_another_model_than_the_one_that_is_named(collection: Collection) -> None:

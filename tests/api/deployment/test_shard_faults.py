@@ -21,9 +21,9 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
 from index.search.shard import Shard, slices
-from tests.api.deployment.test_sharded_serving import DIM, make_collection
-from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import unit_vectors
+from tests.support.collections.sharded import DIM, ids_of, make_sharded
+from tests.support.servers.fake_models import fakes
 from tests.support.servers.load import eventually
 from tests.support.servers.served import replicas_of
 
@@ -95,11 +95,10 @@ class Load:
         )
 
 
-def ids_of(collection: Collection, number: int, shards: int = 4) -> set[str]:
+def ids_in(collection: Collection, number: int, shards: int = 4) -> set[str]:
     """The ids of the live rows of a shard."""
     manifest = collection.read_version("000002")
-    shard = Shard.open(collection, manifest, slices(manifest.segments, shards)[number])
-    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
+    return ids_of(Shard.open(collection, manifest, slices(manifest.segments, shards)[number]))
 
 
 def answers_of_one_process(collection: Collection) -> list[list[Match]]:
@@ -118,7 +117,7 @@ def searchers(number: int) -> list[psutil.Process]:
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
     (tmp_path / "notes").mkdir()
-    return make_collection(tmp_path / "collection")
+    return make_sharded(tmp_path / "collection")
 
 
 def serving(collection: Collection, tmp_path: Path, port: int, replicas: int) -> str:
@@ -139,7 +138,7 @@ def test_a_killed_searcher_makes_no_answer_wrong(
 ) -> None:
     url = serving(collection, tmp_path, cluster, replicas)
     whole = Searcher.open(collection)
-    gone = ids_of(collection, 2)
+    gone = ids_in(collection, 2)
     every = answers_of_one_process(collection)
     with Load(url) as load:
         time.sleep(3)
@@ -180,7 +179,7 @@ def test_no_answer_is_wrong_while_the_deployment_is_changed(
     collection: Collection, tmp_path: Path, cluster: int, changed: str
 ) -> None:
     """Serve replaces the replicas that answer and the searchers at the same time, each one by one."""
-    other = make_collection(tmp_path / "other", seed=1)
+    other = make_sharded(tmp_path / "other", seed=1)
     first = ServeSettings(
         collection=collection.location, port=cluster, replicas=2, shards=2, num_cpus=0.25, searcher_timeout_s=1
     )
@@ -205,7 +204,7 @@ def test_no_answer_is_wrong_while_the_deployment_is_changed(
 
 def right_answers(collection: Collection, shards: int) -> list[tuple[int, list[tuple[Match, ...]]]]:
     """How many rows are searched, and the matches of each query: of all shards, and of some where others are lost."""
-    every, held = answers_of_one_process(collection), [ids_of(collection, number, shards) for number in range(shards)]
+    every, held = answers_of_one_process(collection), [ids_in(collection, number, shards) for number in range(shards)]
     right = []
     for there in product([True, False], repeat=shards):
         known = set().union(*(ids for ids, is_there in zip(held, there, strict=True) if is_there))

@@ -25,40 +25,22 @@ from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import IndexSettings
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
-from tests.api.deployment.test_embedder_replicas import record_of
-from tests.api.deployment.test_split_serving import fakes
+from jobs.embedding.model import model_record
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
-from tests.support.servers.guarded_app import told
+from tests.support.collections.sharded import DIM, LIMITS, ids_of, make_sharded
+from tests.support.servers.clients import told
+from tests.support.servers.fake_models import fakes
 from tests.support.servers.load import eventually
 
-COUNT = 800
 GIB = 2**30
-DIM = FakeEmbedder().identity.dim
-LIMITS = IndexSettings(segment_rows=200)
-
-
-def make_collection(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0) -> Collection:
-    """800 rows of the fake model in four segments, and 40 newer ones in a fifth."""
-    collection = Collection.create_or_open(str(folder))
-    model = record_of(FakeEmbedder())
-    ids = [f"{number:03d}" for number in range(COUNT)]
-    label = ["cat" if number % 3 else "dog" for number in range(COUNT)]
-    older = unit_vectors(COUNT, seed=seed, dim=DIM)
-    add_run(collection, rows(ids, older, metadata={"label": label}), model=model)
-    build_index(collection, limits)
-    newer = unit_vectors(40, seed=9, dim=DIM)
-    add_run(collection, rows(ids[:40], newer, metadata={"label": label[:40]}), model=model, deletes=["100", "500"])
-    build_index(collection, limits)
-    return collection
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
-    return make_collection(tmp_path_factory.mktemp("sharded") / "collection")
+    return make_sharded(tmp_path_factory.mktemp("sharded") / "collection")
 
 
 def vector(seed: int = 4) -> list[float]:
@@ -189,7 +171,7 @@ def test_a_lost_shard_is_a_503_or_a_part_of_the_answer_as_the_caller_chose(url: 
 
 def ids_held(handle: Handle) -> set[str]:
     (shard,) = handle.replica._shards._held.values()
-    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
+    return ids_of(shard)
 
 
 def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: list[Handle]) -> None:
@@ -297,12 +279,12 @@ def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
 
 def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
     """A searcher that is started anew finds another collection there."""
-    collection = make_collection(tmp_path / "collection")
+    collection = make_sharded(tmp_path / "collection")
     settings = ServeSettings(collection=collection.location, shards=2)
     handles = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
     searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
     (tmp_path / "collection").rename(tmp_path / "before")
-    make_collection(tmp_path / "collection", seed=1)
+    make_sharded(tmp_path / "collection", seed=1)
     query = unit_vectors(1, dim=DIM)
     assert len(searcher.search(query, 10)[0]) == 10
     handles[1].replica = SearcherReplica(settings, 1)
@@ -311,7 +293,7 @@ def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path:
 
 
 def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tmp_path: Path, clock: Clock) -> None:
-    collection = make_collection(tmp_path)
+    collection = make_sharded(tmp_path)
     newest = collection.read_version("000002").segments[-1].name
     path = tmp_path / "index/segments" / newest / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -344,7 +326,7 @@ def test_searchers_of_something_else_have_another_name(collection: Collection, t
     """Serve would replace them one by one, and let those that are there still ask both."""
     settings = ServeSettings(collection=collection.location, shards=3)
     more = settings.model_copy(update={"shards": 4})
-    other = settings.model_copy(update={"collection": make_collection(tmp_path).location})
+    other = settings.model_copy(update={"collection": make_sharded(tmp_path).location})
     names = {searcher(each, 0, 0)._bound_deployment.name for each in (settings, more, other)}
     assert len(names) == 3
     another_cpu = settings.model_copy(update={"num_cpus": 2, "searchers": Replicas.parse("2")})
@@ -406,7 +388,7 @@ def test_more_shards_than_segments_are_warned_of(collection: Collection) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", [pytest.param("Flat", marks=pytest.mark.long), "IVF8,PQ8x4fs,Refine(SQ8)"])
 def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int, factory: str) -> None:
-    collection = make_collection(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))
+    collection = make_sharded(tmp_path / "collection", LIMITS.model_copy(update={"factory": factory}))
     notes = tmp_path / "notes"
     notes.mkdir()
     settings = ServeSettings(collection=collection.location, port=cluster, shards=4, num_cpus=0.25, swap_interval_s=0.1)
@@ -425,7 +407,9 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
         assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
         assert told(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
         # A new version is opened by all searchers before it answers.
-        add_run(collection, rows(["new"], np.array([vector(6)], np.float32)), model=record_of(FakeEmbedder()))
+        add_run(
+            collection, rows(["new"], np.array([vector(6)], np.float32)), model=model_record(FakeEmbedder().identity)
+        )
         build_index(collection, LIMITS.model_copy(update={"factory": factory}))
         eventually(lambda: client.get("/index").json()["version"] == "000003", "the new version answers")
         first = client.post("/search", json={"embedding": vector(6), "k": 1}).json()

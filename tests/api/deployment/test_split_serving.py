@@ -15,59 +15,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from ray import serve
 
-from api.compose import LoadModel, build_service
-from api.deployment.application import Models, run, serve_app
+from api.compose import build_service
+from api.deployment.application import run, serve_app
 from api.deployment.capacity import shortage
 from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
 from api.settings import ServeSettings
-from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import ModelRecord
 from jobs.cli.serve import serve as serve_command
 from jobs.errors import UsageError
-from tests.support.collections.small_collection import PLAIN, add_pictures, make_collection
-from tests.support.servers.guarded_app import told
+from tests.support.collections.small_collection import PLAIN, add_pictures
+from tests.support.servers.clients import told
+from tests.support.servers.fake_models import fakes
 
 OTHER_SIDE = 64
-
-
-def fakes(notes: Path) -> Models:
-    """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value.
-
-    The text "slow" takes until there is a file `go` beside `notes`.
-    """
-
-    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
-        known = {fake.identity.fingerprint: fake for fake in map(_Fake, (32, 64))}
-
-        def load(record: ModelRecord) -> FakeEmbedder:
-            (notes / str(os.getpid())).touch()
-            return known[record.fingerprint]
-
-        return load
-
-    class _Fake(FakeEmbedder):
-        def __init__(self, side: int) -> None:
-            super().__init__(side=side)
-
-        def embed_texts(self, texts: Any) -> Any:
-            if "unspeakable" in texts:
-                raise ModelError("there are no words for it")
-            while "slow" in texts and not (notes.parent / "go").exists():
-                time.sleep(0.05)
-            return super().embed_texts(texts)
-
-    return models
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "collection", PLAIN, FakeEmbedder())
-    return Collection.open(str(tmp_path / "collection"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from api.search.service import SearchService
 from api.settings import RequestLimits
 from index.search import Searcher
 from tests.support.collections.small_collection import fake_service
-from tests.support.servers.guarded_app import told
+from tests.support.servers.clients import told
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.search import Searcher
 from tests.support.collections.small_collection import add_pictures, fake_service, make_collection, png
-from tests.support.servers.guarded_app import on_this_machine
+from tests.support.servers.clients import on_this_machine
 
 NAMES = ("a.png", "b.png", "c.png")
 

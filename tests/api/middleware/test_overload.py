@@ -2,64 +2,62 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 from starlette.requests import Request
 
 from api.errors import Problem
 from api.http.app import create_app
 from api.http.middleware.admission import Slots, admit
-from api.http.middleware.auth import install_access
-from api.http.problems import install_problems
 from api.local import running
 from api.settings import Access, RequestLimits
 from embedder.fake import FakeEmbedder
-from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
-from tests.support.servers.guarded_app import guarded, local, on_this_machine, told
+from index.search import Searcher
+from tests.support.collections.small_collection import PLAIN, RecordingFetcher, fake_service
+from tests.support.servers.clients import on_this_machine, search_star, told
+from tests.support.servers.load import eventually
+
+BY_URL = {"url": "https://pictures.example/red.png"}
 
 
-class Work:
-    """Holds whoever does it until `finish`."""
+class HeldHost(RecordingFetcher):
+    """Sends its picture when it `may_end`."""
 
     def __init__(self) -> None:
+        super().__init__({BY_URL["url"]: PLAIN["red.png"]})
         self.begun = threading.Semaphore(0)
         self.may_end = threading.Event()
 
-    def __call__(self) -> None:
+    def fetch(self, uri: str) -> bytes:
         self.begun.release()
         assert self.may_end.wait(30)
+        return super().fetch(uri)
 
 
 @contextmanager
-def served(access: Access, work: Callable[[], object]) -> Iterator[tuple[httpx.Client, ThreadPoolExecutor]]:
-    with (
-        running(guarded(access, work)) as url,
-        httpx.Client(base_url=url, timeout=30) as client,
-        ThreadPoolExecutor(20) as pool,
-    ):
-        yield client, pool
+def busy_with(
+    searcher: Searcher, access: Access, count: int
+) -> Iterator[tuple[httpx.Client, HeldHost, list[Future[httpx.Response]]]]:
+    """A client of a server that works on `count` searches until its host may end."""
+    host = HeldHost()
+    app = create_app(fake_service(searcher, queries=host), access=access)
+    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client, ThreadPoolExecutor(20) as pool:
+        searches = [pool.submit(client.post, "/search", json=BY_URL) for _ in range(count)]
+        for _ in searches:
+            assert host.begun.acquire(timeout=10)
+        yield client, host, searches
 
 
-def begin(client: httpx.Client, pool: ThreadPoolExecutor, work: Work, count: int) -> list[Future[httpx.Response]]:
-    futures = [pool.submit(client.post, "/search") for _ in range(count)]
-    for _ in futures:
-        assert work.begun.acquire(timeout=10)
-    return futures
-
-
-def test_what_is_too_much_is_refused_at_once_and_the_rest_is_answered() -> None:
-    work = Work()
-    with served(Access(max_ongoing_requests=3), work) as (client, pool):
-        accepted = begin(client, pool, work, 3)
+def test_what_is_too_much_is_refused_at_once_and_the_rest_is_answered(searcher: Searcher) -> None:
+    with busy_with(searcher, Access(max_ongoing_requests=3), 3) as (client, host, searches):
         refused = [client.post("/search", content=b"x" * 100_000) for _ in range(20)]
         assert {told(response) for response in refused} == {(429, "overloaded")}
         assert {response.headers["retry-after"] for response in refused} == {"1"}
@@ -67,50 +65,35 @@ def test_what_is_too_much_is_refused_at_once_and_the_rest_is_answered() -> None:
         assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics", "/index")] == [
             *(200, 200, 200, 429)
         ]
-        work.may_end.set()
-        assert [future.result().status_code for future in accepted] == [200] * 3
-        assert [client.post("/search").status_code for _ in range(5)] == [200] * 5
+        host.may_end.set()
+        assert [search.result().status_code for search in searches] == [200] * 3
+        assert [search_star(client).status_code for _ in range(5)] == [200] * 5
 
 
-def test_no_answer_in_time_is_said_in_time_and_the_place_stays_taken_until_the_work_ends() -> None:
-    work = Work()
-    with served(Access(max_ongoing_requests=1, request_timeout_s=0.3), work) as (client, pool):
-        late = begin(client, pool, work, 1)[0].result()
+def test_no_answer_in_time_is_said_in_time_and_the_place_stays_taken_until_the_work_ends(searcher: Searcher) -> None:
+    access = Access(max_ongoing_requests=1, request_timeout_s=0.5)
+    with busy_with(searcher, access, 1) as (client, host, searches):
+        late = searches[0].result()
         assert told(late) == (503, "timeout")
         assert late.headers["retry-after"] == "1"
         assert late.headers["x-content-type-options"] == "nosniff"
-        assert told(client.post("/search")) == (429, "overloaded")
-        work.may_end.set()
-        deadline = time.monotonic() + 10
-        while client.get("/index").status_code == 429 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert client.post("/search").status_code == 200
+        assert told(search_star(client)) == (429, "overloaded")
+        host.may_end.set()
+        eventually(lambda: client.get("/index").status_code == 200, "the place is free")
+        assert search_star(client).status_code == 200
 
 
-def test_a_defect_frees_its_place() -> None:
-    def fail() -> None:
-        raise RuntimeError("secret")
+def test_a_defect_frees_its_place(searcher: Searcher) -> None:
+    class Defect(RecordingFetcher):
+        def fetch(self, uri: str) -> bytes:
+            raise RuntimeError("secret")
 
-    client = local(Access(max_ongoing_requests=1), work=fail)
-    assert [told(client.post("/search")) for _ in range(3)] == [(500, "internal")] * 3
+    app = create_app(fake_service(searcher, queries=Defect({})), access=Access(max_ongoing_requests=1))
+    with on_this_machine(app) as client:
+        assert [told(client.post("/search", json=BY_URL)) for _ in range(3)] == [(500, "internal")] * 3
 
 
 # What searches take
-
-
-def test_searches_are_refused_before_their_bodies_are_read_and_other_pages_are_not() -> None:
-    places = Slots(1, "searches are being worked on")
-    app = FastAPI()
-    install_problems(app)
-    app.add_api_route("/index", lambda: "index")
-    app.add_api_route("/search", lambda: "found", methods=["POST"])
-    install_access(app, Access(), places)
-    client = on_this_machine(app)
-    with places.taking():
-        assert told(client.post("/search", content=b"x" * 100_000)) == (429, "overloaded")
-        assert client.get("/index").status_code == 200
-    # A route that never says that it has read its body gives the place back when it ends.
-    assert [client.post("/search").status_code for _ in range(3)] == [200] * 3
 
 
 def arrived(places: Slots) -> Request:
@@ -178,19 +161,40 @@ def embedder() -> Iterator[HeldEmbedder]:
     held.go.set()
 
 
-def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: HeldEmbedder, tmp_path: Path) -> None:
-    searcher = make_collection(tmp_path, PLAIN, embedder)
-    service = fake_service(searcher, embedder=embedder)
-    app = create_app(service, limits=RequestLimits(max_searches=8), access=Access(rate_limit_per_minute=12))
-
-    def stars(first: int, count: int) -> dict[str, object]:
-        return {"searches": [{"text": f"star {number}", "k": 1} for number in range(first, first + count)]}
-
+@contextmanager
+def full(
+    searcher: Searcher, embedder: HeldEmbedder, limits: RequestLimits, access: Access, path: str, body: object
+) -> Iterator[tuple[TestClient, Future[Any]]]:
+    """A client of an app whose model does not come to an end with the request to `path`."""
+    app = create_app(fake_service(searcher, embedder=embedder), limits=limits, access=access)
     with on_this_machine(app) as client, ThreadPoolExecutor(1) as pool:
         embedder.go.clear()
         embedder.has_begun.clear()
-        accepted = pool.submit(client.post, "/search/batch", json=stars(0, 5))
+        accepted = pool.submit(client.post, path, json=body)
         assert embedder.has_begun.wait(10)
+        yield client, accepted
+
+
+def test_searches_are_refused_before_their_bodies_are_read_and_other_pages_are_not(
+    searcher: Searcher, embedder: HeldEmbedder
+) -> None:
+    limits = RequestLimits(max_searches=1)
+    with full(searcher, embedder, limits, Access(), "/search", {"text": "star"}) as (client, accepted):
+        assert told(client.post("/search", content=b"x" * 100_000)) == (429, "overloaded")
+        assert client.get("/index").status_code == 200
+        embedder.go.set()
+        assert accepted.result().status_code == 200
+        # A request of which no body is read gives its place back when it ends.
+        assert [client.post("/search", content=b"x").status_code for _ in range(3)] == [415] * 3
+        assert [search_star(client).status_code for _ in range(3)] == [200] * 3
+
+
+def test_a_batch_that_is_refused_is_told_why_and_not_charged(searcher: Searcher, embedder: HeldEmbedder) -> None:
+    def stars(first: int, count: int) -> dict[str, object]:
+        return {"searches": [{"text": f"star {number}", "k": 1} for number in range(first, first + count)]}
+
+    limits, access = RequestLimits(max_searches=8), Access(rate_limit_per_minute=12)
+    with full(searcher, embedder, limits, access, "/search/batch", stars(0, 5)) as (client, accepted):
         refused = client.post("/search/batch", json=stars(5, 4))
         embedder.go.set()
         assert told(refused) == (429, "overloaded")
@@ -200,4 +204,4 @@ def test_a_batch_that_is_refused_is_told_why_and_not_charged(embedder: HeldEmbed
         assert refused.headers["retry-after"] == "1"
         assert len(accepted.result().json()["results"]) == 5
         # Five, and one for having asked: six of the twelve are left.
-        assert [client.post("/search", json={"text": "star"}).status_code for _ in range(7)] == [200] * 6 + [429]
+        assert [search_star(client).status_code for _ in range(7)] == [200] * 6 + [429]

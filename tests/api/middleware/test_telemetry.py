@@ -1,6 +1,7 @@
 """What a server says of itself: request ids, metrics, log lines, readiness, and the dashboard that draws them."""
 
 import asyncio
+import base64
 import io
 import json
 import logging
@@ -8,80 +9,80 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
-from fastapi.staticfiles import StaticFiles
 from fastapi.testclient import TestClient
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
-from api.errors import PROBLEMS, Problem
-from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
-from api.http.problems import install_problems
-from api.observe.log import notes
+from api.access.keys import KeyRing, KeyScope, add_key
+from api.errors import PROBLEMS
+from api.http.app import create_app
 from api.observe.metrics import Metrics, merged
-from api.settings import RequestLimits
+from api.search.service import SearchService
+from api.settings import Access
+from embedder.errors import FetchError
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from tests.support.collections.small_collection import PLAIN, RecordingFetcher, add_pictures, followed_service, png
 from tests.support.paths import ROOT
-from tests.support.servers.stub_service import stub_service
+from tests.support.servers.clients import search_star
 
 DASHBOARD = ROOT / "deploy" / "monitoring" / "service-dashboard.json"
-Labels = dict[str, str]
+RED = PLAIN["red.png"]
+SECRET_URL = "https://pictures.example/cat.png?signature=abc"
+BROKEN_URL = "https://pictures.example/broken"
 
 
-def samples(metrics: Metrics) -> dict[str, list[tuple[Labels, float]]]:
-    """Name of a sample → its labels and values, as Prometheus reads them."""
-    found: dict[str, list[tuple[Labels, float]]] = {}
-    text = asyncio.run(metrics.exposition())[0].decode()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+class Host(RecordingFetcher):
+    def fetch(self, uri: str) -> bytes:
+        if uri == BROKEN_URL:
+            raise RuntimeError("https://me:secret@host/x.png?signature=abc cannot be had")
+        if uri not in self.files:
+            raise FetchError("http_404", f"{uri}: the server answered 404, expected 200")
+        return super().fetch(uri)
 
 
 @pytest.fixture
-def app(metrics: Metrics, tmp_path: Path) -> FastAPI:
-    app = FastAPI()
-    install_problems(app)
-    app.add_middleware(CatchAll)
-
-    @app.get("/items/{item_id:path}")
-    async def item(item_id: str) -> dict[str, str]:
-        if item_id == "gone":
-            raise Problem("image-not-found", "no such item")
-        notes().stages += [("search", 0.002), ("search", 0.0001)]
-        notes().index = "000007"
-        return {"id": item_id, "request": notes().request_id}
-
-    @app.get("/broken")
-    async def broken() -> None:
-        raise RuntimeError("https://me:secret@host/x.png?signature=abc cannot be had")
-
-    @app.get("/readyz")
-    async def readyz() -> str:
-        return "ready"
-
-    (tmp_path / "page.css").write_text("body {}")
-    app.mount("/web", StaticFiles(directory=tmp_path))
-    install_telemetry(app, metrics)
-    return app
+def service(collection: Collection) -> SearchService:
+    pages = Host({SECRET_URL: RED, "https://pictures.example/page": b"<html>"})
+    return followed_service(Path(collection.location), queries=pages)
 
 
 @pytest.fixture
-def client(app: FastAPI) -> TestClient:
-    return TestClient(app)
+def client(service: SearchService) -> Iterator[TestClient]:
+    with TestClient(create_app(service)) as client:
+        yield client
+
+
+def broken(client: TestClient, **options: Any) -> Any:
+    """The answer to a request that meets a defect."""
+    return client.post("/search", json={"url": BROKEN_URL}, **options)
 
 
 def lines(log: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def samples(exposition: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
+
+
+def measured(client: TestClient, name: str) -> dict[tuple[str, ...], float]:
+    """Label values → value, of the samples of this name."""
+    found = [sample for sample in samples(client.get("/metrics").text) if sample.name == name]
+    return {tuple(sample.labels.values()): sample.value for sample in found}
+
+
+def grow(collection: Collection, name: str) -> None:
+    add_pictures(collection, {name: png((5 * len(collection.runs()), 99, 50))}, FakeEmbedder())
+    build_index(collection)
 
 
 # Request ids
@@ -89,54 +90,51 @@ def lines(log: io.StringIO) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("given", ["a", "0af7651916cd43dd8448eb211c80319c", "!" * 128, 'quo"ted~'])
 def test_a_sane_request_id_is_kept(client: TestClient, log: io.StringIO, given: str) -> None:
-    answer = client.get("/items/1", headers={"X-Request-ID": given})
+    answer = client.get("/index", headers={"X-Request-ID": given})
     assert answer.headers.get_list("x-request-id") == [given]
-    assert answer.json()["request"] == given
     assert lines(log)[0]["request_id"] == given
 
 
 @pytest.mark.parametrize("given", ["", "!" * 129, "two words", "tab\there", "\x7f", "ü".encode("latin-1")])
 def test_another_request_id_is_made(client: TestClient, given: str | bytes) -> None:
     raw = given.encode() if isinstance(given, str) else given
-    answer = client.get("/items/1", headers=[(b"x-request-id", raw)])
+    answer = client.get("/index", headers=[(b"x-request-id", raw)])
     assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
-@pytest.mark.parametrize("path", ["/items/gone", "/nowhere", "/broken"])
-def test_problems_carry_the_request_id_too(client: TestClient, path: str) -> None:
-    assert client.get(path, headers={"X-Request-ID": "mine"}).headers["x-request-id"] == "mine"
+def test_problems_carry_the_request_id_too(client: TestClient) -> None:
+    mine = {"X-Request-ID": "mine"}
+    answers = [client.get("/image?id=gone", headers=mine), client.get("/nowhere", headers=mine)]
+    answers.append(broken(client, headers=mine))
+    assert [(each.status_code, each.headers["x-request-id"]) for each in answers] == [
+        *((404, "mine"), (404, "mine"), (500, "mine"))
+    ]
 
 
 # Requests
 
 
-def test_requests_are_counted_by_template_and_status(client: TestClient, metrics: Metrics) -> None:
-    for path in ("/items/1", "/items/2/3", "/items/gone", "/nowhere", "/broken", "/web/page.css", "/openapi.json"):
+def test_requests_are_counted_by_template_and_status_and_problems_by_type_from_zero(client: TestClient) -> None:
+    for id in ("red.png", "blue.png", "gone", "away"):
+        client.get("/image", params={"id": id})
+    for path in ("/nowhere", "/web/main.js", "/openapi.json"):
         client.get(path)
-    client.post("/items/1")
-    client.request("BREW", "/items/1")
-    counted = {
-        (labels["method"], labels["route"], labels["status"]): number
-        for labels, number in samples(metrics)["likeness_request_duration_seconds_count"]
-    }
-    assert counted == {
-        ("GET", "/items/{item_id}", "200"): 2,
-        ("GET", "/items/{item_id}", "404"): 1,
+    broken(client)
+    client.post("/image")
+    client.request("BREW", "/image")
+    assert measured(client, "likeness_request_duration_seconds_count") == {
+        ("GET", "/image", "200"): 2,
+        ("GET", "/image", "404"): 2,
         ("GET", "none", "404"): 1,
-        ("GET", "/broken", "500"): 1,
-        ("GET", "/web/{path}", "200"): 1,
+        ("POST", "/search", "500"): 1,
+        ("GET", "/web/{name}", "200"): 1,
         ("GET", "/openapi.json", "200"): 1,
-        ("POST", "/items/{item_id}", "405"): 1,
-        ("other", "/items/{item_id}", "405"): 1,
+        ("POST", "/image", "405"): 1,
+        ("other", "/image", "405"): 1,
     }
-
-
-def test_problems_are_counted_by_type_from_zero(client: TestClient, metrics: Metrics) -> None:
-    client.get("/items/gone")
-    client.get("/items/gone")
-    client.get("/broken")
-    counted = {labels["type"]: number for labels, number in samples(metrics)["likeness_problems_total"]}
-    assert counted == dict.fromkeys(PROBLEMS, 0) | {"image-not-found": 2, "internal": 1}
+    counted = {slug: number for (slug,), number in measured(client, "likeness_problems_total").items()}
+    some = {"image-not-found": 2, "not-found": 1, "internal": 1, "method-not-allowed": 2}
+    assert counted == dict.fromkeys(PROBLEMS, 0) | some
 
 
 def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
@@ -148,29 +146,116 @@ def test_metrics_are_prometheus_text_or_openmetrics(client: TestClient) -> None:
     assert openmetrics.content.endswith(b"# EOF\n")
 
 
-# Log lines
+def test_whoever_is_sent_away_is_counted_and_keys_are_named(
+    service: SearchService, tmp_path: Path, log: io.StringIO
+) -> None:
+    key = add_key(tmp_path / "keys.json", "alice", KeyScope.search)
+    access = Access(keys=KeyRing(str(tmp_path / "keys.json")))
+    with TestClient(create_app(service, access=access)) as client:
+        refused = search_star(client)
+        assert (refused.status_code, len(refused.headers["x-request-id"])) == (401, 32)
+        for path in ("/picture?id=a/b.png", "/picture?id=c.png", "/no-such-page", "/nor-this"):
+            assert client.get(path).status_code == 401
+        client.headers["X-API-Key"] = key
+        search_star(client)
+        assert measured(client, "likeness_request_duration_seconds_count") == {
+            ("POST", "/search", "401"): 1,
+            ("GET", "/picture", "401"): 2,
+            ("GET", "none", "401"): 2,
+            ("POST", "/search", "200"): 1,
+        }
+        assert measured(client, "likeness_problems_total")[("unauthorized",)] == 5
+    first, *_, last = lines(log)
+    assert (first["route"], first["problems"], "key" in first) == ("/search", ["unauthorized"], False)
+    assert last["key"] == "alice"
+    assert key not in log.getvalue()
 
 
-def test_a_request_is_one_json_line(client: TestClient, log: io.StringIO) -> None:
-    client.get("/items/secret-path?text=secret-words", headers={"X-Request-ID": "r1"})
+# Searches
+
+
+def test_a_search_by_url_is_seen_in_every_stage_and_is_one_json_line(client: TestClient, log: io.StringIO) -> None:
+    answer = client.post("/search?text=secret-words", json={"url": SECRET_URL, "k": 1})
+    assert answer.status_code == 200, answer.text
+    stages = measured(client, "likeness_stage_duration_seconds_count")
+    assert stages == {("fetch",): 1, ("decode",): 1, ("embed",): 1, ("search",): 1}
+    assert measured(client, "likeness_fetches_total") == {("ok",): 1}
+    assert measured(client, "likeness_rejected_pictures_total") == {}
     [line] = lines(log)
+    timing_ms = answer.json()["timing_ms"]
     assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
-    assert 0 < line.pop("milliseconds") < 10_000
+    assert timing_ms.pop("total") <= line.pop("milliseconds") < 10_000
+    assert list(line["stages_ms"]) == ["fetch", "decode", "embed", "search"]
     assert line == {
         "level": "info",
         "logger": "api.requests",
         "message": "answered",
-        "request_id": "r1",
-        "method": "GET",
-        "route": "/items/{item_id}",
+        "request_id": answer.headers["x-request-id"],
+        "method": "POST",
+        "route": "/search",
         "status": 200,
-        "stages_ms": {"search": 2.1},
-        "index": "000007",
+        "stages_ms": pytest.approx(timing_ms, abs=0.01),
+        "index": "000001",
     }
 
 
+def test_a_url_that_fails_is_counted_by_reason_and_not_logged(client: TestClient, log: io.StringIO) -> None:
+    client.post("/search", json={"url": "https://me:word@pictures.example/none?key=abc"})
+    assert measured(client, "likeness_fetches_total") == {("http_4xx",): 1}
+    assert measured(client, "likeness_problems_total")[("url-not-usable",)] == 1
+    assert [line["problems"] for line in lines(log)] == [["url-not-usable"]]
+    assert "pictures.example" not in log.getvalue()
+
+
+def test_a_picture_that_does_not_decode_is_counted_by_reason(client: TestClient) -> None:
+    client.post("/search", json={"url": "https://pictures.example/page"})
+    client.post("/search", files={"image": ("a.png", b"no picture")})
+    assert measured(client, "likeness_fetches_total") == {("ok",): 1}
+    assert measured(client, "likeness_rejected_pictures_total") == {("not_an_image",): 2}
+    assert measured(client, "likeness_problems_total")[("unusable-image",)] == 2
+
+
+def test_the_same_picture_is_a_hit_in_the_cache_and_no_batch(client: TestClient) -> None:
+    batches = measured(client, "likeness_embedding_batch_queries_count")[()]
+    lookups = measured(client, "likeness_embedding_cache_lookups_total")
+    for _ in range(3):
+        client.post("/search", files={"image": ("a.png", RED)})
+    after = measured(client, "likeness_embedding_cache_lookups_total")
+    assert {name: after[name] - lookups[name] for name in after} == {("hit",): 2, ("miss",): 1}
+    assert measured(client, "likeness_embedding_batch_queries_count")[()] == batches + 1
+    assert measured(client, "likeness_embedding_queue_queries") == {(): 0}
+
+
+def test_problems_within_a_batch_are_counted_and_its_stages_add_up(client: TestClient, log: io.StringIO) -> None:
+    searches = [{"text": "star"}, {"text": ""}, {"nothing": 1}, {"image": base64.b64encode(b"no picture").decode()}]
+    answer = client.post("/search/batch", json={"searches": [*searches, {"id": "red.png"}]})
+    problems = measured(client, "likeness_problems_total")
+    assert {slug: number for (slug,), number in problems.items() if number} == {
+        "invalid-request": 2,
+        "unusable-image": 1,
+    }
+    [line] = lines(log)
+    assert (line["status"], line["problems"]) == (200, ["invalid-request", "unusable-image"])
+    found = [result["ok"]["timing_ms"]["search"] for result in answer.json()["results"] if "ok" in result]
+    assert (len(found), line["stages_ms"]["search"]) == (2, pytest.approx(sum(found), abs=0.01))
+
+
+# Log lines
+
+
+def test_what_was_asked_for_is_in_no_line(client: TestClient, log: io.StringIO) -> None:
+    picture = base64.b64encode(RED).decode()
+    client.post("/search", json={"text": "private words"})
+    client.post("/search", json={"image": picture, "filter": {"label": "private label"}})
+    client.post("/search?text=private", json={"text": "", "private": "private"})
+    client.get("/image?id=private.png")
+    assert len(lines(log)) == 4
+    assert "private" not in log.getvalue()
+    assert picture[:20] not in log.getvalue()
+
+
 def test_a_defect_is_logged_with_its_request_and_without_secrets(client: TestClient, log: io.StringIO) -> None:
-    client.get("/broken", headers={"X-Request-ID": "r2"})
+    broken(client, headers={"X-Request-ID": "r2"})
     defect, answered = lines(log)
     assert (defect["level"], defect["request_id"]) == ("error", "r2")
     assert defect["exception"].endswith("RuntimeError: https://…@host/x.png?… cannot be had")
@@ -187,12 +272,12 @@ def test_probes_that_succeed_are_not_logged(client: TestClient, log: io.StringIO
 
 
 def test_text_lines_cannot_be_forged(client: TestClient, text_log: io.StringIO) -> None:
-    client.get("/items/1", headers={"X-Request-ID": "r3"})
+    search_star(client, headers={"X-Request-ID": "r3"})
     logging.getLogger("api").info("asked for %s", "a\n2026-11-21 INFO forged\x1b[31m")
     first, second = text_log.getvalue().splitlines()
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO    answered request_id=r3 method=GET route=/items/\{item_id\} status=200 "
-        r"milliseconds=[\d.]+ stages_ms=search:2.1 index=000007",
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO    answered request_id=r3 method=POST route=/search status=200 "
+        r"milliseconds=[\d.]+ stages_ms=embed:[\d.]+,search:[\d.]+ index=000001",
         first,
     )
     assert second.endswith(r"INFO    asked for a\n2026-11-21 INFO forged\x1b[31m")
@@ -221,7 +306,7 @@ from fastapi import FastAPI
 from api.local import running
 from api.observe.log import configure_logs
 from api.observe.metrics import Metrics
-from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
+from api.http.middleware.telemetry import install_telemetry
 
 configure_logs("json")
 app = FastAPI()
@@ -244,6 +329,36 @@ def test_a_server_writes_one_line_a_request() -> None:
     assert done.stdout == ""
 
 
+# The index
+
+
+def test_the_index_is_told_and_followed(client: TestClient, service: SearchService, collection: Collection) -> None:
+    for version, rows, swaps in (("000001", 3, 0), ("000002", 4, 1)):
+        assert {frozenset(labels) for labels in measured(client, "likeness_index_info")} == {
+            frozenset({version, "fake"})
+        }
+        assert measured(client, "likeness_index_rows") == {(): rows}
+        assert 0 <= measured(client, "likeness_index_age_seconds")[()] < 300
+        assert measured(client, "likeness_index_swaps_total") == {("ok",): swaps, ("failed",): 0}
+        assert measured(client, "likeness_index_behind") == {(): 0}
+        grow(collection, f"after {version}")
+        service.live.refresh()
+
+
+def test_a_version_that_fails_to_open_is_told_and_the_server_stays_ready(
+    client: TestClient, service: SearchService, collection: Collection
+) -> None:
+    grow(collection, "new.png")
+    manifest = Path(collection.location) / "index" / "000002" / "manifest.json"
+    whole = manifest.read_bytes()
+    for data, swaps, behind, version in ((b"{}", 0, 1, "000001"), (whole, 1, 0, "000002")):
+        manifest.write_bytes(data)
+        service.live.refresh()
+        assert measured(client, "likeness_index_swaps_total") == {("ok",): swaps, ("failed",): 1}
+        assert measured(client, "likeness_index_behind") == {(): behind}
+        assert client.get("/readyz").json() == {"status": "ready", "index": version}
+
+
 # The dashboard
 
 
@@ -255,9 +370,8 @@ def test_the_dashboard_names_the_replica_of_what_it_does_not_add_up() -> None:
     assert {target["legendFormat"] for target in each} == {"{{instance}} {{replica}}"}
 
 
-def test_the_dashboard_draws_every_metric(metrics: Metrics) -> None:
-    follow(stub_service(), metrics, RequestLimits())
-    families = text_string_to_metric_families(asyncio.run(metrics.exposition())[0].decode())
+def test_the_dashboard_draws_every_metric(client: TestClient) -> None:
+    families = text_string_to_metric_families(client.get("/metrics").text)
     ours = {family.name for family in families if re.fullmatch(r"likeness_\w+(?<!_created)", family.name)}
     drawn = DASHBOARD.read_text()
     assert len(ours) > 10
@@ -276,14 +390,14 @@ def test_what_replicas_counted_is_told_apart_and_adds_up() -> None:
         )
 
     text = asyncio.run(Metrics(gather).exposition())[0].decode()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = samples(text)
     counted = {
-        each.labels["replica"]: each.value for each in samples if each.name == "likeness_request_duration_seconds_count"
+        each.labels["replica"]: each.value for each in found if each.name == "likeness_request_duration_seconds_count"
     }
     assert counted == {"a": 1, "b": 2}
-    quick = [each for each in samples if each.name.endswith("_seconds_bucket") and each.labels["le"] == "0.1"]
+    quick = [each for each in found if each.name.endswith("_seconds_bucket") and each.labels["le"] == "0.1"]
     assert [each.value for each in quick if each.labels.get("route") == "/search"] == [1, 0]
     assert text.count("# TYPE likeness_request_duration_seconds histogram") == 1
-    (scraped,) = [each for each in samples if each.name == "likeness_scraped_replicas"]
+    (scraped,) = [each for each in found if each.name == "likeness_scraped_replicas"]
     assert (scraped.value, scraped.labels) == (2, {})
-    assert {each.labels.get("replica") for each in samples if each is not scraped} == {"a", "b"}
+    assert {each.labels.get("replica") for each in found if each is not scraped} == {"a", "b"}

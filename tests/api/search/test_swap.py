@@ -24,8 +24,8 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
-from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
-from tests.support.servers.guarded_app import on_this_machine
+from tests.support.collections.small_collection import COLOURS, add_pictures, fake_service, png
+from tests.support.servers.clients import on_this_machine
 
 RED = png(COLOURS["red.png"])
 
@@ -54,12 +54,6 @@ class Models:
         if record.fingerprint not in self.known:
             raise ModelNotFoundError(f"there is no model {record.id!r}")
         return self.known[record.fingerprint]
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
-    return Collection.open(str(tmp_path / "c"))
 
 
 @pytest.fixture

@@ -1,0 +1,35 @@
+"""A collection of five segments, for servers of an index in shards."""
+
+from pathlib import Path
+
+from embedder.fake import FakeEmbedder
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.search.shard import Shard
+from jobs.embedding.model import model_record
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+
+COUNT = 800
+DIM = FakeEmbedder().identity.dim
+LIMITS = IndexSettings(segment_rows=200)
+
+
+def make_sharded(folder: Path, limits: IndexSettings = LIMITS, *, seed: int = 0) -> Collection:
+    """800 rows of the fake model in four segments, and 40 newer ones in a fifth."""
+    collection = Collection.create_or_open(str(folder))
+    model = model_record(FakeEmbedder().identity)
+    ids = [f"{number:03d}" for number in range(COUNT)]
+    label = ["cat" if number % 3 else "dog" for number in range(COUNT)]
+    older = unit_vectors(COUNT, seed=seed, dim=DIM)
+    add_run(collection, rows(ids, older, metadata={"label": label}), model=model)
+    build_index(collection, limits)
+    newer = unit_vectors(40, seed=9, dim=DIM)
+    add_run(collection, rows(ids[:40], newer, metadata={"label": label[:40]}), model=model, deletes=["100", "500"])
+    build_index(collection, limits)
+    return collection
+
+
+def ids_of(shard: Shard) -> set[str]:
+    """The ids of its live rows."""
+    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}

@@ -1,0 +1,39 @@
+"""Fake models that replicas load."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from api.compose import LoadModel
+from api.deployment.application import Models
+from api.settings import ServeSettings
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from index.collection.records import ModelRecord
+
+
+def fakes(notes: Path) -> Models:
+    """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value.
+
+    The text "slow" takes until there is a file `go` beside `notes`.
+    """
+
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+        known = {fake.identity.fingerprint: fake for fake in (_Fake(side=32), _Fake(side=64))}
+
+        def load(record: ModelRecord) -> FakeEmbedder:
+            (notes / str(os.getpid())).touch()
+            return known[record.fingerprint]
+
+        return load
+
+    class _Fake(FakeEmbedder):
+        def embed_texts(self, texts: Any) -> Any:
+            if "unspeakable" in texts:
+                raise ModelError("there are no words for it")
+            while "slow" in texts and not (notes.parent / "go").exists():
+                time.sleep(0.05)
+            return super().embed_texts(texts)
+
+    return models
