@@ -22,6 +22,7 @@ from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
 from api.settings import ServeSettings
+from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -33,7 +34,6 @@ from tests.api.deployment.test_embedder_replicas import record_of
 from tests.api.deployment.test_split_serving import fakes
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.servers.guarded_app import told
-from tests.support.servers.load import eventually
 
 COUNT = 800
 GIB = 2**30

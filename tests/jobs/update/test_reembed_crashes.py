@@ -8,12 +8,12 @@ from itertools import product
 
 import pytest
 
+from benchmarks.common.load import load
 from tests.support.collections.s3_server import CREDENTIALS, new_bucket
 from tests.support.collections.storage_steps import STEPS
 from tests.support.nights.reembed_nights import assert_rows_are_what_is_there, assert_search_is_exact
 from tests.support.nights.served_nights import ServedNights, served_nights
 from tests.support.paths import ROOT
-from tests.support.servers.load import load
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import requests
 
+from benchmarks.common.load import Asked
+from benchmarks.common.servers import Server, eventually, serving
 from jobs.embedding.report import Report
 from tests.support.nights.reembed_nights import DEMO, Nights, bmp
-from tests.support.servers.load import Asked, eventually
-from tests.support.servers.served import Served, serving
 
 _QUERIES = 12
 
@@ -22,7 +22,7 @@ class ServedNights:
     """`answers` are the versions that may answer, with their model and size. `queries` is a folder of pictures."""
 
     nights: Nights
-    served: Served
+    served: Server
     queries: Path
     answers: dict[str, tuple[str, int]]
     drawn: int
