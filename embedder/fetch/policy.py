@@ -27,7 +27,7 @@ class FetchPolicy:
     allowed_hosts: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if not min(self.max_bytes, self.timeout_s, self.connect_timeout_s) > 0:
+        if not all(limit > 0 for limit in (self.max_bytes, self.timeout_s, self.connect_timeout_s)):
             raise ValueError(f"expected limits of bytes and seconds above 0, got {self}")
 
     @classmethod
