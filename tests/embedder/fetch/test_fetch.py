@@ -145,7 +145,6 @@ def test_ranges_of_bytes(tmp_path: Path) -> None:
     assert fetcher.fetch(f"file://{str(tar).replace('#', '%23')}#bytes=1020-1023") == b"\xfc\xfd\xfe\xff"
     assert fetcher.fetch(f"{tar}#bytes=512-511") == b""
     assert failed(f"{tar}#bytes=0-100", max_bytes=100).reason == "too_many_bytes"
-    assert failed(f"{tar}#bytes=0-1024").reason == "out_of_range"
 
 
 CELLS = [b"picture %d" % number for number in range(25)]
@@ -227,13 +226,6 @@ def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monke
     assert asked == [f"GET /{store.name}/a.jpg"]
 
 
-@pytest.mark.parametrize("part", ["1020-1024", "2000-2001", "2000-1999"])
-def test_parts_beyond_the_end_of_an_object(part: str, store: Bucket) -> None:
-    store.put("a.tar", PICTURE)
-    error = failed(f"s3://{store.name}/a.tar#bytes={part}")
-    assert (error.reason, error.retryable) == ("out_of_range", False)
-
-
 def test_buckets_are_read_only_where_a_reader_is_given() -> None:
     with pytest.raises(FetchError, match=r"expected a URL with file:// or http:// or https://, got s3://"):
         Fetcher().fetch("s3://bucket/a.jpg")
@@ -253,6 +245,7 @@ def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
         ("s3://BUCKET/deep/", "not_a_file"),
         ("s3://BUCKET/odd//key.jpg", "bad_uri"),
         ("s3://BUCKET/big.jpg", "too_many_bytes"),
+        *((f"s3://BUCKET/big.jpg#bytes={part}", "out_of_range") for part in ("1020-1024", "2000-2001", "2000-1999")),
     ],
 )
 def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> None:
@@ -261,7 +254,7 @@ def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> No
     store.put("deep/er.jpg", PICTURE)
     error = failed(uri, max_bytes=1000)
     assert (error.reason, error.retryable) == (reason, False)
-    assert uri in error.message
+    assert uri.partition("#")[0] in error.message
 
 
 def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(

@@ -113,6 +113,7 @@ TYPES = {
     "a stream": (typed(b"multipart/x-mixed-replace; boundary=x", endless=b"--x\r\n" * 99), "not_an_image"),
     "a page": (typed(b"text/html", b"<html>"), "not_an_image"),
     "a page, on the next line": (typed(b"\r\n text/html", b"<html>"), "not_an_image"),
+    "JSON": (typed(b"application/json", b"{}"), "not_an_image"),
     "a document": (typed(b"application/pdf", b"%PDF"), "not_an_image"),
     "imaginary": (typed(b"imaginary/png", PICTURE), "not_an_image"),
 }

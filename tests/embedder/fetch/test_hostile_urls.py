@@ -105,14 +105,9 @@ URLS = {
         *("http://", "http://①②⑦.⓪.⓪.①/", "http://public.example/a.tar#bytes=0-9"),
         *("http://127.0.0.1%00.public.example/", "http://127.0.0.1\x00.public.example/", "http://127.0.0.1\t/"),
         *("http://127.0.0.1\r\nX-Header: 1/", "http://127.0.0.1:80:80/", "http://127.0.0.1:-80/"),
-        *(
-            "http://127.0.0.1:0x50/",
-            "http://127.0.0.1:65536/",
-            "http://\uff11\uff12\uff17.0.0.1/",
-            "http://127。0。0。1/",
-        ),
+        *("http://127.0.0.1:0x50/", "http://127.0.0.1:65536/", "http://\uff11\uff12\uff17.0.0.1/"),
+        *("http://127。0。0。1/", "http:////127.0.0.1/"),
         *("http://ⓛocalhost/", "http://[::ffff:127.0.0.1/", "http://[127.0.0.1]/", "http://[::1]a/"),
-        "http:////127.0.0.1/",
     ],
     "unknown_host": [
         *(f"http://{'a' * 70}.example/", "http://public.example%40127.0.0.1/", "http://127.0.0.1;.public.example/"),
@@ -160,11 +155,8 @@ def test_redirects_of_every_hop_are_checked(server: ScriptedServer, location: st
     server.routes |= {"/1": redirect("/2", 301), "/2": redirect("//other.example/3", 307), "/3": redirect(location)}
     error = failure(FETCHER, "http://public.example/1")
     assert (error.reason, error.retryable) == (reason, False)
-    assert [(asked.path, asked.headers["host"]) for asked in server.asked] == [
-        ("/1", "public.example"),
-        ("/2", "public.example"),
-        ("/3", "other.example"),
-    ]
+    hosts = {"/1": "public.example", "/2": "public.example", "/3": "other.example"}
+    assert [(asked.path, asked.headers["host"]) for asked in server.asked] == list(hosts.items())
 
 
 ODD = ["\\\\127.0.0.1\\a", "http:\\\\127.0.0.1/a", "/\\127.0.0.1/a", "http:///picture", "http:127.0.0.1", "http:", ""]

@@ -92,9 +92,7 @@ def test_a_model_that_is_not_there_says_what_to_do(model: str, revision: str | N
         fetch_checkpoint(model, revision)
 
 
-def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
 
     with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
