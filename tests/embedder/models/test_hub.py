@@ -63,7 +63,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def test_one_format_of_weights_is_downloaded_to_a_folder_named_after_the_commit() -> None:
     folder = fetch_checkpoint("me/tiny", None)
-
     assert folder.name == COMMIT
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {"config.json", "tokenizer.json", "model.safetensors"}
@@ -74,7 +73,6 @@ def test_one_format_of_weights_is_downloaded_to_a_folder_named_after_the_commit(
 def test_the_cache_answers_when_the_hub_does_not(monkeypatch: pytest.MonkeyPatch, revision: str | None) -> None:
     folder = fetch_checkpoint("me/tiny", "main")
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-
     assert fetch_checkpoint("me/tiny", revision) == folder
 
 
@@ -94,7 +92,6 @@ def test_a_model_that_is_not_there_says_what_to_do(model: str, revision: str | N
 
 def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-
     with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
         fetch_checkpoint("me/tiny", "v1")
 
@@ -104,7 +101,6 @@ def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(monkeypatc
 
 def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
     with pytest.raises(ModelNotFoundError, match=r"HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny --"):
         fetch_checkpoint("me/tiny", None)
 

@@ -77,11 +77,18 @@ class Asked:
         return json.loads(self.body)
 
 
-class ScriptedServer(ThreadingHTTPServer):
-    """Answers a path, with or without its query, by `routes`; others by `replies` in turn, then the last of them."""
+class QuietServer(ThreadingHTTPServer):
+    """Clients close connections as they like."""
 
     daemon_threads = True
     request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class ScriptedServer(QuietServer):
+    """Answers a path, with or without its query, by `routes`; others by `replies` in turn, then the last of them."""
 
     def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Player)
@@ -99,9 +106,6 @@ class ScriptedServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients close connections as they like."""
 
 
 @contextmanager
