@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -199,7 +200,7 @@ def test_a_name_server_that_never_answers_ends_in_time() -> None:
 # Retries
 
 
-def failing_twice(status: int, **headers: str) -> Route:
+def failing_twice(status: int, **headers: Any) -> Route:
     left = [status, status]
     return lambda player: answer(status=left.pop() if left else 200, **headers)(player)
 

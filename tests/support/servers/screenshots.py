@@ -41,7 +41,7 @@ def notebook(browser: Browser, work: Path, folder: Path) -> None:
     likeness = Likeness.open(make_demo_collection(work).location)
     found = neighbourhoods(likeness.searcher)
     labels = [image_id.partition("/")[0] for image_id in found.ids]
-    shown = {
+    shown: dict[str, Any] = {
         "grid": likeness.search("a striped red star", k=12),
         "map": likeness.map(principal_plane(found.vectors)[0], list(found.ids), labels),
     }
