@@ -48,7 +48,7 @@ def _uses_ray(item: pytest.Item | None) -> bool:
 
 @pytest.fixture(scope="session")
 def serve_port() -> int:
-    from tests.support.servers.served import free_port
+    from benchmarks.common.servers import free_port
 
     return free_port()
 

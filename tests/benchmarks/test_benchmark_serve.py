@@ -12,18 +12,7 @@ from benchmarks.common.load import Asked, ask_once, crowd, form_of, load
 from benchmarks.common.report import Report
 from benchmarks.common.servers import free_port
 from benchmarks.serve.bare import Bare, bare_app
-from benchmarks.serve.speed import (
-    ALONE,
-    BATCHES,
-    ENDPOINT,
-    SERVE,
-    Load,
-    Loads,
-    judge,
-    rate_of,
-    steady,
-    timed_crowd,
-)
+from benchmarks.serve.speed import ALONE, BATCHES, ENDPOINT, SERVE, Load, Loads, judge, rate_of, steady, timed_crowd
 from benchmarks.serve.swaps import sequence
 from index.search import Searcher
 from jobs.demo.gallery import plan_exhibit

@@ -17,6 +17,7 @@ import yaml
 
 from api.http.app import create_app
 from api.local import running
+from benchmarks.common.servers import free_port
 from embedder.fake import FakeEmbedder
 from tests.deploy.test_deploy_monitoring import (
     COMPOSE,
@@ -31,7 +32,6 @@ from tests.deploy.test_deploy_monitoring import (
 )
 from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.paths import ROOT
-from tests.support.servers.served import free_port
 
 
 def of_debian(program: str) -> str:

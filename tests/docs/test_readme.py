@@ -17,11 +17,11 @@ from api.compose import build_service
 from api.http.app import create_app
 from api.local import running
 from api.settings import ServeSettings
+from benchmarks.common.servers import free_port
 from jobs.cli.app import app
 from jobs.demo.collection import make_demo_collection
 from tests.deploy.test_deploy_commands import PROGRAMS, check
 from tests.support.paths import ROOT
-from tests.support.servers.served import free_port
 from tests.support.settings_page import settings_page
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -31,6 +31,7 @@ from api.local import run_local, running
 from api.search.query import Part, Query
 from api.search.service import SearchService
 from api.settings import ServeSettings
+from benchmarks.common.servers import free_port
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.models.clip import ClipEmbedder
@@ -46,7 +47,6 @@ from jobs.demo.train import build_model
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, fake_service, make_collection, png
 from tests.support.paths import ROOT
-from tests.support.servers.served import free_port
 
 Compose = Callable[[ServeSettings], SearchService]
 

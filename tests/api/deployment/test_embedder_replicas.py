@@ -17,6 +17,7 @@ from api.deployment.embedder import EmbedderReplica, RemoteEmbedder
 from api.deployment.resident import ResidentValues
 from api.errors import OtherModelError, Problem
 from api.settings import ServeSettings
+from benchmarks.common.servers import eventually
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
@@ -24,7 +25,6 @@ from index.collection import Collection
 from index.collection.records import ModelRecord
 from jobs.embedding.model import model_record
 from tests.support.collections.small_collection import PLAIN, add_pictures
-from tests.support.servers.load import eventually
 
 SIDES = (32, 64, 96)
 

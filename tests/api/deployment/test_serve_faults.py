@@ -13,13 +13,13 @@ from api.deployment.application import run
 from api.deployment.ingress import APP_NAME
 from api.replicas import Replicas
 from api.settings import ServeSettings
+from benchmarks.common.load import Asked, crowd, load
+from benchmarks.common.servers import eventually, replicas_of, serving
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.values import DEMO_MODEL
 from tests.support.collections.many_rows import add_many, draw_pictures
-from tests.support.servers.load import Asked, crowd, eventually, load
-from tests.support.servers.served import replicas_of, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

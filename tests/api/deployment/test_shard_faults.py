@@ -17,6 +17,7 @@ from api.compose import build_service
 from api.deployment.application import run
 from api.http.body import search_of
 from api.settings import RequestLimits, ServeSettings
+from benchmarks.common.servers import eventually, replicas_of
 from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from index.search import Searcher
@@ -24,8 +25,6 @@ from index.search.shard import Shard, slices
 from tests.support.collections.hand_made import unit_vectors
 from tests.support.collections.sharded import DIM, ids_of, make_sharded
 from tests.support.servers.fake_models import fakes
-from tests.support.servers.load import eventually
-from tests.support.servers.served import replicas_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

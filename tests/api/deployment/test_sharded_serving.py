@@ -22,6 +22,7 @@ from api.http.app import create_app
 from api.local import running
 from api.replicas import Replicas
 from api.settings import ServeSettings
+from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -33,7 +34,6 @@ from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.sharded import DIM, LIMITS, ids_of, make_sharded
 from tests.support.servers.clients import told
 from tests.support.servers.fake_models import fakes
-from tests.support.servers.load import eventually
 
 GIB = 2**30
 

@@ -5,7 +5,6 @@ import io
 import json
 import socket
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +26,8 @@ from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
 from tests.support.collections.small_collection import COLOURS, PLAIN, fake_service, make_collection, png
-from tests.support.pictures.picture_server import Server, answer, redirect
+from tests.support.pictures.fetching import answer, redirect
+from tests.support.servers.scripted_server import Reply, scripted
 
 ODD = "a/b c/ü 100%.png"
 PICTURES = {**PLAIN, ODD: png((90, 20, 200)), **{f"{grey}.png": png((grey,) * 3) for grey in range(0, 210, 30)}}
@@ -47,26 +47,20 @@ def resolve(host: str, port: int) -> list[str]:
 @pytest.fixture(scope="module")
 def pictures_at() -> Iterator[str]:
     """A web server of pictures, of which some misbehave."""
-    host = Server()
-
-    def answering(path: str, body: bytes, **answered: Any) -> None:
-        host.routes[path] = lambda handler: answer(handler, body, **answered)
-
-    answering("/red.png", png(COLOURS["red.png"]))
-    answering("/page", b"<html>", Content_Type="text/html")
-    answering("/fake.png", b"not a picture")
-    answering("/large.png", bytes(LIMITS.max_upload_bytes + 1))
-    answering("/broken", b"", status=500)
-    for name, location in (
-        ("metadata", "http://169.254.169.254/latest/meta-data"),
-        ("inside", "http://inside.example/x.png"),
-        ("file", "file:///etc/passwd"),
-        ("loop", "/to-loop"),
-    ):
-        host.routes[f"/to-{name}"] = redirect(location)
-    host.routes["/slow"] = lambda _: time.sleep(1.5)
-    yield f"http://pictures.example:{host.port}"
-    host.stop()
+    with scripted() as host:
+        host.routes = {
+            "/red.png": answer(png(COLOURS["red.png"])),
+            "/page": answer(b"<html>", Content_Type="text/html"),
+            "/fake.png": answer(b"not a picture"),
+            "/large.png": answer(bytes(LIMITS.max_upload_bytes + 1)),
+            "/broken": answer(b"", status=500),
+            "/to-metadata": redirect("http://169.254.169.254/latest/meta-data"),
+            "/to-inside": redirect("http://inside.example/x.png"),
+            "/to-file": redirect("file:///etc/passwd"),
+            "/to-loop": redirect("/to-loop"),
+            "/slow": Reply(silent_s=1.5, hang_up=True),
+        }
+        yield f"http://pictures.example:{host.server_port}"
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from api.http.app import create_app
 from api.http.middleware.admission import Slots, admit
 from api.local import running
 from api.settings import Access, RequestLimits
+from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, fake_service
 from tests.support.servers.clients import on_this_machine, search_star, told
-from tests.support.servers.load import eventually
 
 BY_URL = {"url": "https://pictures.example/red.png"}
 

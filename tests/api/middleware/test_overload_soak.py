@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.load import crowd, load
 from benchmarks.common.models import save_clip
+from benchmarks.common.servers import Server, serving
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from tests.support.collections.many_rows import add_many, draw_pictures
-from tests.support.servers.load import crowd, load
-from tests.support.servers.served import Served, serving
 
 _PLACES = 8
 _FLOOD_S = 60.0
 
 
 @contextmanager
-def watching_memory(served: Served) -> Iterator[list[int]]:
+def watching_memory(served: Server) -> Iterator[list[int]]:
     """The server's memory in bytes, each second while the block lasts."""
     seen: list[int] = []
     ended = threading.Event()

@@ -15,7 +15,7 @@ from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.storage.picture_reader import PictureReader
 from tests.support.collections.s3_server import Bucket, FaultyProxy
-from tests.support.pictures.picture_server import failure
+from tests.support.pictures.fetching import failure
 from tests.support.servers.scripted_server import Reply, scripted
 
 PICTURE = bytes(range(256)) * 4
@@ -36,6 +36,12 @@ def test_untrusted_urls_get_a_stricter_policy() -> None:
     assert policy.allows_host("PICTURES.example.", 9)
     assert policy.allows_host("::1", 8000)
     assert not policy.allows_host("127.0.0.1", 8001)
+
+
+@pytest.mark.parametrize("limit", [{"max_bytes": 0}, {"timeout_s": -1.0}, {"connect_timeout_s": float("nan")}])
+def test_a_limit_that_allows_nothing_is_refused(limit: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"above 0, got .*{next(iter(limit))}="):
+        FetchPolicy(**limit)
 
 
 # Local files
@@ -139,7 +145,6 @@ def test_ranges_of_bytes(tmp_path: Path) -> None:
     assert fetcher.fetch(f"file://{str(tar).replace('#', '%23')}#bytes=1020-1023") == b"\xfc\xfd\xfe\xff"
     assert fetcher.fetch(f"{tar}#bytes=512-511") == b""
     assert failed(f"{tar}#bytes=0-100", max_bytes=100).reason == "too_many_bytes"
-    assert failed(f"{tar}#bytes=0-1024").reason == "out_of_range"
 
 
 CELLS = [b"picture %d" % number for number in range(25)]
@@ -221,13 +226,6 @@ def test_a_picture_in_a_bucket_costs_one_request(part: str, store: Bucket, monke
     assert asked == [f"GET /{store.name}/a.jpg"]
 
 
-@pytest.mark.parametrize("part", ["1020-1024", "2000-2001", "2000-1999"])
-def test_parts_beyond_the_end_of_an_object(part: str, store: Bucket) -> None:
-    store.put("a.tar", PICTURE)
-    error = failed(f"s3://{store.name}/a.tar#bytes={part}")
-    assert (error.reason, error.retryable) == ("out_of_range", False)
-
-
 def test_buckets_are_read_only_where_a_reader_is_given() -> None:
     with pytest.raises(FetchError, match=r"expected a URL with file:// or http:// or https://, got s3://"):
         Fetcher().fetch("s3://bucket/a.jpg")
@@ -247,6 +245,7 @@ def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
         ("s3://BUCKET/deep/", "not_a_file"),
         ("s3://BUCKET/odd//key.jpg", "bad_uri"),
         ("s3://BUCKET/big.jpg", "too_many_bytes"),
+        *((f"s3://BUCKET/big.jpg#bytes={part}", "out_of_range") for part in ("1020-1024", "2000-2001", "2000-1999")),
     ],
 )
 def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> None:
@@ -255,7 +254,7 @@ def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> No
     store.put("deep/er.jpg", PICTURE)
     error = failed(uri, max_bytes=1000)
     assert (error.reason, error.retryable) == (reason, False)
-    assert uri in error.message
+    assert uri.partition("#")[0] in error.message
 
 
 def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(

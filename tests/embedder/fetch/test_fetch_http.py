@@ -7,10 +7,11 @@ import pickle
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -19,14 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.fetch.http import HttpClient
-from tests.support.pictures.picture_server import PICTURE, Route, Server, answer, failure, raw, redirect
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.stop()
+from tests.support.pictures.fetching import PICTURE, answer, failure, redirect
+from tests.support.servers.scripted_server import Route, ScriptedServer, raw, scripted
 
 
 def names(**hosts: str) -> Callable[[str, int], Sequence[str]]:
@@ -49,96 +44,87 @@ def trusting(**changes: object) -> Fetcher:
 # What may not be fetched
 
 
-def test_allowed_hosts_are_exempt_by_host_or_by_port(server: Server) -> None:
+def test_allowed_hosts_are_exempt_by_host_or_by_port(server: ScriptedServer) -> None:
     resolve = names(pictures_example="127.0.0.1", other_example="127.0.0.1")
-    for allowed in ("pictures.example", f"Pictures.Example:{server.port}"):
+    for allowed in ("pictures.example", f"Pictures.Example:{server.server_port}"):
         fetcher = Fetcher(FetchPolicy.for_untrusted_urls({allowed}), resolve=resolve)
-        assert fetcher.fetch(server.url("/picture", "pictures.example")) == PICTURE
-        assert failure(fetcher, server.url("/picture", "other.example")).reason == "forbidden_port"
+        assert fetcher.fetch(f"http://pictures.example:{server.server_port}/picture") == PICTURE
+        assert failure(fetcher, f"http://other.example:{server.server_port}/picture").reason == "forbidden_port"
     elsewhere = Fetcher(FetchPolicy.for_untrusted_urls({"pictures.example:1"}), resolve=resolve)
-    assert failure(elsewhere, server.url("/picture", "pictures.example")).reason == "forbidden_port"
+    assert failure(elsewhere, f"http://pictures.example:{server.server_port}/picture").reason == "forbidden_port"
 
 
-def test_the_next_address_is_tried_when_the_first_refuses(server: Server) -> None:
+def test_the_next_address_is_tried_when_the_first_refuses(server: ScriptedServer) -> None:
     fetcher = Fetcher(FetchPolicy(retries=0), resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"])
-    assert fetcher.fetch(server.url("/picture", "pictures.example")) == PICTURE
+    assert fetcher.fetch(f"http://pictures.example:{server.server_port}/picture") == PICTURE
 
 
 # What is fetched
 
 
-def test_redirects_are_followed_up_to_the_limit_and_carry_nothing_along(server: Server) -> None:
-    server.routes["/1"] = lambda handler: answer(handler, b"", status=301, Location="2", Set_Cookie="id=7")
+def test_redirects_are_followed_up_to_the_limit_and_carry_nothing_along(server: ScriptedServer) -> None:
+    server.routes["/1"] = answer(b"", status=301, Location="2", Set_Cookie="id=7")
     server.routes["/2"] = redirect("/picture", 308)
-    assert trusting(max_redirects=2).fetch(server.url("/1")) == PICTURE
-    assert all(not {"Cookie", "Authorization", "Referer"} & headers.keys() for _, headers in server.requests)
-    assert server.requests[0][1]["Accept-Encoding"] == "identity"
-    error = failure(trusting(max_redirects=1), server.url("/1"))
+    assert trusting(max_redirects=2).fetch(server.url + "/1") == PICTURE
+    assert all(not {"cookie", "authorization", "referer"} & asked.headers.keys() for asked in server.asked)
+    assert server.asked[0].headers["accept-encoding"] == "identity"
+    error = failure(trusting(max_redirects=1), server.url + "/1")
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
 
 
-def test_the_environment_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_changes_nothing(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert trusting().fetch(server.url("/picture")) == PICTURE
-    assert "Authorization" not in server.requests[0][1]
+    assert trusting().fetch(server.url + "/picture") == PICTURE
+    assert "authorization" not in server.asked[0].headers
 
 
-def test_connections_are_kept_and_shared_between_threads(server: Server) -> None:
+def test_connections_are_kept_and_shared_between_threads(server: ScriptedServer) -> None:
     fetcher = trusting()
     for _ in range(5):
-        assert fetcher.fetch(server.url("/picture")) == PICTURE
-    assert len(server.connections) == 1
+        assert fetcher.fetch(server.url + "/picture") == PICTURE
+    assert server.connections == 1
     with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(fetcher.fetch, [server.url("/picture")] * 40)) == {PICTURE}
-    assert len(server.connections) <= 5
+        assert set(pool.map(fetcher.fetch, [server.url + "/picture"] * 40)) == {PICTURE}
+    assert server.connections <= 5
 
 
-def test_a_fetcher_pickles_and_so_do_its_errors(server: Server) -> None:
+def test_a_fetcher_pickles_and_so_do_its_errors(server: ScriptedServer) -> None:
     fetcher = trusting(max_bytes=4096, retries=0)
-    fetcher.fetch(server.url("/picture"))
+    fetcher.fetch(server.url + "/picture")
     copy = pickle.loads(pickle.dumps(fetcher))
     assert copy.policy == fetcher.policy
-    assert copy.fetch(server.url("/picture")) == PICTURE
-    server.routes["/busy"] = lambda handler: answer(handler, b"", status=503)
-    error = failure(copy, server.url("/busy"))
+    assert copy.fetch(server.url + "/picture") == PICTURE
+    server.routes["/busy"] = answer(b"", status=503)
+    error = failure(copy, server.url + "/busy")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.stage, again.reason, again.retryable) == (type(error), "fetch", "http_503", True)
     assert str(again) == str(error) == again.message
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
-def test_what_is_compressed_unasked_is_undone(server: Server, encoding: str) -> None:
-    server.routes["/z"] = lambda handler: answer(handler, gzip.compress(PICTURE), Content_Encoding=encoding)
-    assert trusting().fetch(server.url("/z")) == PICTURE
+def test_what_is_compressed_unasked_is_undone(server: ScriptedServer, encoding: str) -> None:
+    server.routes["/z"] = answer(gzip.compress(PICTURE), Content_Encoding=encoding)
+    assert trusting().fetch(server.url + "/z") == PICTURE
 
 
-def test_chunked_bodies_are_read_whole(server: Server) -> None:
+def test_chunked_bodies_are_read_whole(server: ScriptedServer) -> None:
     chunks = b"".join(b"%x\r\n%s\r\n" % (100, PICTURE[i : i + 100]) for i in range(0, 2000, 100))
     server.routes["/c"] = raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks, b"0\r\n\r\n")
-    assert trusting().fetch(server.url("/c")) == PICTURE[:2000]
+    assert trusting().fetch(server.url + "/c") == PICTURE[:2000]
 
 
-@pytest.mark.parametrize(
-    ("kind", "taken"),
-    [
-        ("image/jpeg", True),
-        ("Image/PNG; x=y", True),
-        ("application/octet-stream", True),
-        ("text/html; charset=utf-8", False),
-        ("application/json", False),
-    ],
-)
-def test_content_types_count_where_only_pictures_are_taken(server: Server, kind: str, taken: bool) -> None:
-    server.routes["/k"] = lambda handler: answer(handler, PICTURE, Content_Type=kind)
-    assert trusting().fetch(server.url("/k")) == PICTURE
+@pytest.mark.parametrize("kind", ["image/jpeg", "Image/PNG; x=y", "application/octet-stream"])
+def test_content_types_count_where_only_pictures_are_taken(server: ScriptedServer, kind: str) -> None:
     strict = Fetcher(FetchPolicy.for_untrusted_urls({"127.0.0.1"}))
-    if taken:
-        assert strict.fetch(server.url("/k")) == PICTURE
-    else:
-        assert failure(strict, server.url("/k")).reason == "not_an_image"
+    server.routes |= {"/k": answer(Content_Type=kind), "/page": answer(Content_Type="text/html; charset=utf-8")}
+    assert strict.fetch(server.url + "/k") == PICTURE
+    assert failure(strict, server.url + "/page").reason == "not_an_image"
+    assert trusting().fetch(server.url + "/page") == PICTURE
 
 
 def certificate(folder: Path, name: str) -> Path:
@@ -168,20 +154,17 @@ def test_certificates_are_checked_against_the_name_not_the_address(
     context.load_cert_chain(pem)
     asked: list[str] = []
     context.sni_callback = lambda connection, name, _: asked.append(str(name))
-    server = Server(context)
-    try:
-        resolve = names(pictures_example="127.0.0.1", other_example="127.0.0.1")
-        monkeypatch.setenv("SSL_CERT_FILE", pem)
+    resolve = names(pictures_example="127.0.0.1", other_example="127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", pem)
+    with scripted(answer(), tls=context) as server:
         fetcher = Fetcher(resolve=resolve)
-        assert fetcher.fetch(server.url("/picture", "pictures.example", "https")) == PICTURE
+        assert fetcher.fetch(f"https://pictures.example:{server.server_port}/picture") == PICTURE
         monkeypatch.undo()
         assert asked == ["pictures.example"]
-        assert server.requests[0][1]["Host"] == f"pictures.example:{server.port}"
+        assert server.asked[0].headers["host"] == f"pictures.example:{server.server_port}"
         for untrusting, host in ((fetcher, "other.example"), (Fetcher(resolve=resolve), "pictures.example")):
-            error = failure(untrusting, server.url("/picture", host, "https"))
+            error = failure(untrusting, f"https://{host}:{server.server_port}/picture")
             assert (error.reason, error.retryable) == ("tls_failed", False)
-    finally:
-        server.stop()
 
 
 # Hostile bodies
@@ -189,11 +172,11 @@ def test_certificates_are_checked_against_the_name_not_the_address(
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
 
 
-def test_a_length_too_short_cuts_the_body_and_spoils_no_later_fetch(server: Server) -> None:
+def test_a_length_too_short_cuts_the_body_and_spoils_no_later_fetch(server: ScriptedServer) -> None:
     server.routes["/short"] = raw(HEAD, b"Content-Length: 3\r\n\r\n", b"abcHTTP/1.1 200 OK\r\n\r\nforged")
     fetcher = trusting()
-    assert fetcher.fetch(server.url("/short")) == b"abc"
-    assert fetcher.fetch(server.url("/picture")) == PICTURE
+    assert fetcher.fetch(server.url + "/short") == b"abc"
+    assert fetcher.fetch(server.url + "/picture") == PICTURE
 
 
 def test_a_tls_handshake_that_never_answers_ends_in_time() -> None:
@@ -217,56 +200,59 @@ def test_a_name_server_that_never_answers_ends_in_time() -> None:
 # Retries
 
 
-def failing_twice(status: int, **headers: str) -> Route:
+def failing_twice(status: int, **headers: Any) -> Route:
     left = [status, status]
-    return lambda handler: answer(handler, PICTURE, status=left.pop() if left else 200, **headers)
+    return lambda player: answer(status=left.pop() if left else 200, **headers)(player)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(server: Server, status: int) -> None:
+def test_what_may_pass_is_tried_again(server: ScriptedServer, status: int) -> None:
     server.routes["/flaky"] = failing_twice(status)
-    assert trusting(retries=2).fetch(server.url("/flaky")) == PICTURE
-    assert len(server.requests) == 3
+    assert trusting(retries=2).fetch(server.url + "/flaky") == PICTURE
+    assert len(server.asked) == 3
     server.routes["/flaky"] = failing_twice(status)
-    error = failure(trusting(retries=1), server.url("/flaky"))
+    error = failure(trusting(retries=1), server.url + "/flaky")
     assert (error.reason, error.retryable) == (f"http_{status}", True)
 
 
 @pytest.mark.parametrize("status", [204, 304, 400, 401, 403, 404, 410])
-def test_what_stays_so_is_not_tried_again(server: Server, status: int) -> None:
-    server.routes["/gone"] = lambda handler: answer(handler, b"", status=status)
-    error = failure(trusting(), server.url("/gone"))
+def test_what_stays_so_is_not_tried_again(server: ScriptedServer, status: int) -> None:
+    server.routes["/gone"] = answer(b"", status=status)
+    error = failure(trusting(), server.url + "/gone")
     assert (error.reason, error.retryable) == (f"http_{status}", False)
-    assert error.message == f"{server.url('/gone')}: the server answered {status}, expected 200"
-    assert len(server.requests) == 1
+    assert error.message == f"{server.url}/gone: the server answered {status}, expected 200"
+    assert len(server.asked) == 1
 
 
-def test_dropped_and_refused_connections_are_tried_again(server: Server) -> None:
+def test_dropped_and_refused_connections_are_tried_again(server: ScriptedServer) -> None:
     drops = [True, True]
     dropped = raw(b"")
-    server.routes["/drop"] = lambda handler: dropped(handler) if drops and drops.pop() else answer(handler, PICTURE)
-    assert trusting(retries=2).fetch(server.url("/drop")) == PICTURE
-    server.stop()
-    error = failure(trusting(retries=1), server.url("/picture"))
+    server.routes["/drop"] = lambda player: (dropped if drops and drops.pop() else answer())(player)
+    assert trusting(retries=2).fetch(server.url + "/drop") == PICTURE
+    server.shutdown()
+    server.server_close()
+    error = failure(trusting(retries=1), server.url + "/picture")
     assert (error.reason, error.retryable) == ("connection_failed", True)
 
 
-def test_backoff_doubles_with_jitter_and_retry_after_is_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backoff_doubles_with_jitter_and_retry_after_is_kept(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
     monkeypatch.setattr("embedder.fetch.fetcher.HttpClient", partial(HttpClient, sleep=waits.append))
 
-    server.routes["/down"] = lambda handler: answer(handler, b"", status=503)
-    failure(trusting(retries=4, backoff_s=0.2), server.url("/down"))
+    server.routes["/down"] = answer(b"", status=503)
+    failure(trusting(retries=4, backoff_s=0.2), server.url + "/down")
     assert all(0.1 * 2**i <= wait <= 0.2 * 2**i for i, wait in enumerate(waits))
     assert len(waits) == 4
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=4)
     for retry_after, least, most in (("3", 3.0, 3.0), (later.strftime("%a, %d %b %Y %H:%M:%S GMT"), 1.5, 4.0)):
         waits.clear()
         server.routes["/wait"] = failing_twice(429, Retry_After=retry_after)
-        assert trusting().fetch(server.url("/wait")) == PICTURE
+        assert trusting().fetch(server.url + "/wait") == PICTURE
         assert len(waits) == 2
         assert all(least <= wait <= most for wait in waits)
     waits.clear()
     server.routes["/long"] = failing_twice(429, Retry_After="3600")
-    error = failure(trusting(), server.url("/long"))
+    error = failure(trusting(), server.url + "/long")
     assert (error.reason, error.retryable, waits) == ("http_429", True, [])

@@ -2,13 +2,10 @@
 
 import gzip
 import socket
-import time
 import tracemalloc
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -17,16 +14,8 @@ from hypothesis import strategies as st
 
 from embedder.errors import FetchError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
-from tests.support.pictures.picture_server import (
-    PICTURE,
-    Route,
-    Server,
-    answer,
-    end_of_all_connections,
-    failure,
-    raw,
-    redirect,
-)
+from tests.support.pictures.fetching import PICTURE, answer, failure, redirect
+from tests.support.servers.scripted_server import Route, ScriptedServer, raw
 
 POLICY = replace(FetchPolicy.for_untrusted_urls(), max_bytes=64_000, retries=0)
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n"
@@ -38,9 +27,8 @@ CHUNKED_BOMB = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BOMB), BOMB)
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with end_of_all_connections() as server:
-        yield server
+def server(server: ScriptedServer, connected: object) -> ScriptedServer:
+    return server
 
 
 def failed(path: str, **limits: Any) -> FetchError:
@@ -125,6 +113,7 @@ TYPES = {
     "a stream": (typed(b"multipart/x-mixed-replace; boundary=x", endless=b"--x\r\n" * 99), "not_an_image"),
     "a page": (typed(b"text/html", b"<html>"), "not_an_image"),
     "a page, on the next line": (typed(b"\r\n text/html", b"<html>"), "not_an_image"),
+    "JSON": (typed(b"application/json", b"{}"), "not_an_image"),
     "a document": (typed(b"application/pdf", b"%PDF"), "not_an_image"),
     "imaginary": (typed(b"imaginary/png", PICTURE), "not_an_image"),
 }
@@ -139,7 +128,7 @@ TABLES = {"length": LENGTHS, "chunk": CHUNKS, "head": HEADS, "compressed": COMPR
         for name, (route, reason) in rows.items()
     ],
 )
-def test_hostile_answers_end_soon_and_cost_little(server: Server, route: Route, reason: str) -> None:
+def test_hostile_answers_end_soon_and_cost_little(server: ScriptedServer, route: Route, reason: str) -> None:
     server.routes["/hostile"] = route
     tracemalloc.start()
     error = failed("/hostile")
@@ -167,30 +156,26 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_slow_answers_end_with_the_deadline(server: Server, name: str) -> None:
+def test_slow_answers_end_with_the_deadline(server: ScriptedServer, name: str) -> None:
     begin, endless = SLOW[name]
     server.routes["/slow"] = raw(begin, endless=endless, pause=0.03 if endless else 30)
     error = failed("/slow", timeout_s=0.3)
     assert (error.reason, error.retryable) == ("timeout", True)
 
 
-def test_slow_redirects_share_one_deadline(server: Server) -> None:
-    def slow_redirect(handler: BaseHTTPRequestHandler) -> None:
-        time.sleep(0.12)
-        redirect("/again")(handler)
-
-    server.routes["/again"] = slow_redirect
+def test_slow_redirects_share_one_deadline(server: ScriptedServer) -> None:
+    server.routes["/again"] = redirect("/again", silent_s=0.12)
     error = failed("/again", timeout_s=0.3, max_redirects=50)
     assert error.reason == "timeout"
-    assert len(server.requests) <= 3
+    assert len(server.asked) <= 3
 
 
 @pytest.mark.parametrize(
     "retry_after",
     ["9" * 400, "-5", "\xb2", "soon", "Mon, 01 Jan 0001 00:00:00 -0000", "Fri, 31 Dec 9999 23:59:59 -2359", "1e400"],
 )
-def test_a_retry_after_that_makes_no_sense_does_no_harm(server: Server, retry_after: str) -> None:
-    server.routes["/busy"] = lambda handler: answer(handler, b"", status=503, Retry_After=retry_after)
+def test_a_retry_after_that_makes_no_sense_does_no_harm(server: ScriptedServer, retry_after: str) -> None:
+    server.routes["/busy"] = answer(b"", status=503, Retry_After=retry_after)
     error = failed("/busy", retries=1, backoff_s=0.01, timeout_s=1)
     assert (error.reason, error.retryable) == ("http_503", True)
 

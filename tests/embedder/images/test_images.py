@@ -46,6 +46,7 @@ def frames(name: str) -> bytes:
 
 CMYK = four("CMYK", (255, 0, 0, 0), (0, 255, 255, 0), (0, 0, 0, 255), (0, 0, 0, 0))
 ALPHA = four("RGBA", (255, 0, 0, 0), (0, 0, 200, 255), (0, 0, 200, 128), (255, 0, 0, 0))  # invisible red
+GREYS = four("LA", (100, 0), (100, 255), (100, 0), (100, 255))
 PALETTE = quarters().quantize(8)
 HOLED = (WHITE, *QUARTERS[1:])
 HOLE = PALETTE.getpixel((0, 0))
@@ -59,6 +60,7 @@ HOLE = PALETTE.getpixel((0, 0))
         pytest.param(encode(PALETTE, "gif", transparency=HOLE), HOLED, 2, id="transparency in gif"),
         pytest.param(encode(PALETTE, "png", transparency=HOLE), HOLED, 2, id="transparency in png"),
         pytest.param(encode(quarters(), "png", transparency=RED), HOLED, 0, id="transparency in RGB"),
+        pytest.param(encode(GREYS, "png"), (WHITE, (100,) * 3) * 2, 0, id="alpha in grey"),
         *(
             pytest.param(encode(CMYK, name), ((0, 255, 255), (255, 0, 0), BLACK, WHITE), 12, id=f"CMYK in {name}")
             for name in ("jpeg", "tiff")
@@ -148,11 +150,6 @@ def test_alpha_lies_over_white_and_hidden_colours_do_not_bleed(name: str) -> Non
     pixels = decode_image(encode(ALPHA, name, **options), WHOLE).pixels
     assert off_corners(pixels, (WHITE, (0, 0, 200), (127, 127, 227), WHITE)) <= 1
     assert (pixels[..., 0].astype(int) <= pixels[..., 2].astype(int) + 1).all()  # no red fringe anywhere
-
-
-def test_grey_with_alpha() -> None:
-    image = four("LA", (100, 0), (100, 255), (100, 0), (100, 255))
-    assert off_corners(decode_image(encode(image, "png"), WHOLE).pixels, (WHITE, (100,) * 3) * 2) == 0
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,6 @@ def fingerprint(folder: Path) -> str:
     return load(folder).identity.fingerprint
 
 
-def config(**changes: Any) -> Callable[[Path], object]:
-    return holding("config.json", **changes)
-
-
-def settings(**changes: Any) -> Callable[[Path], object]:
-    return holding("preprocessor_config.json", **changes)
-
-
 def holding(name: str, text: str | None = None, **changes: Any) -> Callable[[Path], object]:
     """Puts a text into a file, or changes its JSON."""
 
@@ -63,6 +56,10 @@ def holding(name: str, text: str | None = None, **changes: Any) -> Callable[[Pat
         path.write_text(text or json.dumps(json.loads(path.read_text()) | changes))
 
     return change
+
+
+config = partial(holding, "config.json")
+settings = partial(holding, "preprocessor_config.json")
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -93,7 +90,6 @@ def test_a_copied_and_a_saved_again_checkpoint_have_the_same_fingerprint(
         settings = json.loads((copied / "preprocessor_config.json").read_text())
         (tmp_path / name / "processor_config.json").write_text(json.dumps({"image_processor": settings}))
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
-
     for folder in (copied, tmp_path / "one", tmp_path / "many"):
         assert fingerprint(folder) == expected
 
@@ -144,7 +140,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changes_the_vectors_changes_the_fingerprint(original: Path, copied: Path, change: str) -> None:
     CHANGES[change](copied)
-
     assert fingerprint(copied) != fingerprint(original)
 
 
@@ -152,7 +147,6 @@ def test_the_settings_of_the_first_clip_checkpoints_are_read_as_the_same_crop(or
     settings = json.loads((copied / "preprocessor_config.json").read_text())
     old = {key: settings[key] for key in ("do_center_crop", "do_resize", "image_mean", "image_std", "resample")}
     (copied / "preprocessor_config.json").write_text(json.dumps({**old, "size": 64, "crop_size": 64}))
-
     assert fingerprint(copied) == fingerprint(original)
 
 
@@ -160,7 +154,6 @@ def test_pytorch_weights_are_read_where_there_are_no_safetensors(original: Path,
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
     embedder = load(copied)
-
     assert np.array_equal(embedder.embed_images(noise(2, 64)), load(original).embed_images(noise(2, 64)))
 
 
@@ -197,7 +190,6 @@ UNFIT: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_damaged_or_unfit_checkpoint_says_what_is_wrong(copied: Path, damage: str) -> None:
     spoil, message = UNFIT[damage]
     spoil(copied)
-
     with pytest.raises(ModelError, match=message) as caught:
         load(copied)
     assert isinstance(caught.value, ModelNotFoundError) == (damage in ("no config", "no weights", "a shard short"))

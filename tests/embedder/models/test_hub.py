@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import pytest
 import embedder.models.hub
 from embedder.errors import ModelNotFoundError
 from embedder.models.hub import fetch_checkpoint
-from tests.support.pictures.picture_server import Route, Server, answer
+from tests.support.pictures.fetching import answer
+from tests.support.servers.scripted_server import Reply, Route, scripted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -24,21 +24,21 @@ FILES = {
 }
 
 
-def content(body: bytes, name: str = "x") -> Route:
-    return lambda handler: answer(handler, body, ETag=f'"{name}"', X_Repo_Commit=COMMIT)
+def content(body: bytes, name: str = "x") -> Reply:
+    return answer(body, ETag=f'"{name}"', X_Repo_Commit=COMMIT)
 
 
-def refusal(status: int, error: str) -> Route:
-    return lambda handler: answer(handler, b"{}", status=status, X_Error_Code=error)
+def refusal(status: int, error: str) -> Reply:
+    return answer(b"{}", status=status, X_Error_Code=error)
 
 
 @pytest.fixture(autouse=True)
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Just enough of the hub's API to serve the repository `me/tiny`; `me/slow` does not answer in time."""
-    server, models = Server(), "/api/models/me"
+    models = "/api/models/me"
     info = json.dumps({"id": "me/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]})
     tree = [{"type": "file", "path": name, "size": len(data), "oid": name} for name, data in FILES.items()]
-    server.routes = {
+    routes: dict[str, Route] = {
         f"{models}/tiny": content(info.encode()),
         f"{models}/tiny/revision/main": content(info.encode()),
         f"{models}/tiny/tree/{COMMIT}": content(json.dumps(tree).encode()),
@@ -46,23 +46,23 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         f"{models}/tiny/revision/v9": refusal(404, "RevisionNotFound"),
         f"{models}/gated": refusal(403, "GatedRepo"),
         f"{models}/other": refusal(401, "RepoNotFound"),
-        f"{models}/slow": lambda handler: time.sleep(30),
+        f"{models}/slow": Reply(silent_s=30, hang_up=True),
     }
-    settings = {
-        "ENDPOINT": server.url(""),
-        "HUGGINGFACE_CO_URL_TEMPLATE": server.url("/{repo_id}/resolve/{revision}/{filename}"),
-        "HF_HUB_CACHE": str(tmp_path / "cache"),
-        "HF_HUB_DISABLE_XET": True,
-    }
-    for name, value in settings.items():
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
-    yield
-    server.stop()
+    with scripted() as server:
+        server.routes = routes
+        settings = {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_XET": True,
+        }
+        for name, value in settings.items():
+            monkeypatch.setattr(huggingface_hub.constants, name, value)
+        yield
 
 
 def test_one_format_of_weights_is_downloaded_to_a_folder_named_after_the_commit() -> None:
     folder = fetch_checkpoint("me/tiny", None)
-
     assert folder.name == COMMIT
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {"config.json", "tokenizer.json", "model.safetensors"}
@@ -73,7 +73,6 @@ def test_one_format_of_weights_is_downloaded_to_a_folder_named_after_the_commit(
 def test_the_cache_answers_when_the_hub_does_not(monkeypatch: pytest.MonkeyPatch, revision: str | None) -> None:
     folder = fetch_checkpoint("me/tiny", "main")
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-
     assert fetch_checkpoint("me/tiny", revision) == folder
 
 
@@ -91,11 +90,8 @@ def test_a_model_that_is_not_there_says_what_to_do(model: str, revision: str | N
         fetch_checkpoint(model, revision)
 
 
-def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-
     with pytest.raises(ModelNotFoundError, match=r"9 could not be reached") as caught:
         fetch_checkpoint("me/tiny", "v1")
 
@@ -105,7 +101,6 @@ def test_a_hub_out_of_reach_is_told_with_the_command_to_run_elsewhere(
 
 def test_a_forbidden_download_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
     with pytest.raises(ModelNotFoundError, match=r"HF_HUB_OFFLINE forbids a download. Run `hf download me/tiny --"):
         fetch_checkpoint("me/tiny", None)
 

@@ -17,6 +17,7 @@ import obstore
 import pytest
 from obstore.exceptions import PermissionDeniedError
 
+from benchmarks.common.servers import free_port
 from embedder.errors import FetchError
 from embedder.fetch import Fetcher
 from index.analysis.duplicates import near_duplicates
@@ -33,7 +34,6 @@ from jobs.planning.plan import written_files
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.servers.scripted_server import Reply, scripted
-from tests.support.servers.served import free_port
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from uuid import uuid4
 import pytest
 import requests
 
+from benchmarks.common.servers import serving
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
 from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.paths import ROOT
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
-from tests.support.servers.served import serving
 
 # Python waits for other threads before it calls what is registered here.
 LEFT_AT_EXIT: Final = (

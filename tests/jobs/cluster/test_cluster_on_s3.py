@@ -14,6 +14,7 @@ from api.compose import build_service
 from api.deployment.application import run
 from api.http.app import create_app
 from api.settings import ServeSettings
+from benchmarks.common.servers import free_port
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster
 from jobs.spec import IndexBudget, JobSpec, Resources
@@ -22,7 +23,6 @@ from tests.jobs.cluster.test_on_cluster import NPU, Nodes, live, pytestmark  # n
 from tests.jobs.update.test_cycle_on_s3 import REQUEST_S, Source, _query, impatient, watched  # noqa: F401  (impatient is a fixture)
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.nights.reembed_nights import DEMO, Nights, load_once
-from tests.support.servers.served import free_port
 
 COUNT, SEGMENT, SHARDS = 40, 10, 2
 QUIET = Console(quiet=True)

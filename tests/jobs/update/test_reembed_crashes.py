@@ -3,27 +3,99 @@
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import product
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count, islice, product
+from pathlib import Path
 
 import pytest
+import requests
 
+from benchmarks.common.load import Asked, load
+from benchmarks.common.servers import Server, eventually, serving
 from tests.support.collections.s3_server import CREDENTIALS, new_bucket
 from tests.support.collections.storage_steps import STEPS
-from tests.support.nights.reembed_nights import assert_rows_are_what_is_there, assert_search_is_exact
-from tests.support.nights.served_nights import ServedNights, served_nights
+from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
 from tests.support.paths import ROOT
-from tests.support.servers.load import load
 
 pytestmark = pytest.mark.timeout(300)
 
 _RATE = 4.0  # searches a second
 
 
+@dataclass
+class ServedNights:
+    """`answers` are the versions that may answer, with their model and size. `queries` is a folder of pictures."""
+
+    nights: Nights
+    served: Server
+    queries: Path
+    numbers: Iterator[int]
+    answers: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def change(self, each: int) -> None:
+        """Draw, edit, move and delete so many pictures each: afterwards there are as many as before."""
+        files = sorted(self.nights.pictures.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        edited, moved, deleted = (files[each * part : each * (part + 1)] for part in range(3))
+        for path in moved:
+            path.rename(path.with_name(f"{next(self.numbers)}.bmp"))
+        for path in deleted:
+            path.unlink()
+        for path in edited:
+            path.write_bytes(bmp(next(self.numbers)))
+        draw(self.nights.pictures, islice(self.numbers, each))
+
+    def await_version(self) -> None:
+        """Wait until the live version answers."""
+        collection = self.nights.collection
+        live = collection.read_version(str(collection.current()))
+        self.answers[live.version] = (live.model.fingerprint, live.ntotal)
+        eventually(lambda: self.served.version() == live.version, f"{live.version} answers", seconds=60)
+
+    def require_answered(self, asked: list[Asked]) -> None:
+        """That no search failed, and each answer is of one version, with its own model."""
+        failed = Counter((each.status, each.body) for each in asked if each.status != 200)
+        assert not failed, f"of {len(asked)} searches failed, by status and answer: {failed}"
+        for each in asked:
+            index, model = each.answer["index"], each.answer["model"]
+            assert (model["fingerprint"], index["ntotal"]) == self.answers[index["version"]], each
+
+    def found(self) -> list[str]:
+        """The ids of all that a search finds, in order."""
+        with (self.queries / "0.bmp").open("rb") as file:
+            answer = requests.post(f"{self.served.url}/search", files={"image": file}, data={"k": "1000"}, timeout=60)
+        answer.raise_for_status()
+        return sorted(match["image_id"] for match in answer.json()["matches"])
+
+
+def draw(folder: Path, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        (folder / f"{number}.bmp").write_bytes(bmp(number))
+
+
+@contextmanager
+def served_nights(folder: Path, location: str) -> Iterator[ServedNights]:
+    """Pictures below `folder`, embedded into the collection at `location`, and `likeness serve --local`."""
+    pictures, queries = folder / "pictures", folder / "queries"
+    for each, number in ((pictures, 24), (queries, 12)):
+        each.mkdir()
+        draw(each, range(number))
+    nights = Nights(pictures, location, block=64)
+    nights.night(DEMO)
+    # A server that has a picture's vector in its cache would not need its model.
+    settings = {"embedding_cache_bytes": 0, "swap_interval_s": 0.2}
+    with serving(location, folder / "log", "--local", **settings) as served:
+        made = ServedNights(nights, served, queries, numbers=count(25))
+        made.await_version()
+        yield made
+
+
 @pytest.fixture(scope="module")
 def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNights]:
     folder = tmp_path_factory.mktemp("folder")
-    with served_nights(folder, str(folder / "collection"), pictures=24) as served:
+    with served_nights(folder, str(folder / "collection")) as served:
         yield served
 
 
@@ -35,7 +107,7 @@ def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
             patch.setenv(name, value)
         patch.setenv("LIKENESS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         location = new_bucket(s3).address("collection")
-        with served_nights(tmp_path_factory.mktemp("bucket"), location, pictures=24) as served:
+        with served_nights(tmp_path_factory.mktemp("bucket"), location) as served:
             yield served
 
 
@@ -65,12 +137,13 @@ def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         served.await_version()  # the new one, where CURRENT was written
         assert_search_is_exact(nights.collection)
-        served.night()
+        nights.night()
+        served.await_version()
     served.require_answered(going.asked)
     assert len(going.asked) > _RATE  # some, all the while
     assert_rows_are_what_is_there(nights)
     assert_search_is_exact(nights.collection)
-    assert served.found() == served.there()
+    assert served.found() == sorted(path.name for path in nights.pictures.iterdir())
     runs = nights.collection.runs()
     again = nights.night()
     assert (again.runs, again.promoted, nights.embedded[-1]) == ([], False, [])

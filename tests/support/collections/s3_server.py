@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import boto3  # type: ignore[import-untyped]
 from moto.server import ThreadedMotoServer
 
-from tests.support.servers.scripted_server import in_thread
+from tests.support.servers.scripted_server import QuietServer, in_thread
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "key",
@@ -138,16 +138,8 @@ class FaultyProxy:
     def listening(self) -> Iterator[str]:
         """Its host:port."""
         handler = type("Handler", (_Handler,), {"proxy": self})
-        with in_thread(_Server(("127.0.0.1", 0), handler)) as host:
+        with in_thread(QuietServer(("127.0.0.1", 0), handler)) as host:
             yield host
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients close connections as they like."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,8 @@ from jobs.embedding.model import model_record
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import embedded_row
-from tests.support.servers.scripted_server import in_thread
+from tests.support.pictures.fetching import answer
+from tests.support.servers.scripted_server import scripted
 
 # What a careless page would take for an element.
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -49,23 +48,15 @@ def gallery_site(folder: Path, *, count: int, access: Access | None = None) -> I
     gallery = make_gallery(folder / "pictures", count=count, broken=0)
     embedder = ClipEmbedder.load(str(DEMO_MODEL), device="cpu")
     _index(folder / "collection", gallery, embedder)
-    with _files(gallery.folder) as host:
+    with scripted() as files:
+        files.routes = {
+            f"/{each.image_id}": answer((gallery.folder / each.image_id).read_bytes()) for each in gallery.exhibits
+        }
+        host = files.url.removeprefix("http://")
         settings = ServeSettings(collection=str(folder / "collection"), allowed_hosts=frozenset({host}))
         app = create_app(build_service(settings), limits=settings.limits(), access=access)
         with running(app) as url:
-            yield Site(url=url, pictures_at=f"http://{host}", gallery=gallery, copied=gallery.exhibits[0].image_id)
-
-
-@contextmanager
-def _files(folder: Path) -> Iterator[str]:
-    handler = partial(_QuietHandler, directory=str(folder))
-    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as host:
-        yield host
-
-
-class _QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+            yield Site(url=url, pictures_at=files.url, gallery=gallery, copied=gallery.exhibits[0].image_id)
 
 
 def _index(location: Path, gallery: Gallery, embedder: Embedder) -> None:

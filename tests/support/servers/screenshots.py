@@ -3,8 +3,8 @@
 Made by `python -m tests.support.servers.screenshots docs`.
 """
 
-import argparse
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,60 +16,43 @@ from index.analysis.neighbourhoods import neighbourhoods, principal_plane
 from jobs.demo.collection import make_demo_collection
 from tests.support.servers.page_server import gallery_site
 
-_WIDE: Any = {"width": 1280, "height": 860}
-_PHONE: Any = {"width": 390, "height": 844}
-_NOTEBOOK = '<body style="margin: 12px; width: 984px">{}</body>'
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Write pictures of the web page, of the grid and of the map.")
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
-    with tempfile.TemporaryDirectory() as work, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        web_page(browser, Path(work) / "site", folder)
-        notebook(browser, Path(work) / "demo", folder)
-        browser.close()
+_WIDE: Any = {"viewport": {"width": 1280, "height": 860}, "device_scale_factor": 1.5}
+_PHONE: Any = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True}
+_SHOTS: list[tuple[str, Any, str]] = [
+    ("page-light", _WIDE, "/?text=a+striped+red+star"),
+    ("page-dark", _WIDE | {"color_scheme": "dark"}, "/?id={id}"),
+    ("page-phone", _PHONE, "/?text=a+dotted+blue+heart"),
+]
 
 
 def web_page(browser: Browser, work: Path, folder: Path) -> None:
     with gallery_site(work, count=400) as site:
-        shots: list[tuple[str, Any, Any, str]] = [
-            ("page-light", _WIDE, "light", "/?text=a+striped+red+star"),
-            ("page-dark", _WIDE, "dark", "/?id=" + site.gallery.exhibits[1].image_id),
-            ("page-phone", _PHONE, "light", "/?text=a+dotted+blue+heart"),
-        ]
-        for name, viewport, scheme, address in shots:
-            phone = viewport is _PHONE
-            context = browser.new_context(
-                base_url=site.url,
-                viewport=viewport,
-                color_scheme=scheme,
-                device_scale_factor=2 if phone else 1.5,
-                is_mobile=phone,
-            )
-            page = context.new_page()
-            page.goto(address)
+        for name, options, address in _SHOTS:
+            page = browser.new_page(base_url=site.url, **options)
+            page.goto(address.format(id=site.gallery.exhibits[1].image_id))
             page.locator(".grid:not([aria-hidden]) .mat.here").first.wait_for()
             page.wait_for_load_state("networkidle")
             page.wait_for_timeout(500)  # the pictures fade in
             page.screenshot(path=folder / f"{name}.png")
-            context.close()
+            page.close()
 
 
 def notebook(browser: Browser, work: Path, folder: Path) -> None:
     likeness = Likeness.open(make_demo_collection(work).location)
     found = neighbourhoods(likeness.searcher)
-    points, _ = principal_plane(found.vectors)
     labels = [image_id.partition("/")[0] for image_id in found.ids]
-    for name, shown in (
-        ("notebook-grid", likeness.search("a striped red star", k=12)),
-        ("notebook-map", likeness.map(points, list(found.ids), labels)),
-    ):
+    shown: dict[str, Any] = {
+        "grid": likeness.search("a striped red star", k=12),
+        "map": likeness.map(principal_plane(found.vectors)[0], list(found.ids), labels),
+    }
+    for name, each in shown.items():
         page = browser.new_page(viewport={"width": 1008, "height": 300})
-        page.set_content(_NOTEBOOK.format(shown._repr_html_()))
-        page.locator("body").screenshot(path=folder / f"{name}.png")
+        page.set_content(f'<body style="margin: 12px; width: 984px">{each._repr_html_()}</body>')
+        page.locator("body").screenshot(path=folder / f"notebook-{name}.png")
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as work, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        web_page(browser, Path(work) / "site", Path(sys.argv[1]))
+        notebook(browser, Path(work) / "demo", Path(sys.argv[1]))

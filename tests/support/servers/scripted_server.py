@@ -1,9 +1,10 @@
 """An HTTP server that plays given answers, bad ones among them, and keeps what it was asked."""
 
 import json
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,45 @@ class Reply:
     missing: int = 0
     hang_up: bool = False
 
+    def __call__(self, player: "Player") -> None:
+        time.sleep(self.silent_s)
+        with player.server.lock:
+            player.server.ongoing -= 1
+        player.close_connection |= self.hang_up or bool(self.missing)
+        if self.hang_up:
+            return
+        data = json.dumps(self.document).encode() if self.data is None else self.data
+        player.send_response(self.status)
+        kind = "application/json" if self.status < 400 else "application/problem+json"
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **self.headers}.items():
+            player.send_header(name, value)
+        player.end_headers()
+        if player.command == "HEAD":
+            return
+        sent = data[: len(data) - self.missing]
+        step = 1 if self.drip_s else len(sent) or 1
+        for start in range(0, len(sent), step):
+            player.wfile.write(sent[start : start + step])
+            time.sleep(self.drip_s)
+
+
+Route = Callable[["Player"], None]
+"""Answers a request, as a `Reply` does."""
+
+
+def raw(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Route:
+    """Sends bytes as they are, then `endless` again and again; `pause` seconds after each. Closes at the end."""
+
+    def route(player: Player) -> None:
+        player.close_connection = True
+        player.wfile.write(b"".join(parts))
+        time.sleep(pause)
+        while endless:
+            player.wfile.write(endless)
+            time.sleep(pause)
+
+    return route
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -37,15 +77,25 @@ class Asked:
         return json.loads(self.body)
 
 
-class ScriptedServer(ThreadingHTTPServer):
-    """Plays `replies` in turn, and the last of them from then on."""
+class QuietServer(ThreadingHTTPServer):
+    """Clients close connections as they like."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, *replies: Reply) -> None:
-        super().__init__(("127.0.0.1", 0), _Player)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class ScriptedServer(QuietServer):
+    """Answers a path, with or without its query, by `routes`; others by `replies` in turn, then the last of them."""
+
+    def __init__(self, *replies: Reply, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Player)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.replies = list(replies)
+        self.routes: dict[str, Route] = {}
         self.asked: list[Asked] = []
         self.connections = 0
         self.open_connections = 0
@@ -55,13 +105,13 @@ class ScriptedServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://127.0.0.1:{self.server_port}"
 
 
 @contextmanager
-def scripted(*replies: Reply) -> Iterator[ScriptedServer]:
-    """A server in a thread, while the block lasts."""
-    server = ScriptedServer(*replies)
+def scripted(*replies: Reply, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
+    """A server in a thread, while the block lasts. It knows nothing (404) unless it is told something."""
+    server = ScriptedServer(*(replies or [Reply(status=404)]), tls=tls)
     with in_thread(server):
         yield server
 
@@ -79,7 +129,7 @@ def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
         thread.join()
 
 
-class _Player(BaseHTTPRequestHandler):
+class Player(BaseHTTPRequestHandler):
     server: ScriptedServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -103,37 +153,15 @@ class _Player(BaseHTTPRequestHandler):
             self.server.asked.append(asked)
             self.server.ongoing += 1
             self.server.most_ongoing = max(self.server.most_ongoing, self.server.ongoing)
-            replies = self.server.replies
-            reply = replies.pop(0) if len(replies) > 1 else replies[0]
+            known, replies = self.server.routes, self.server.replies
+            route = known.get(self.path) or known.get(self.path.partition("?")[0])
+            route = route or (replies.pop(0) if len(replies) > 1 else replies[0])
         try:
-            self._play(reply)
+            route(self)
         except OSError:
             self.close_connection = True  # the caller has left
 
     do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815  (names that http.server looks for)
-
-    def _play(self, reply: Reply) -> None:
-        time.sleep(reply.silent_s)
-        with self.server.lock:
-            self.server.ongoing -= 1
-        if reply.hang_up:
-            self.close_connection = True
-            return
-        data = json.dumps(reply.document).encode() if reply.data is None else reply.data
-        self.send_response(reply.status)
-        kind = "application/json" if reply.status < 400 else "application/problem+json"
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **reply.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        if reply.drip_s:
-            for number in range(len(data)):
-                self.wfile.write(data[number : number + 1])
-                time.sleep(reply.drip_s)
-        else:
-            self.wfile.write(data[: len(data) - reply.missing])
-        self.close_connection = self.close_connection or bool(reply.missing)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
