@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,23 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from jobs.cli import app
 from jobs.cluster.session import init
 from jobs.schedule.history import last_entries
 from tests.support.collections.hand_made import add_run, rows
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import COLOURS, png
+from tests.support.collections.small_collection import png, put_pictures
+from tests.support.command_line import Run
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights
 
 WITHOUT = ("torch", "transformers", "ray")
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three pictures and their collection, with the demo model."""
     folder = tmp_path_factory.mktemp("made")
-    (folder / "pictures").mkdir()
-    for name, colour in COLOURS.items():
-        (folder / "pictures" / name).write_bytes(png(colour))
-    Nights(folder / "pictures", str(folder / "collection")).night(DEMO)
+    Nights(put_pictures(folder / "pictures"), str(folder / "collection")).night(DEMO)
     return folder
 
 
@@ -48,19 +43,9 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["likeness", "reembed", *map(str, arguments)])
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
-        code = 0
-        try:
-            app.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
+    return partial(run, "reembed")
 
 
 @pytest.mark.parametrize("model", [[], ["--model", "demo"]])
@@ -156,10 +141,7 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
 @pytest.mark.parametrize("with_spec", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool) -> None:
     """Ray has a handler of its own for SIGTERM, which would end it with 15."""
-    pictures, collection = tmp_path / "pictures", tmp_path / "collection"
-    pictures.mkdir()
-    for name, colour in COLOURS.items():
-        (pictures / name).write_bytes(png(colour))
+    pictures, collection = put_pictures(tmp_path / "pictures"), tmp_path / "collection"
     Collection.create_or_open(str(collection))
     (tmp_path / "job.yaml").write_text("source: pictures\ncollection: collection\nmodel: demo\n")
     named = ["--spec", str(tmp_path / "job.yaml")] if with_spec else [str(pictures), str(collection), "--model", "demo"]

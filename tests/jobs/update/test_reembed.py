@@ -24,21 +24,12 @@ from tests.support.collections.hand_made import add_run, rows
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
-from tests.support.pictures.tiny_checkpoints import save_siglip
 
 LENIENT = 0.5
 
 
 class CrashedError(Exception):
     pass
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Another model, of another length."""
-    folder = tmp_path_factory.mktemp("other")
-    save_siglip(folder)
-    return str(folder)
 
 
 @pytest.fixture
@@ -342,20 +333,20 @@ def test_a_run_that_crashed_before_its_labels_changed_does_not_bring_the_old_one
 # Another model
 
 
-def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights, other: str) -> None:
-    report = nights.night(other)
+def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights, other_model: str) -> None:
+    report = nights.night(other_model)
     assert (report.counts.other_model, report.counts.unchanged, len(nights.embedded[1])) == (10, 0, 10)
     live = nights.collection.read_version("000002")
     assert (report.promoted, live.dim, live.base) == (True, 32, None)
-    assert_rows_are_what_is_there(nights, other)
+    assert_rows_are_what_is_there(nights, other_model)
     assert rollback(nights.collection).manifest.dim == 64
     assert Searcher.open(nights.collection).model.dim == 64
 
 
 def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other_model: str
 ) -> None:
-    nights.night(other)
+    nights.night(other_model)
     rollback(nights.collection)
     monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.fetch", None)
     report = nights.night()
@@ -364,7 +355,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
     assert Searcher.open(nights.collection).model.dim == 64
 
 
-def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other: str) -> None:
+def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other_model: str) -> None:
     blocks = iter([None, None])
 
     def crash() -> None:
@@ -372,38 +363,38 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
         raise CrashedError
 
     with pytest.raises(CrashedError):
-        nights.night(other, after_block=crash)
+        nights.night(other_model, after_block=crash)
     assert Searcher.open(nights.collection).model.dim == 64
     # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
-    report = nights.night(other)
+    report = nights.night(other_model)
     assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
-    assert_rows_are_what_is_there(nights, other)
+    assert_rows_are_what_is_there(nights, other_model)
 
 
-def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other: str) -> None:
+def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other_model: str) -> None:
     more = tmp_path / "more"
     more.mkdir()
     (more / "20.bmp").write_bytes(bmp(20))
     nights.night(source=more)
-    report = nights.night(other)
+    report = nights.night(other_model)
     assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
     assert Searcher.open(nights.collection).ntotal == 11
     (nights.pictures / "a" / "1.bmp").unlink()
-    assert nights.night(other).counts.deleted == 1
+    assert nights.night(other_model).counts.deleted == 1
     assert "20.bmp" in nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
 
 
 def test_an_index_that_fails_its_gate_leaves_the_live_one(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other_model: str
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("index.build.build_index.build_index", failing_gate)
         with pytest.raises(RecallTooLowError):
-            nights.night(other)
+            nights.night(other_model)
     assert Searcher.open(nights.collection).model.dim == 64
-    report = nights.night(other)
+    report = nights.night(other_model)
     assert (nights.embedded[2], report.promoted) == ([], True)
     assert Searcher.open(nights.collection).model.dim == 32
 
