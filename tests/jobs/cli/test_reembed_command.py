@@ -62,20 +62,18 @@ def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list
     assert (report["listed"], report["unchanged"], report["to_embed"], report["runs"]) == (3, 3, 0, [])
 
 
-def test_a_dry_run_says_what_would_be_done(here: Path, run: Run) -> None:
+def test_what_was_done_is_said_and_written_to_a_file(here: Path, run: Run) -> None:
     code, out, _ = run(here, "collection", "--dry-run")
     assert code == 0
     assert out.split()[:4] == ["listed", "3", "unchanged", "3"]
     assert out.rstrip().endswith("nothing was changed")
-    assert len(Collection.open("collection").runs()) == 1
-
-
-def test_the_report_is_written_to_a_file(here: Path, run: Run) -> None:
     code, out, _ = run(here, "collection", "--report", "outcome.json")
     assert code == 0
     assert "index 000001 stays live" in out
+    assert len(Collection.open("collection").runs()) == 1
     report = json.loads(Path("outcome.json").read_text())
-    assert (report["unchanged"], report["promoted"], report["recall"]) == (3, False, 1.0)
+    assert (report["unchanged"], report["runs"], report["promoted"], report["recall"]) == (3, [], False, 1.0)
+    assert (report["index_before"], report["index_after"]) == ("000001", "000001")
     assert {"list", "compare", "index"} <= set(report["seconds"])
 
 
@@ -195,14 +193,11 @@ def index_two(location: str, source: str) -> None:
     build_index(collection)
 
 
-def test_credentials_in_addresses_are_neither_printed_nor_reported(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    bucket.put("pics/a.png", png((1, 2, 3)))
-    source, shown = f"s3://{bucket.name}/pics", f"s3://{bucket.name}/mine"
+def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket, run: Run, tmp_path: Path) -> None:
+    store.put("pics/a.png", png((1, 2, 3)))
+    source, shown = f"s3://{store.name}/pics", f"s3://{store.name}/mine"
     index_two(shown, source)
-    with_key = f"s3://KEY:s3cret@{bucket.name}/mine"
+    with_key = f"s3://KEY:s3cret@{store.name}/mine"
     code, out, err = run(source, with_key)
     assert (code, f"1 of the 2 images of {source} are not listed any more" in err) == (3, True)
     assert "s3cret" not in out + err
@@ -210,21 +205,18 @@ def test_credentials_in_addresses_are_neither_printed_nor_reported(
     assert (code, json.loads(out)["source"]) == (0, source)
     assert "s3cret" not in out + err
     # Workers open each picture by its address, which would have to say them to everybody.
-    code, out, err = run(f"s3://KEY:s3cret@{bucket.name}/pics", tmp_path / "collection")
+    code, out, err = run(f"s3://KEY:s3cret@{store.name}/pics", tmp_path / "collection")
     assert (code, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in " ".join(err.split())) == (2, True)
     assert "s3cret" not in out + err
 
 
-def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    bucket.put("other.png", png((1, 2, 3)))
-    source = f"s3://{bucket.name}/pics"
+def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, run: Run, tmp_path: Path) -> None:
+    store.put("other.png", png((1, 2, 3)))
+    source = f"s3://{store.name}/pics"
     index_two(str(tmp_path / "collection"), source)
     code, _, err = run(source, tmp_path / "collection")
     assert (code, f"2 of the 2 images of {source} are not listed any more" in err) == (3, True)
-    for unknown in (f"s3://{bucket.name}/pisc", source):
+    for unknown in (f"s3://{store.name}/pisc", source):
         there = tmp_path / ("new" if unknown == source else "collection")
         code, _, err = run(unknown, there, "--model", "demo")
         assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)

@@ -35,11 +35,6 @@ MODEL = model_record(FAKE.identity)
 SETTINGS = DecodeSettings(crop=FAKE.crop, draft=True, threads=2)
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
-
-
 def listed(*places: str, size: int | None = None) -> pa.Table:
     return listing_table({"image_id": places, "uri": places, "size": [size] * len(places)}, {})
 

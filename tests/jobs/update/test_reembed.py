@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,6 @@ def later(path: Path) -> None:
     """As if it had been written a second later."""
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
-
-
-def test_a_night_without_change_does_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Collection, "start_run", None)
-    monkeypatch.setitem(sys.modules, "index.build.build_index", None)
-    report = nights.night()
-    assert nights.embedded[1] == []
-    assert (report.counts.listed, report.counts.unchanged, report.runs, report.promoted) == (10, 10, [], False)
-    assert (report.index_before, report.index_after, report.recall) == ("000001", "000001", 1.0)
 
 
 def test_a_night_embeds_what_is_new_or_changed_and_forgets_what_is_gone(nights: Nights) -> None:
@@ -154,21 +144,6 @@ def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_pat
     nights.night(source=tmp_path / "other")
     assert nights.night(max_missing=1.0).counts.deleted == 10
     assert Searcher.open(nights.collection).ntotal == 1
-
-
-def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for seed in range(20, 24):
-        (other / f"{seed}.bmp").write_bytes(bmp(seed))
-    assert nights.night(source=other).counts.missing == 0
-    assert len(nights.collection.live_rows(["image_id"])) == 14
-    (nights.pictures / "a" / "1.bmp").unlink()
-    (other / "20.bmp").unlink()
-    assert nights.night().counts.deleted == 1
-    ids = nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
-    assert "20.bmp" in ids
-    assert "a/1.bmp" not in ids
 
 
 def test_rows_of_another_source_are_not_replaced_without_a_word(
