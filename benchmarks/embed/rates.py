@@ -17,7 +17,7 @@ from benchmarks.common.process import CORES
 from embedder.images import CropSpec
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 
 
 def rate(work: Callable[[], int], seconds: float) -> float:

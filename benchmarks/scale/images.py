@@ -17,7 +17,7 @@ from benchmarks.scale.costs import Cost
 from embedder.images import CropSpec
 from index.collection import Collection
 from index.collection.records import RowFile, RunStart
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.sources.listing import listing_table
 
 BLOCKS = (256, 4096)

@@ -29,7 +29,7 @@ from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings
 from index.search import Searcher
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
 

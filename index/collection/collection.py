@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -50,6 +50,11 @@ class Snapshot:
     collection: Collection
     committed: list[RunManifest]
     unfinished: list[RunStart]
+
+    @property
+    def last_run(self) -> str:
+        """The id of the newest committed run; empty where there is none."""
+        return self.committed[-1].run_id if self.committed else ""
 
     def live(self) -> LiveRows:
         """The live rows, of which the ids are read."""
@@ -174,6 +179,24 @@ class Collection:
         map_in_threads(require_whole, [*manifest.files, *([manifest.deletes] if manifest.deletes else [])])
         self.check_lease()
         self.storage.write_atomic(run_path(manifest.run_id, MANIFEST), manifest.to_bytes())
+
+    def add_run(
+        self,
+        source: str,
+        model: ModelRecord,
+        tables: Iterable[pa.Table],
+        *,
+        deletes: Sequence[str] = (),
+        counts: dict[str, int] | None = None,
+    ) -> RunManifest:
+        """Write and commit a run at once, with a file for each table."""
+        start = self.start_run(source, model)
+        files = [self.write_rows(start.run_id, f"{number:04}", table) for number, table in enumerate(tables)]
+        gone = self.write_deletes(start.run_id, deletes) if deletes else None
+        finished_at = datetime.now(UTC)
+        manifest = RunManifest(**dict(start), finished_at=finished_at, files=files, deletes=gone, counts=counts or {})
+        self.commit_run(manifest)
+        return manifest
 
     # Rows
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index.collection import Collection
-from index.collection.records import ModelRecord, RunManifest
+from index.collection.records import ModelRecord
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -106,21 +106,6 @@ def add_rows(
     model: ModelRecord = _MODEL,
 ) -> None:
     """Commit a run of some rows, in files of a block each. `model` is said to have made them, at its dim."""
-    start = collection.start_run("memory:", model)
     blocks = range(rows.start - rows.start % BLOCK, rows.stop, BLOCK)
-    files = [
-        collection.write_rows(
-            start.run_id, f"{first:09}", data.table(max(first, rows.start), min(first + BLOCK, rows.stop), model.dim)
-        )
-        for first in blocks
-    ]
-    gone = [str(row) for row in deletes or []]
-    collection.commit_run(
-        RunManifest(
-            **dict(start),
-            finished_at=start.started_at,
-            files=files,
-            deletes=collection.write_deletes(start.run_id, gone) if gone else None,
-            counts={"rows": len(rows)},
-        )
-    )
+    tables = (data.table(max(first, rows.start), min(first + BLOCK, rows.stop), model.dim) for first in blocks)
+    collection.add_run("memory:", model, tables, deletes=[str(row) for row in deletes or []])

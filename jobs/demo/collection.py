@@ -5,7 +5,6 @@ It has the first pictures of the gallery that `likeness demo` draws, and lies wh
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,13 +12,10 @@ import pyarrow as pa
 from embedder.protocol import Embedder
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import RunManifest
 from index.storage import Storage
 from jobs.demo.gallery import make_gallery
-from jobs.embedding.actor import CollectionAt, EmbedBlock
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.embedding.model import ModelSource, model_record
-from jobs.embedding.report import BlockSummary
+from jobs.embedding.stages import SECONDS, DecodeSettings, embed_rows, fetch_and_decode
 from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 
@@ -42,27 +38,12 @@ def embed_here(
     listing: pa.Table, pictures: Path, collection: Collection, embedder: Embedder, deletes: Sequence[str] = ()
 ) -> None:
     """One run of the images of a listing of `pictures`, as `likeness embed` would write it; `deletes` are ids."""
-    model = model_record(embedder.identity)
-    run = collection.start_run(Storage.open(str(pictures)).location.rstrip("/"), model)
-    embed = EmbedBlock(
-        load=lambda: embedder,
-        fingerprint=model.fingerprint,
-        collection=CollectionAt(collection.location),
-        run_id=run.run_id,
-        attempt=0,
-    )
     decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True))
-    block = BlockSummary(**embed(decoded).to_pylist()[0])
-    counts = {"listed": listing.num_rows, "already_there": 0, "embedded": block.embedded, "rejected": block.rejected}
-    collection.commit_run(
-        RunManifest(
-            **dict(run),
-            finished_at=datetime.now(UTC),
-            files=[block.file],
-            deletes=collection.write_deletes(run.run_id, deletes) if deletes else None,
-            counts=counts,
-        )
-    )
+    rows = embed_rows(decoded.drop_columns(list(SECONDS)), embedder)
+    embedded = rows["error_reason"].null_count
+    counts = {"listed": len(rows), "already_there": 0, "embedded": embedded, "rejected": len(rows) - embedded}
+    source = Storage.open(str(pictures)).location.rstrip("/")
+    collection.add_run(source, model_record(embedder.identity), [rows], deletes=deletes, counts=counts)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,10 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import lacking, ray_cluster
-from jobs.embedding.actor import CollectionAt, EmbedBlock
 from jobs.embedding.commit import WrittenRun
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.embedding.model import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
+from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar

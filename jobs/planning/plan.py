@@ -128,11 +128,10 @@ def plan_run(
 def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunStart | None:
     """The newest run of a source and a model that was begun and not committed."""
     # One that is older than a committed run would be hidden by it where they overlap: `reuse` takes its rows.
-    last = max((run.run_id for run in snapshot.committed), default="")
     started = [
         run
         for run in snapshot.unfinished
-        if run.source == source and run.model.agrees_with(model) and run.run_id > last
+        if run.source == source and run.model.agrees_with(model) and run.run_id > snapshot.last_run
     ]
     if not started:
         return None

@@ -26,12 +26,11 @@ def rejects_of(listing: pa.Table, rows: pa.Table) -> pa.Table:
 def list_rejects(collection: Collection) -> list[dict[str, Any]]:
     """Images whose newest row is a reject, including rows of runs that were not published."""
     snapshot = collection.snapshot()
-    last = max((run.run_id for run in snapshot.committed), default="")
     older: list[pa.Table] = []
     newer: list[pa.Table] = []
     for run in snapshot.unfinished:
         rows = LiveRows.of_files(collection.storage, written_files(collection, run)).read(_SHOWN)
-        (older if run.run_id < last else newer).append(rows)
+        (older if run.run_id < snapshot.last_run else newer).append(rows)
     rows = pa.concat_tables([*older, snapshot.live().read(_SHOWN), *newer])
     rows = rows.take(newest([rows["image_id"]])[0])
     return rows.filter(pc.is_valid(rows["error_reason"])).sort_by("image_id").to_pylist()

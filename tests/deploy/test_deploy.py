@@ -117,7 +117,8 @@ def test_submitting_to_ray(job: Path, tmp_path: Path) -> None:
     assert outcomes(job) == [("succeeded", 3)]
 
 
-def test_the_cron_job_of_kubernetes(job: Path, tmp_path: Path) -> None:
+def test_the_cron_job_of_kubernetes() -> None:
+    """`test_deploy_kubernetes.py` has what it creates."""
     by_kind: dict[str, dict[str, Any]] = {
         each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())
     }
@@ -134,15 +135,6 @@ def test_the_cron_job_of_kubernetes(job: Path, tmp_path: Path) -> None:
     assert container["args"] == ["create", f"--filename={container['volumeMounts'][0]['mountPath']}/rayjob.yaml"]
     rayjob = yaml.safe_load(files["rayjob.yaml"])
     assert (rayjob["kind"], by_kind["Role"]["rules"][0]["verbs"]) == ("RayJob", ["create"])
-    head = rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    for each in (pod, head):
-        assert {volume["name"]: volume["configMap"]["name"] for volume in each["volumes"] if "configMap" in volume} == {
-            each["containers"][0]["volumeMounts"][0]["name"]: by_kind["ConfigMap"]["metadata"]["name"]
-        }
-    (tmp_path / "k8s.yaml").write_text(files["job.yaml"])
-    assert read_spec(tmp_path / "k8s.yaml").resources.address == "auto"
-    mounted = head["containers"][0]["volumeMounts"][0]["mountPath"]
-    entrypoint = rayjob["spec"]["entrypoint"]
-    assert f"{mounted}/job.yaml" in entrypoint
-    done = shell(entrypoint.replace(f"{mounted}/job.yaml", str(job)), job, PATH=f"{LIKENESS.parent}:/usr/bin:/bin")
-    assert done.returncode == 0, done.stderr
+    assert {volume["name"]: volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume} == {
+        container["volumeMounts"][0]["name"]: by_kind["ConfigMap"]["metadata"]["name"]
+    }

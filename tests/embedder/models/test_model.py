@@ -224,7 +224,7 @@ def run(code: str, *arguments: str) -> str:
 
 
 def test_the_fake_and_the_actor_do_not_import_torch() -> None:
-    assert run("import sys, embedder.fake, jobs.embedding.actor; print('torch' in sys.modules)") == "False\n"
+    assert run("import sys, embedder.fake, jobs.embedding.stages; print('torch' in sys.modules)") == "False\n"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")

@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,22 +26,13 @@ from jobs.cli.options import console
 from jobs.embedding.model import model_record
 from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_run
-from tests.support.collections.small_collection import COLOURS, embedded_row, png
+from tests.support.collections.small_collection import COLOURS, embedded_row, put_pictures
+from tests.support.command_line import Result, Run
 
 COMMANDS = (
     *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
     *("duplicates", "versions", "promote", "rollback", "prune", "compact", "keys"),
 )
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
 
 
 def facts_of(run: Run, *arguments: str | Path) -> Any:
@@ -58,22 +47,11 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Calls the console command in a folder of its own. An exception that gets out of it fails the test."""
+def run(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """In a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "width", 200)
-
-    def call(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["likeness", *map(str, arguments)])
-        code: Any = 0
-        try:
-            app.main()
-        except SystemExit as end:
-            code = end.code
-        printed = capsys.readouterr()
-        return Result(int(code or 0), printed.out, printed.err)
-
-    return call
+    return run
 
 
 def test_a_command_that_is_told_to_stop_ends_as_with_ctrl_c(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -87,10 +65,7 @@ def test_a_command_that_is_told_to_stop_ends_as_with_ctrl_c(monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    for name, colour in COLOURS.items():
-        (folder / name).write_bytes(png(colour))
-    return folder
+    return put_pictures(tmp_path_factory.mktemp("made") / "pictures")
 
 
 @pytest.fixture(scope="module")
@@ -301,17 +276,11 @@ def test_a_recall_below_the_target_fails_the_job(run: Run, growing: Path, monkey
     assert "is below the 0.99 that was asked for" in run("promote", growing, "000002").out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--max-memory", "lots"], "--max-memory is 'lots': expected a size such as 600MB"),
-        (["--max-memory", "0"], "--max-memory is '0': expected a size"),
-        (["--max-memory", "3 parsecs"], "--max-memory is '3 parsecs': expected a size"),
-        (["--factory", "Nonsense7"], "Nonsense7"),
-    ],
-)
-def test_settings_that_make_no_sense(run: Run, growing: Path, arguments: list[str], part: str) -> None:
-    assert_one_line(run("index", growing, *arguments), part)
+def test_settings_that_make_no_sense(run: Run, growing: Path) -> None:
+    for size in ("lots", "0", "3 parsecs"):
+        told = f"--max-memory is '{size}': expected a size such as 600MB"
+        assert_one_line(run("index", growing, "--max-memory", size), told)
+    assert_one_line(run("index", growing, "--factory", "Nonsense7"), "Nonsense7")
     assert Collection.open(str(growing)).versions() == ["000001"]
 
 
@@ -334,13 +303,10 @@ def test_mend_smaller_help_has_an_example_and_no_type_for_flags(run: Run, comman
     assert "<bool>" not in result.out
 
 
-def test_version(run: Run) -> None:
-    assert run("--version") == Result(0, f"likeness {importlib.metadata.version('likeness')}\n", "")
-
-
-def test_help_names_every_command(run: Run) -> None:
+def test_help_names_every_command_and_the_version_is_the_packages(run: Run) -> None:
     result = run("--help")
     assert all(command in result.out for command in COMMANDS)
+    assert run("--version") == Result(0, f"likeness {importlib.metadata.version('likeness')}\n", "")
 
 
 # Mistakes
@@ -365,16 +331,16 @@ def assert_usage(result: Result, *parts: str) -> None:
         assert part in text
 
 
-def test_sources_that_cannot_be_embedded(run: Run, tmp_path: Path) -> None:
+def test_sources_and_places_that_cannot_be(run: Run, pictures: Path, tmp_path: Path) -> None:
+    assert_one_line(run("embed", "", "y"), "SOURCE is empty")
+    assert_one_line(run("embed", "x", ""), "COLLECTION is empty")
     assert_one_line(run("embed", "gone", "made", "--model", "demo"), "gone does not exist", f"below {tmp_path}")
     (tmp_path / "list.csv").write_text("path\na.jpg\n")
     assert_one_line(run("embed", "list.csv", "made", "--model", "demo"), "has no column `uri` or `url`; its columns")
-
-
-def test_a_folder_with_other_files_is_no_place_for_a_collection(run: Run, pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    assert_one_line(run("embed", pictures, tmp_path), "files that are not a collection's: mine.txt", "another folder")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert_one_line(run("embed", pictures, "list.csv/made", "--model", "demo"), "list.csv/made")
+    others = "files that are not a collection's: list.csv"
+    assert_one_line(run("embed", pictures, tmp_path), others, "another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["list.csv"]
 
 
 def test_a_model_that_is_not_there(run: Run, pictures: Path, tmp_path: Path) -> None:
@@ -386,10 +352,7 @@ def test_a_model_that_is_not_there(run: Run, pictures: Path, tmp_path: Path) -> 
 
 
 def test_a_collection_of_another_model(run: Run, collection: Path, tmp_path: Path) -> None:
-    model = tmp_path / "other"
-    model.mkdir()
-    for file in DEMO_MODEL.iterdir():
-        (model / file.name).write_bytes(file.read_bytes())
+    model = shutil.copytree(DEMO_MODEL, tmp_path / "other")
     processor = model / "processor_config.json"
     processor.write_text(processor.read_text().replace("0.4814", "0.4815"))
     assert_one_line(run("search", collection, "--text", "x", "--model", model), "fingerprint")
@@ -538,11 +501,6 @@ def test_values_that_make_no_sense(run: Run, option: str, value: str, told: str)
     assert_one_line(run("embed", "x", "y", f"--{option}", value), f"error: --{option} ", told.format(value))
 
 
-@pytest.mark.parametrize("arguments", [("", "y"), ("x", "")])
-def test_a_job_has_a_source_and_a_collection(run: Run, arguments: tuple[str, str]) -> None:
-    assert_one_line(run("embed", *arguments), f"{'COLLECTION' if arguments[0] else 'SOURCE'} is empty")
-
-
 def test_serving_beyond_this_machine_has_to_be_allowed(run: Run, collection: Path) -> None:
     refused = run("serve", collection, "--local", "--host", "0.0.0.0")
     assert_one_line(refused, "expected a loopback host", "--keys (LIKENESS_KEYS_FILE", "--allow-remote (LIKENESS_ALLOW")
@@ -557,11 +515,8 @@ def test_the_environment_sets_what_no_option_does(
     monkeypatch.setenv("LIKENESS_MODEL", "./gone")
     assert_one_line(run("search", collection, "--text", "x"), f"there is no folder {tmp_path}/gone")
     assert run("search", collection, "--text", "x", "--model", "demo").code == 0
-
-
-def test_places_that_the_operating_system_refuses(run: Run, pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert_one_line(run("embed", pictures, "file/made", "--model", "demo"), "file/made")
+    monkeypatch.setenv("LIKENESS_THREADS", "many")
+    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
 
 
 @pytest.mark.parametrize(("most", "file"), [(100, "/.lease'"), (500, "/index/segments/000002-00'")])
@@ -579,11 +534,6 @@ def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: st
         result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
     )
     assert Collection.open(str(growing)).current() == "000001"
-
-
-def test_what_the_environment_sets_is_checked(run: Run, collection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_THREADS", "many")
-    assert_one_line(run("search", collection, "--text", "x"), "LIKENESS_THREADS: ", "got 'many'")
 
 
 @pytest.mark.parametrize("module", ["pyarrow", "jobs.values"])

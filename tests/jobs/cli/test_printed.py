@@ -12,10 +12,10 @@ from rich.console import Console
 from api.access.keys import KeyScope, add_key
 from embedder.fake import FakeEmbedder
 from index.match import Match
-from jobs.cli import app
 from jobs.cli.options import console
 from jobs.cli.tables import match_table
 from tests.support.collections.small_collection import COLOURS, make_collection, png
+from tests.support.command_line import Run
 
 LONG = "IMG_0288 chelsea exif " * 6 + "Ü 日.png"
 ODD = "two\nlines and a\ttab :smile: [red].png"
@@ -29,16 +29,14 @@ def collection(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """What a command prints into a pipe. A pipe is taken to be 80 columns wide, like a terminal that does not say."""
     monkeypatch.setattr(console, "width", 80)
 
     def call(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["likeness", *arguments])
-        with pytest.raises(SystemExit) as end:
-            app.main()
-        assert not end.value.code
-        return capsys.readouterr().out
+        result = run(*arguments)
+        assert result.code == 0
+        return result.out
 
     return call
 

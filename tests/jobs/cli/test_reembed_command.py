@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,23 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection, writing
-from jobs.cli import app
 from jobs.cluster.session import init
 from jobs.schedule.history import last_entries
 from tests.support.collections.hand_made import add_run, rows
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import COLOURS, png
+from tests.support.collections.small_collection import png, put_pictures
+from tests.support.command_line import Run
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights
 
 WITHOUT = ("torch", "transformers", "ray")
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three pictures and their collection, with the demo model."""
     folder = tmp_path_factory.mktemp("made")
-    (folder / "pictures").mkdir()
-    for name, colour in COLOURS.items():
-        (folder / "pictures" / name).write_bytes(png(colour))
-    Nights(folder / "pictures", str(folder / "collection")).night(DEMO)
+    Nights(put_pictures(folder / "pictures"), str(folder / "collection")).night(DEMO)
     return folder
 
 
@@ -48,19 +43,9 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["likeness", "reembed", *map(str, arguments)])
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
-        code = 0
-        try:
-            app.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
+    return partial(run, "reembed")
 
 
 @pytest.mark.parametrize("model", [[], ["--model", "demo"]])
@@ -77,20 +62,18 @@ def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list
     assert (report["listed"], report["unchanged"], report["to_embed"], report["runs"]) == (3, 3, 0, [])
 
 
-def test_a_dry_run_says_what_would_be_done(here: Path, run: Run) -> None:
+def test_what_was_done_is_said_and_written_to_a_file(here: Path, run: Run) -> None:
     code, out, _ = run(here, "collection", "--dry-run")
     assert code == 0
     assert out.split()[:4] == ["listed", "3", "unchanged", "3"]
     assert out.rstrip().endswith("nothing was changed")
-    assert len(Collection.open("collection").runs()) == 1
-
-
-def test_the_report_is_written_to_a_file(here: Path, run: Run) -> None:
     code, out, _ = run(here, "collection", "--report", "outcome.json")
     assert code == 0
     assert "index 000001 stays live" in out
+    assert len(Collection.open("collection").runs()) == 1
     report = json.loads(Path("outcome.json").read_text())
-    assert (report["unchanged"], report["promoted"], report["recall"]) == (3, False, 1.0)
+    assert (report["unchanged"], report["runs"], report["promoted"], report["recall"]) == (3, [], False, 1.0)
+    assert (report["index_before"], report["index_after"]) == ("000001", "000001")
     assert {"list", "compare", "index"} <= set(report["seconds"])
 
 
@@ -156,10 +139,7 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
 @pytest.mark.parametrize("with_spec", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool) -> None:
     """Ray has a handler of its own for SIGTERM, which would end it with 15."""
-    pictures, collection = tmp_path / "pictures", tmp_path / "collection"
-    pictures.mkdir()
-    for name, colour in COLOURS.items():
-        (pictures / name).write_bytes(png(colour))
+    pictures, collection = put_pictures(tmp_path / "pictures"), tmp_path / "collection"
     Collection.create_or_open(str(collection))
     (tmp_path / "job.yaml").write_text("source: pictures\ncollection: collection\nmodel: demo\n")
     named = ["--spec", str(tmp_path / "job.yaml")] if with_spec else [str(pictures), str(collection), "--model", "demo"]
@@ -213,14 +193,11 @@ def index_two(location: str, source: str) -> None:
     build_index(collection)
 
 
-def test_credentials_in_addresses_are_neither_printed_nor_reported(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    bucket.put("pics/a.png", png((1, 2, 3)))
-    source, shown = f"s3://{bucket.name}/pics", f"s3://{bucket.name}/mine"
+def test_credentials_in_addresses_are_neither_printed_nor_reported(store: Bucket, run: Run, tmp_path: Path) -> None:
+    store.put("pics/a.png", png((1, 2, 3)))
+    source, shown = f"s3://{store.name}/pics", f"s3://{store.name}/mine"
     index_two(shown, source)
-    with_key = f"s3://KEY:s3cret@{bucket.name}/mine"
+    with_key = f"s3://KEY:s3cret@{store.name}/mine"
     code, out, err = run(source, with_key)
     assert (code, f"1 of the 2 images of {source} are not listed any more" in err) == (3, True)
     assert "s3cret" not in out + err
@@ -228,21 +205,18 @@ def test_credentials_in_addresses_are_neither_printed_nor_reported(
     assert (code, json.loads(out)["source"]) == (0, source)
     assert "s3cret" not in out + err
     # Workers open each picture by its address, which would have to say them to everybody.
-    code, out, err = run(f"s3://KEY:s3cret@{bucket.name}/pics", tmp_path / "collection")
+    code, out, err = run(f"s3://KEY:s3cret@{store.name}/pics", tmp_path / "collection")
     assert (code, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in " ".join(err.split())) == (2, True)
     assert "s3cret" not in out + err
 
 
-def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    bucket.put("other.png", png((1, 2, 3)))
-    source = f"s3://{bucket.name}/pics"
+def test_a_prefix_that_was_emptied_is_one_whose_images_are_gone(store: Bucket, run: Run, tmp_path: Path) -> None:
+    store.put("other.png", png((1, 2, 3)))
+    source = f"s3://{store.name}/pics"
     index_two(str(tmp_path / "collection"), source)
     code, _, err = run(source, tmp_path / "collection")
     assert (code, f"2 of the 2 images of {source} are not listed any more" in err) == (3, True)
-    for unknown in (f"s3://{bucket.name}/pisc", source):
+    for unknown in (f"s3://{store.name}/pisc", source):
         there = tmp_path / ("new" if unknown == source else "collection")
         code, _, err = run(unknown, there, "--model", "demo")
         assert (code, f"{unknown} does not exist, or holds nothing" in err) == (2, True)

@@ -18,11 +18,6 @@ from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vecto
 from tests.support.collections.plans import plan_of
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
-
-
 def written(
     collection: Collection, image_id: str, *, rejected: bool = False, deletes: list[str] | None = None
 ) -> WrittenRun:

@@ -13,7 +13,6 @@ from jobs.errors import OtherModelError
 from jobs.planning.rejects import list_rejects
 from tests.support.collections.storage_steps import KilledError, at, expire, is_step, kill
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp
-from tests.support.pictures.tiny_checkpoints import save_siglip
 
 
 @pytest.fixture(autouse=True)
@@ -110,14 +109,15 @@ def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_mend_09_rows_that_a_list_refuses_stay_rejects_with_another_model(nights: Nights, tmp_path: Path) -> None:
+def test_mend_09_rows_that_a_list_refuses_stay_rejects_with_another_model(
+    nights: Nights, tmp_path: Path, other_model: str
+) -> None:
     """Also if it was another source that named the model."""
-    save_siglip(tmp_path)
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
     nights.embed(listed, DEMO, "--max-reject-rate", "1")
     nights.embed(put(tmp_path / "other", 20, 21))
-    report = nights.night(str(tmp_path), source=tmp_path / "other", max_reject_rate=1)
+    report = nights.night(other_model, source=tmp_path / "other", max_reject_rate=1)
     assert (report.counts.refused, sorted(nights.embedded[-1])) == (2, ["20.bmp", "21.bmp", "x"])
     assert [row["image_id"] for row in list_rejects(nights.collection)] == ["list.csv#line=4", "x#duplicate=2"]
     assert Searcher.open(nights.collection).ntotal == 3
@@ -151,13 +151,12 @@ def test_mend_09_images_in_a_tar_that_cannot_be_read_are_not_deleted(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_embed_refuses_another_model(nights: Nights, tmp_path: Path) -> None:
-    save_siglip(tmp_path)
+def test_embed_refuses_another_model(nights: Nights, other_model: str) -> None:
     nights.embed()
     with pytest.raises(OtherModelError) as error:
-        nights.embed(model=str(tmp_path))
+        nights.embed(model=other_model)
     assert f"was embedded with {DEMO} (fingerprint " in str(error.value)
-    assert f"not with {tmp_path}" in str(error.value)
+    assert f"not with {other_model}" in str(error.value)
     assert "Use that model, or name another folder for a new collection; `likeness reembed --model`" in str(error.value)
     assert nights.embedded[1:] == [[]]
     assert_rows_are_what_is_there(nights)
@@ -172,11 +171,10 @@ def test_a_first_run_that_was_stopped_has_chosen_the_model(nights: Nights) -> No
     assert_rows_are_what_is_there(nights)
 
 
-def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, tmp_path: Path) -> None:
+def test_embed_without_a_model_stays_with_the_live_indexs_model(nights: Nights, other_model: str) -> None:
     """Also after a rollback from another: a collection has one model."""
-    save_siglip(tmp_path)
     nights.embed()
-    nights.night(str(tmp_path))
+    nights.night(other_model)
     rollback(nights.collection)
     nights.embed(model=None)
     assert nights.embedded[2:] == [[]]

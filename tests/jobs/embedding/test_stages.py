@@ -21,12 +21,11 @@ from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
 from jobs.cluster.pool import Pool
-from jobs.embedding.actor import EmbedBlock
 from jobs.embedding.commit import commit
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 from jobs.sources.listing import listing_table
 from tests.support.collections.plans import plan_of
 from tests.support.collections.small_collection import png
@@ -34,11 +33,6 @@ from tests.support.collections.small_collection import png
 FAKE = FakeEmbedder()
 MODEL = model_record(FAKE.identity)
 SETTINGS = DecodeSettings(crop=FAKE.crop, draft=True, threads=2)
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
 
 
 def listed(*places: str, size: int | None = None) -> pa.Table:
@@ -129,7 +123,7 @@ def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(
     for name, (data, _) in pictures.items():
         (tmp_path / name).write_bytes(data)
     with closing(DecodePool(2, timeout_s=1)) as decoders:
-        monkeypatch.setattr("jobs.embedding.decode._decoders", lambda _: decoders)
+        monkeypatch.setattr("jobs.embedding.stages._decoders", lambda _: decoders)
         table = fetch_and_decode(listed(*(str(tmp_path / name) for name in pictures)), settings=SETTINGS)
     assert table["error_reason"].to_pylist() == [reason for _, reason in pictures.values()]
     assert table["retryable"].to_pylist() == [False] * 5 + [None]

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,11 +25,6 @@ SOURCE = "/pictures"
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 Row = dict[str, Any]
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
 
 
 def image(image_id: str, **changes: Any) -> Row:

@@ -22,11 +22,6 @@ from tests.support.nights.reembed_nights import DEMO, Nights, bmp
 OTHER = ModelRecord(id="other", revision=None, fingerprint="b" * 64, dim=4)
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create_or_open(str(tmp_path / "collection"))
-
-
 def listed(*ids: str, **metadata: list[object]) -> pa.Table:
     columns = {"image_id": ids, "uri": [f"memory:{image_id}" for image_id in ids]}
     return listing_table(columns, {name: pa.array(values) for name, values in metadata.items()})

@@ -166,48 +166,41 @@ print("working", flush=True)
 """
 
 
+BAD_SPEC = """
+from pathlib import Path
+Path("job.yaml").write_text("nonsense")  # as if somebody had edited it meanwhile
+print("line 1: nonsense\\n")
+raise SystemExit(2)
+"""
+
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 """Before anything is written down: from then on the tests may stop it."""
 
 
-def test_a_run_that_ends_by_itself_keeps_its_word_and_its_output(
-    child: Callable[[str], ScheduledJob], spec: Path
+@pytest.mark.parametrize(
+    ("code", "outcome", "message", "output"),
+    [
+        (WRITE_DOWN + "save(storage, run.end('succeeded', 'all well'))", "succeeded", "all well", "working\n"),
+        (WRITE_DOWN + "os.kill(os.getpid(), signal.SIGKILL)", "failed", KILLED, "working\n"),
+        (BAD_SPEC, "failed", "ended with 2: line 1: nonsense", "line 1: nonsense\n\n"),
+        # A success that could not be written down is no failure.
+        (WRITE_DOWN + "print('done')", "succeeded", None, "working\ndone\n"),
+        ("print('done')", "succeeded", None, "done\n"),
+    ],
+    ids=["succeeds", "is killed", "fails before it begins", "does not write down its end", "writes down nothing"],
+)
+def test_a_run_is_written_down_with_its_output_and_told_of_once(
+    child: Callable[[str], ScheduledJob], spec: Path, code: str, outcome: str, message: str | None, output: str
 ) -> None:
-    child(WRITE_DOWN + "save(storage, run.end('succeeded', 'all well'))").run()
+    child(code).run()
     [run] = runs_of(spec)
-    assert (run.outcome, run.message) == ("succeeded", "all well")
-    assert read_output(Collection.open(run.collection).storage, run.id) == "working\n"
-    assert not (spec.parent / "failed.json").exists()  # telling is the run's own work
-
-
-def test_a_run_that_is_killed_is_written_down_and_told(child: Callable[[str], ScheduledJob], spec: Path) -> None:
-    child(WRITE_DOWN + "os.kill(os.getpid(), signal.SIGKILL)").run()
-    [run] = runs_of(spec)
-    assert (run.outcome, run.message) == ("failed", KILLED)
-    assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
-    assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
-    assert read_output(Collection.open(run.collection).storage, run.id) == "working\n"
-
-
-def test_a_run_that_fails_before_it_begins_is_written_down(child: Callable[[str], ScheduledJob], spec: Path) -> None:
-    job = child("import sys; print('error: job.yaml, line 1: nonsense\\n'); sys.exit(2)")
-    spec.write_text("nonsense")
-    job.run()
-    [run] = runs_of(spec)
-    assert (run.outcome, run.message) == ("failed", "ended with 2: error: job.yaml, line 1: nonsense")
-    assert (spec.parent / "failed.json").exists()
-
-
-@pytest.mark.parametrize("began", ["", WRITE_DOWN])
-def test_a_success_that_could_not_be_written_down_is_no_failure(
-    child: Callable[[str], ScheduledJob], spec: Path, began: str
-) -> None:
-    child(began + "print('done')").run()
-    [run] = runs_of(spec)
-    assert run.outcome == "succeeded"
-    assert read_output(Collection.open(run.collection).storage, run.id).endswith("done\n")
-    assert not (spec.parent / "failed.json").exists()
-    assert not (spec.parent / "told.json").exists()  # the run itself has told of it
+    assert (run.outcome, run.message) == (outcome, message)
+    assert read_output(Collection.open(run.collection).storage, run.id) == output
+    assert not (spec.parent / "told.json").exists()  # telling of a success is the run's own work
+    assert (spec.parent / "failed.json").exists() == (outcome == "failed")
+    if outcome == "failed":
+        assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
+        assert 'outcome="failed",source=' in (spec.parent / "job.prom").read_text()
 
 
 def test_a_run_that_cannot_be_started_is_written_down_and_told(

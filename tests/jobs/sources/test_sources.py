@@ -8,6 +8,7 @@ import os
 import tarfile
 import uuid
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,12 @@ def test_any_file_name_can_be_fetched(tmp_path: Path) -> None:
 # Lists
 
 
+def parquet(**columns: Any) -> bytes:
+    target = io.BytesIO()
+    pq.write_table(pa.table(columns), target)
+    return target.getvalue()
+
+
 def write_csv(path: Path, text: str) -> str:
     return str(put(path, text.encode()))
 
@@ -177,38 +184,24 @@ def test_every_kind_of_list_reads_alike(tmp_path: Path, kind: str) -> None:
 def test_metadata_of_every_type_becomes_plain(tmp_path: Path) -> None:
     when = dt.datetime(2026, 11, 21, 3, 0, tzinfo=dt.UTC)
     key = uuid.UUID(int=7)
-    columns: dict[str, Any] = {
-        "uri": ["a.jpg", "b.jpg"],
-        "flag": [True, None],
-        "price": [1.5, None],
-        "count": pa.array([1, 2], pa.int16()),
-        "when": pa.array([when, None], pa.timestamp("us", tz="UTC")),
-        "day": [when.date(), None],
-        "kind": pa.array(["x", "y"]).dictionary_encode(),
-        "nothing": pa.nulls(2),
-        "large": pa.array(["l", None], pa.large_string()),
-        "tags": [["é", "b"], None],
-        "nested": [{"a": 1, "when": when.date()}, None],
-        "lists.of": [[{"a": [1]}], []],
-        "key": pa.array([key.bytes, None], pa.uuid()),
-        "picture": [b"\xff", b""],
+    columns: dict[str, tuple[Any, list[Any]]] = {  # as they are in the list, and as they are listed
+        "flag": ([True, None], [True, None]),
+        "price": ([1.5, None], [1.5, None]),
+        "count": (pa.array([1, 2], pa.int16()), [1, 2]),
+        "when": (pa.array([when, None], pa.timestamp("us", tz="UTC")), [when, None]),
+        "day": ([when.date(), None], [when.date(), None]),
+        "kind": (pa.array(["x", "y"]).dictionary_encode(), ["x", "y"]),
+        "nothing": (pa.nulls(2), [None, None]),
+        "large": (pa.array(["l", None], pa.large_string()), ["l", None]),
+        "tags": ([["é", "b"], None], ['["é", "b"]', None]),
+        "nested": ([{"a": 1, "when": when.date()}, None], ['{"a": 1, "when": "2026-11-21"}', None]),
+        "lists.of": ([[{"a": [1]}], []], ['[{"a": [1]}]', "[]"]),
+        "key": (pa.array([key.bytes, None], pa.uuid()), [str(key), None]),
     }
-    pq.write_table(pa.table(columns), tmp_path / "list.parquet")
-    listing = list_images(str(tmp_path / "list.parquet"))
-    assert metadata(listing) == {
-        "flag": [True, None],
-        "price": [1.5, None],
-        "count": [1, 2],
-        "when": [when, None],
-        "day": [when.date(), None],
-        "kind": ["x", "y"],
-        "nothing": [None, None],
-        "large": ["l", None],
-        "tags": ['["é", "b"]', None],
-        "nested": ['{"a": 1, "when": "2026-11-21"}', None],
-        "lists.of": ['[{"a": [1]}]', "[]"],
-        "key": [str(key), None],
-    }
+    written = {name: values for name, (values, _) in columns.items()}
+    content = parquet(uri=["a.jpg", "b.jpg"], picture=[b"\xff", b""], **written)
+    listing = list_images(str(put(tmp_path / "list.parquet", content)))
+    assert metadata(listing) == {name: expected for name, (_, expected) in columns.items()}
     assert listing.schema.field("count").type == pa.int16()
     for name in (*("image_id", "uri", "etag"), *("kind", "nothing", "large", "tags", "nested", "lists.of", "key")):
         assert listing.schema.field(name).type == pa.large_string()
@@ -272,8 +265,8 @@ def test_a_repeated_id_gets_a_name_that_no_row_of_the_list_has(tmp_path: Path) -
 
 
 def test_mend_09_the_first_cell_of_an_id_keeps_it(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": ["x", "y", "x"], "jpg": [b"1", b"2", b"3"]}), tmp_path / "images.parquet")
-    listing = list_images(str(tmp_path / "images.parquet"))
+    cells = put(tmp_path / "images.parquet", parquet(id=["x", "y", "x"], jpg=[b"1", b"2", b"3"]))
+    listing = list_images(str(cells))
     assert ids(listing) == ["x", "y", "x#duplicate=2"]
     assert fetched(listing) == [b"1", b"2", b"3"]
     assert list(refused(listing)) == ["x#duplicate=2"]
@@ -400,12 +393,12 @@ def test_cells_of_parquet_files_fetch_to_the_very_bytes(tmp_path: Path, shape: s
 # Tars
 
 
-def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
+def write_tar(path: Path, members: Mapping[str, bytes] | Sequence[tuple[str, bytes]], mode: str = "w") -> Path:
     with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]  # the mode is a variable
         folder = tarfile.TarInfo(".")
         folder.type = tarfile.DIRTYPE
         tar.addfile(folder)
-        for name, data in members.items():
+        for name, data in members.items() if isinstance(members, Mapping) else members:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
@@ -460,17 +453,9 @@ def test_what_webdataset_itself_writes_can_be_read(tmp_path: Path) -> None:
 
 
 def test_mend_09_of_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for name, data in (
-            ("a.jpg", b"old"),
-            ("a.json", b'{"note": "old", "more": 1}'),
-            ("b.jpg", b"other"),
-            ("./a.jpg", b"new"),
-            ("a.json", b'{"note": "new"}'),
-        ):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    of_a = [("a.jpg", b"old"), ("a.json", b'{"note": "old", "more": 1}')]
+    again = [("./a.jpg", b"new"), ("a.json", b'{"note": "new"}')]
+    write_tar(tmp_path / "x.tar", [*of_a, ("b.jpg", b"other"), *again])
     listing = list_images(str(tmp_path / "x.tar"))
     assert (ids(listing), fetched(listing)) == (["x.tar/./a.jpg", "x.tar/b.jpg"], [b"new", b"other"])
     assert metadata(listing) == {"note": ["new", None]}
@@ -505,17 +490,9 @@ def test_broken_and_compressed_tars_are_refused(tmp_path: Path) -> None:
 # Object stores
 
 
-@pytest.fixture
-def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket whose server the environment names."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
-    return bucket
-
-
 def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
     root = f"s3://{store.name}"
     tar = write_tar(tmp_path / "shard.tar", {"0001.jpg": b"in a tar"}).read_bytes()
-    pq.write_table(pa.table({"image": [b"in a cell"]}), tmp_path / "cells.parquet")
     files = {
         "pics/cats/a b.jpg": b"a",
         "pics/100%25.png": b"b",
@@ -524,7 +501,7 @@ def test_a_prefix_of_a_bucket(store: Bucket, tmp_path: Path) -> None:
         "lists/list.csv": f"uri,id\nmine/c.jpg,c\n{root}/pics/100%25.png,d\n".encode(),
         "lists/mine/c.jpg": b"c",
         "tars/shard.tar": tar,
-        "cells/cells.parquet": (tmp_path / "cells.parquet").read_bytes(),
+        "cells/cells.parquet": parquet(image=[b"in a cell"]),
     }
     for key, data in files.items():
         store.put(key, data)
@@ -669,20 +646,10 @@ def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
         ("x.csv", b"path,id\na.jpg,1\n", r"no column `uri` or `url`; its columns are path, id\. Name the one .* `uri`"),
         ("x.jsonl", b'{"uri": ["a.jpg"]}', r"expected paths or URLs in column `uri`, got list<"),
         ("x.csv", b"uri,n,n\na.jpg,1,2\n", r"columns of the same name: n\. Give each its own"),
+        ("x.parquet", parquet(path=["a.jpg"], id=[1]), "no column `uri` or `url`, nor one of image bytes; .* path, id"),
+        ("x.parquet", parquet(uri=[1, 2]), "expected paths or URLs in column `uri`, got int64"),
     ],
 )
 def test_lists_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         list_images(str(put(tmp_path / name, content)))
-
-
-def test_parquet_without_uris_and_images(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"path": ["a.jpg"], "id": [1]}), path)
-    with pytest.raises(
-        SourceError, match="has no column `uri` or `url`, nor one of image bytes; its columns are path, id"
-    ):
-        list_images(str(path))
-    pq.write_table(pa.table({"uri": [1, 2]}), path)
-    with pytest.raises(SourceError, match="expected paths or URLs in column `uri`, got int64"):
-        list_images(str(path))

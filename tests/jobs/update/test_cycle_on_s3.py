@@ -186,7 +186,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults: Any = BucketAddress.__init__
     monkeypatch.setitem(defaults.__kwdefaults__, "request_s", REQUEST_S)
     fetcher = Fetcher(buckets=PictureReader(request_s=REQUEST_S))
-    monkeypatch.setattr("jobs.embedding.decode._fetcher", lambda: fetcher)
+    monkeypatch.setattr("jobs.embedding.stages._fetcher", lambda: fetcher)
     monkeypatch.setattr("jobs.planning.plan.Fetcher", lambda *_, **__: fetcher)
 
 

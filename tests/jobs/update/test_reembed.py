@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,21 +23,12 @@ from tests.support.collections.hand_made import add_run, rows
 from tests.support.collections.storage_steps import STEPS, KilledError, at, expire, is_step, kill
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, bmp, vector_of
-from tests.support.pictures.tiny_checkpoints import save_siglip
 
 LENIENT = 0.5
 
 
 class CrashedError(Exception):
     pass
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Another model, of another length."""
-    folder = tmp_path_factory.mktemp("other")
-    save_siglip(folder)
-    return str(folder)
 
 
 @pytest.fixture
@@ -57,15 +47,6 @@ def later(path: Path) -> None:
     """As if it had been written a second later."""
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
-
-
-def test_a_night_without_change_does_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Collection, "start_run", None)
-    monkeypatch.setitem(sys.modules, "index.build.build_index", None)
-    report = nights.night()
-    assert nights.embedded[1] == []
-    assert (report.counts.listed, report.counts.unchanged, report.runs, report.promoted) == (10, 10, [], False)
-    assert (report.index_before, report.index_after, report.recall) == ("000001", "000001", 1.0)
 
 
 def test_a_night_embeds_what_is_new_or_changed_and_forgets_what_is_gone(nights: Nights) -> None:
@@ -163,21 +144,6 @@ def test_the_last_images_of_a_collection_are_not_deleted(nights: Nights, tmp_pat
     nights.night(source=tmp_path / "other")
     assert nights.night(max_missing=1.0).counts.deleted == 10
     assert Searcher.open(nights.collection).ntotal == 1
-
-
-def test_deletions_touch_no_other_source(nights: Nights, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for seed in range(20, 24):
-        (other / f"{seed}.bmp").write_bytes(bmp(seed))
-    assert nights.night(source=other).counts.missing == 0
-    assert len(nights.collection.live_rows(["image_id"])) == 14
-    (nights.pictures / "a" / "1.bmp").unlink()
-    (other / "20.bmp").unlink()
-    assert nights.night().counts.deleted == 1
-    ids = nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
-    assert "20.bmp" in ids
-    assert "a/1.bmp" not in ids
 
 
 def test_rows_of_another_source_are_not_replaced_without_a_word(
@@ -342,20 +308,20 @@ def test_a_run_that_crashed_before_its_labels_changed_does_not_bring_the_old_one
 # Another model
 
 
-def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights, other: str) -> None:
-    report = nights.night(other)
+def test_another_model_embeds_everything_and_takes_over_with_the_index(nights: Nights, other_model: str) -> None:
+    report = nights.night(other_model)
     assert (report.counts.other_model, report.counts.unchanged, len(nights.embedded[1])) == (10, 0, 10)
     live = nights.collection.read_version("000002")
     assert (report.promoted, live.dim, live.base) == (True, 32, None)
-    assert_rows_are_what_is_there(nights, other)
+    assert_rows_are_what_is_there(nights, other_model)
     assert rollback(nights.collection).manifest.dim == 64
     assert Searcher.open(nights.collection).model.dim == 64
 
 
 def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other_model: str
 ) -> None:
-    nights.night(other)
+    nights.night(other_model)
     rollback(nights.collection)
     monkeypatch.setattr("embedder.fetch.fetcher.Fetcher.fetch", None)
     report = nights.night()
@@ -364,7 +330,7 @@ def test_going_back_to_a_model_needs_neither_it_nor_the_pictures(
     assert Searcher.open(nights.collection).model.dim == 64
 
 
-def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other: str) -> None:
+def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights: Nights, other_model: str) -> None:
     blocks = iter([None, None])
 
     def crash() -> None:
@@ -372,38 +338,38 @@ def test_a_model_change_that_crashed_goes_on_while_the_old_index_answers(nights:
         raise CrashedError
 
     with pytest.raises(CrashedError):
-        nights.night(other, after_block=crash)
+        nights.night(other_model, after_block=crash)
     assert Searcher.open(nights.collection).model.dim == 64
     # The old model's nights go on meanwhile, and what the new one has done is not lost by that.
     (nights.pictures / "b.bmp").write_bytes(bmp(11))
     assert nights.night().embedded == 1
-    report = nights.night(other)
+    report = nights.night(other_model)
     assert (len(nights.embedded[1]), report.counts.reused, len(nights.embedded[3])) == (4, 4, 7)
-    assert_rows_are_what_is_there(nights, other)
+    assert_rows_are_what_is_there(nights, other_model)
 
 
-def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other: str) -> None:
+def test_a_model_change_covers_every_source(nights: Nights, tmp_path: Path, other_model: str) -> None:
     more = tmp_path / "more"
     more.mkdir()
     (more / "20.bmp").write_bytes(bmp(20))
     nights.night(source=more)
-    report = nights.night(other)
+    report = nights.night(other_model)
     assert (report.counts.listed, report.embedded, len(report.runs)) == (11, 11, 2)
     assert Searcher.open(nights.collection).ntotal == 11
     (nights.pictures / "a" / "1.bmp").unlink()
-    assert nights.night(other).counts.deleted == 1
+    assert nights.night(other_model).counts.deleted == 1
     assert "20.bmp" in nights.collection.live_rows(["image_id"])["image_id"].to_pylist()
 
 
 def test_an_index_that_fails_its_gate_leaves_the_live_one(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, other: str
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, other_model: str
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("index.build.build_index.build_index", failing_gate)
         with pytest.raises(RecallTooLowError):
-            nights.night(other)
+            nights.night(other_model)
     assert Searcher.open(nights.collection).model.dim == 64
-    report = nights.night(other)
+    report = nights.night(other_model)
     assert (nights.embedded[2], report.promoted) == ([], True)
     assert Searcher.open(nights.collection).model.dim == 32
 

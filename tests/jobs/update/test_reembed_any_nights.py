@@ -34,7 +34,6 @@ from tests.support.nights.reembed_nights import (
     assert_search_is_exact,
     bmp,
 )
-from tests.support.pictures.tiny_checkpoints import save_siglip
 
 STAYS = ("pictures/stays.bmp", "more/remains.bmp")  # an index cannot be made of nothing
 FILES = st.sampled_from(
@@ -223,13 +222,6 @@ class AnyNights(RuleBasedStateMachine):
         return collection.read_version(str(collection.current())).model.id
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("other")
-    save_siglip(folder)
-    return str(folder.resolve())
-
-
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
@@ -237,10 +229,10 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.param(120, 25, id="many", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
-def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other: str, examples: int, steps: int) -> None:
+def test_after_any_nights_rows_and_index_are_what_the_sources_hold(other_model: str, examples: int, steps: int) -> None:
     # On a busy machine it may take long to draw what happens, too.
     patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     run_state_machine_as_test(
-        type("AnyNights", (AnyNights,), {"other": other}),
+        type("AnyNights", (AnyNights,), {"other": other_model}),
         settings=settings(patient, max_examples=examples, stateful_step_count=steps),
     )

@@ -1,7 +1,6 @@
 """Collections made by hand, for the tests of index."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -52,13 +51,5 @@ def add_run(
     source: str = "memory:",
 ) -> RunManifest:
     """Write and commit a run with one file per table."""
-    start = collection.start_run(source, model)
-    manifest = RunManifest(
-        **dict(start),
-        finished_at=datetime.now(UTC),
-        files=[collection.write_rows(start.run_id, f"part-{number:03d}", table) for number, table in enumerate(tables)],
-        deletes=collection.write_deletes(start.run_id, deletes) if deletes else None,
-        counts={"rows": sum(table.num_rows for table in tables)},
-    )
-    collection.commit_run(manifest)
-    return manifest
+    counts = {"rows": sum(table.num_rows for table in tables)}
+    return collection.add_run(source, model, tables, deletes=deletes or (), counts=counts)

@@ -46,6 +46,14 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> bytes
     return target.getvalue()
 
 
+def put_pictures(folder: Path) -> Path:
+    """The pictures of `COLOURS`, in a new folder."""
+    folder.mkdir()
+    for name, data in PLAIN.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
 def make_collection(location: Path, pictures: dict[str, bytes], embedder: Embedder) -> Searcher:
     """A collection of `pictures` by id, with an index; the pictures lie at memory:<id>."""
     collection = Collection.create_or_open(str(location))

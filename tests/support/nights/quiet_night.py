@@ -6,24 +6,18 @@ import pyarrow as pa
 
 from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import RunManifest
 from jobs.sources.list_images import list_images
 from tests.support.collections.hand_made import DIM, MODEL, unit_vectors
-from tests.support.collections.small_collection import COLOURS, png
+from tests.support.collections.small_collection import put_pictures
 
 
 def make_job(folder: Path) -> Path:
     """`pictures/`, `collection/` with index 000001 of them, and `job.yaml`, whose path is returned."""
-    source = folder / "pictures"
-    source.mkdir()
-    for name, colour in COLOURS.items():
-        (source / name).write_bytes(png(colour))
+    source = put_pictures(folder / "pictures")
     listing = list_images(str(source))
     collection = Collection.create_or_open(str(folder / "collection"))
-    start = collection.start_run(str(source), MODEL)
     vectors = pa.array(list(unit_vectors(len(listing))), pa.list_(pa.float32(), DIM))
-    file = collection.write_rows(start.run_id, "rows", listing.append_column("embedding", vectors))
-    collection.commit_run(RunManifest(**start.model_dump(), finished_at=start.started_at, files=[file]))
+    collection.add_run(str(source), MODEL, [listing.append_column("embedding", vectors)])
     build_index(collection)
     path = folder / "job.yaml"
     path.write_text("source: pictures\ncollection: collection\n")

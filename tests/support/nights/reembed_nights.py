@@ -26,9 +26,8 @@ from index.collection.live_rows import LiveRows
 from index.search import Searcher
 from jobs.cli import app
 from jobs.cluster.pool import Pool
-from jobs.embedding.actor import EmbedBlock
-from jobs.embedding.decode import DecodeSettings, fetch_and_decode
 from jobs.embedding.report import BlockSummary, Report
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL

@@ -1,0 +1,36 @@
+"""What tests of several rooms of jobs take: the command line, a collection, a bucket, a second model."""
+
+from pathlib import Path
+
+import pytest
+
+from index.collection import Collection
+from tests.support.collections.s3_server import Bucket
+from tests.support.command_line import Run, command_line
+from tests.support.pictures.tiny_checkpoints import save_siglip
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return command_line(monkeypatch, capsys)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    """An empty one."""
+    return Collection.create_or_open(str(tmp_path / "collection"))
+
+
+@pytest.fixture
+def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket whose server the environment names."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    return bucket
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of another model than the demo's, whose vectors have another length."""
+    folder = tmp_path_factory.mktemp("other").resolve()
+    save_siglip(folder)
+    return str(folder)
