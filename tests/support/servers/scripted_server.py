@@ -1,11 +1,12 @@
 """An HTTP server that plays given answers, bad ones among them, and keeps what it was asked."""
 
 import json
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -78,10 +79,24 @@ class Asked:
 
 
 class QuietServer(ThreadingHTTPServer):
-    """Clients close connections as they like."""
+    """Clients close connections as they like. In the end it closes those that they keep: their next is another's."""
 
     daemon_threads = True
     request_queue_size = 64
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sockets: list[socket.socket] = []
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        self._sockets.append(request)
+        super().finish_request(request, client_address)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
