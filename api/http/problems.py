@@ -130,9 +130,8 @@ def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """`responses` of a route that may answer with these problems, with an example of each."""
     by_status: dict[int | str, dict[str, Any]] = {}
     for kind in (PROBLEMS[slug] for slug in slugs):
-        entry = by_status.setdefault(
-            kind.status, {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
-        )
+        new: dict[str, Any] = {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
+        entry = by_status.setdefault(kind.status, new)
         entry["content"][MEDIA_TYPE]["schema"] = {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}
         entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": example_of(kind.slug)}
         if kind.title not in entry["description"]:
@@ -145,7 +144,6 @@ def example_of(slug: str) -> dict[str, Any]:
 
 
 def problem_table() -> str:
-    """All problem types as a Markdown table."""
     rows = (f"| `{kind.type}` | {kind.status} | {kind.when} |" for kind in PROBLEMS.values())
     return "\n".join(["| type | status | when |", "|---|---|---|", *rows])
 
@@ -164,9 +162,8 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
     headers = Headers(error.headers)
     match error.status_code:
         case 404:
-            problem = Problem(
-                "not-found", f"no page {abbreviate(request.scope['path'])}; see /docs for those there are"
-            )
+            page = abbreviate(request.scope["path"])
+            problem = Problem("not-found", f"no page {page}; see /docs for those there are")
         case 405:
             problem = Problem("method-not-allowed", f"expected {headers.get('allow')}, got {request.method}")
         case 413:

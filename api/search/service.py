@@ -157,9 +157,8 @@ class SearchService:
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
         with watch.stage("decode"), record_outcome("decode"):
-            return self.decoders.decode(
-                data, engine.embedder.crop, limits=self._query_limits, is_awaited=is_awaited
-            ).pixels
+            crop, limits = engine.embedder.crop, self._query_limits
+            return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:

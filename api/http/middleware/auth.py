@@ -111,7 +111,6 @@ class RateLimit:
         return 0.0
 
     def charge(self, caller: str, cost: float) -> None:
-        """Take `cost` more for a request that has been admitted."""
         self._keep(caller, self._tokens(caller) - cost)
 
     def _tokens(self, caller: str) -> float:
