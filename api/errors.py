@@ -23,28 +23,22 @@ class ApiError(Exception):
     """Base of everything that this package raises on purpose."""
 
 
-class StartError(ApiError):
-    """The server cannot start."""
+class StartError(ApiError): ...
 
 
-class OtherModelError(StartError):
-    """The vectors of the index and the query's vector would come from two models and cannot be compared."""
+class OtherModelError(StartError): ...
 
 
-class ListenError(StartError):
-    """The server may not, or cannot, listen on the address it was given."""
+class ListenError(StartError): ...
 
 
-class KeysError(StartError):
-    """The file of API keys is missing or broken, or does not have the key."""
+class KeysError(StartError): ...
 
 
-class DeployError(StartError):
-    """Ray Serve could not bring the application up."""
+class DeployError(StartError): ...
 
 
-class RayStartError(DeployError):
-    """Ray did not start on this machine, which may be too busy: the same command may succeed later."""
+class RayStartError(DeployError): ...
 
 
 class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
@@ -61,8 +55,7 @@ class Problem(ApiError):  # noqa: N818 (RFC 9457's own word)
         self.extensions = extensions
 
 
-class ClientError(ApiError):
-    """LikenessClient has no answer to give."""
+class ClientError(ApiError): ...
 
 
 class RequestRefused(ClientError):  # noqa: N818 (reads better where it is caught)

@@ -6,9 +6,8 @@ import signal
 
 def main() -> None:
     """Load the command line and run it. A process that is interrupted while it loads exits with 130."""
-    handles_sigint = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # False if it was started to ignore Ctrl-C
+    # False if it was started to ignore Ctrl-C.
+    handles_sigint = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles_sigint:
         # At once, since nothing has begun: an exception would surface in some half-loaded module.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))

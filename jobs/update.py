@@ -101,9 +101,8 @@ class Update:
         if self.dry_run:
             self._report_live(collection)
             return
-        self.console.print(
-            f"{change.counts.listed:,} images listed, {change.counts.to_embed:,} to embed with {model.id}"
-        )
+        counts = change.counts
+        self.console.print(f"{counts.listed:,} images listed, {counts.to_embed:,} to embed with {model.id}")
         with report.timed("reuse"):
             plans = [write_known(known, collection) for known in change.known]
         written = self._write([plan for plan in plans if not plan.done], collection, model)

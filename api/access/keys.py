@@ -80,7 +80,6 @@ class KeyRing:
             raise KeysError(f"{path} has no key in it, so nobody could ask for anything: {_how_to_add(path)}")
 
     def find(self, key: bytes) -> StoredKey | None:
-        """The record of `key`, or None."""
         self._refresh()
         return self._contents.find(key)
 
@@ -115,9 +114,8 @@ def add_key(path: str | Path, name: str, scope: KeyScope) -> str:
         if any(stored.name == name for stored in contents.keys):
             raise KeysError(f"{path} has a key named {name!r} already: remove it first, or take another name")
         try:
-            stored = StoredKey(
-                name=name, scope=scope, hash=_digest(key.encode(), contents.salt), created_at=datetime.now(UTC)
-            )
+            digest = _digest(key.encode(), contents.salt)
+            stored = StoredKey(name=name, scope=scope, hash=digest, created_at=datetime.now(UTC))
         except ValidationError as error:
             raise KeysError(f"expected a name of up to 64 letters, digits and any of . _ @ -, got {name!r}") from error
         _write(path, contents.model_copy(update={"keys": (*contents.keys, stored)}))
@@ -175,9 +173,7 @@ def _how_to_add(path: str | Path) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """A lock: without it, two keys added at the same time could become one. The folder is locked, because the file is
-    replaced.
-    """
+    """Locks the folder, as the file is replaced: else two keys added at the same time could become one."""
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:

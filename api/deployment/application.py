@@ -29,7 +29,6 @@ from index.versions.current import live_manifest
 
 Models = Callable[[ServeSettings, ModelRecord | None], LoadModel]
 
-
 _COMMON: Final[dict[str, Any]] = {
     # An error at start-up, such as a missing model, will occur again: the default would be 20 attempts.
     "max_constructor_retry_count": 2,
@@ -56,9 +55,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
         max_ongoing_requests=2 * settings.ongoing_requests(),
         max_queued_requests=settings.max_queued_requests,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
-        graceful_shutdown_timeout_s=settings.request_timeout_s,
-        **_scale(settings.replicas, settings.target_ongoing_requests),
-        **_COMMON,
+        **_common(settings, settings.replicas, settings.target_ongoing_requests),
     )
     load_model = partial(_load_here, settings, models, first)
     embedder = None
@@ -68,9 +65,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
             ray_actor_options=_resources(settings, model=True),
             # Waiting items are embedded together: enough for one batch in progress and one that gathers.
             max_ongoing_requests=64,
-            graceful_shutdown_timeout_s=settings.request_timeout_s,
-            **_scale(settings.embedders, settings.target_ongoing_embeddings),
-            **_COMMON,
+            **_common(settings, settings.embedders, settings.target_ongoing_embeddings),
         )
         embedder = embedding(EmbedderReplica).bind(settings, load_model)
     searchers = [searcher(settings, number, memory) for number, memory in enumerate(shard_memory(settings, live))]
@@ -120,9 +115,8 @@ def run(
         require_address(host, port)
         serve.run(serve_app(settings, models=models), name=APP_NAME, route_prefix="/")
     except RuntimeError as error:
-        raise DeployError(
-            f"Ray Serve could not start the application: {failure() or str(error).splitlines()[-1]}"
-        ) from error
+        why = failure() or str(error).splitlines()[-1]
+        raise DeployError(f"Ray Serve could not start the application: {why}") from error
     url = url_of(host, port)
     if on_listening is not None:
         on_listening(url)
@@ -170,10 +164,8 @@ def searcher(settings: ServeSettings, number: int, memory: int) -> serve.Applica
         ray_actor_options={**_resources(settings, model=False), "memory": memory},
         # Each replica that answers HTTP sends all of its admitted searches at once.
         max_ongoing_requests=2 * settings.ongoing_requests(),
-        graceful_shutdown_timeout_s=settings.request_timeout_s,
         **apart,
-        **_scale(settings.searchers, settings.target_ongoing_requests),
-        **_COMMON,
+        **_common(settings, settings.searchers, settings.target_ongoing_requests),
     )
     return searching(SearcherReplica).bind(settings, number)
 
@@ -189,14 +181,10 @@ def _resources(settings: ServeSettings, *, model: bool) -> dict[str, Any]:
     return {"num_cpus": settings.num_cpus, "num_gpus": gpus, "runtime_env": environment}
 
 
-def _scale(replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
-    """The number of replicas: fixed, or following the load."""
+def _common(settings: ServeSettings, replicas: Replicas, target_ongoing_requests: float) -> dict[str, Any]:
+    """The options of every deployment, and the number of its replicas: fixed, or following the load."""
+    common = {**_COMMON, "graceful_shutdown_timeout_s": settings.request_timeout_s}
     if replicas.least == replicas.most:
-        return {"num_replicas": replicas.least}
-    return {
-        "autoscaling_config": {
-            "min_replicas": replicas.least,
-            "max_replicas": replicas.most,
-            "target_ongoing_requests": target_ongoing_requests,
-        }
-    }
+        return {**common, "num_replicas": replicas.least}
+    scale = {"min_replicas": replicas.least, "max_replicas": replicas.most}
+    return {**common, "autoscaling_config": {**scale, "target_ongoing_requests": target_ongoing_requests}}

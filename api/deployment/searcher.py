@@ -35,12 +35,9 @@ _FAILURES: Final = (RayError, RayServeException, TimeoutError, CollectionError, 
 
 
 class SearcherReplica:
-    """Searches the shard `number` of the version whose edition each call names, and opens that first if it does not
-    hold it.
+    """Searches the shard `number` of the version whose edition each call names.
 
-    So a replica that is new, or that has missed a change of versions, answers like the others. The live version is
-    opened at the start, so that a replica is not ready before it can search. If that fails, an older version may still
-    be served: it is opened by the first call that names it.
+    It opens versions when and for the reasons that an EmbedderReplica loads models.
     """
 
     def __init__(self, settings: ServeSettings, number: int) -> None:
@@ -100,7 +97,10 @@ class Searchers:
                 answer(call, begun, deadline)
             for responses in [handle.broadcast("open", manifest.edition) for handle in handles]:
                 left = max(0.0, deadline - monotonic())
-                _require_opened(responses.results(timeout_s=left, return_exceptions=True))
+                for outcome in responses.results(timeout_s=left, return_exceptions=True):
+                    # A dead replica's successor opens the live version.
+                    if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
+                        raise outcome
         ask = ShardCaller(self._handles, manifest.edition, self._timeout_s)
         return Searcher(manifest, ShardedIndex(held, schema, manifest.dim, ask))
 
@@ -124,7 +124,8 @@ class ShardCaller:
     def __call__(self, calls: Mapping[int, Call]) -> dict[int, Any]:
         """The answers of the shards that answer in time. Raises QueryError."""
         started = monotonic()
-        begin = {number: self._begin(number, call) for number, call in calls.items()}
+        handles, edition = self._handles, self._edition
+        begin = {number: partial(handles[number].call.remote, edition, *call) for number, call in calls.items()}
         waits = {number: self._patience(number, begin[number], started) for number in calls}
         begun = {number: call() for number, call in begin.items()}
         answers: dict[int, Any] = {}
@@ -139,9 +140,6 @@ class ShardCaller:
                 notes().lost_shards.append(number)
         self._remember(waits, answers, started)
         return answers
-
-    def _begin(self, number: int, call: Call) -> Callable[[], Any]:
-        return partial(self._handles[number].call.remote, self._edition, *call)
 
     def _patience(self, number: int, begin: Callable[[], Any], now: float) -> float:
         with self._lock:
@@ -172,10 +170,3 @@ class ShardCaller:
                 # A shard that has answered another thread since is not lost.
                 elif waited == self._timeout_s and self._answered.get(number, started) <= started:
                     self._lost[number] = now + _TRY_AGAIN_S
-
-
-def _require_opened(outcomes: Sequence[Any]) -> None:
-    """Raises the error of a replica that could not open the version. A dead one's successor opens the live version."""
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, RayActorError):
-            raise outcome

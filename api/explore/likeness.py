@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from api.client.query import Example, ImageLike, Search, image_bytes
+from api.client.query import Example, Search, image_bytes
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart
@@ -212,7 +212,8 @@ class Likeness:
             case "url":
                 part, caption = self._service.fetch(Part(url=value, weight=weight)), value
             case "image":
-                part, caption = Part(data=image_bytes(value), weight=weight), _name(value)
+                part = Part(data=image_bytes(value), weight=weight)
+                caption = Path(value).name if isinstance(value, str | Path) else "a picture"
             case "text":
                 part, caption = Part(text=value, weight=weight), f"“{value}”"
             case "id":
@@ -239,7 +240,3 @@ def _check_known(given: Search, known: Iterable[str]) -> None:
     unknown = sorted(given.keys() - set(known))
     if unknown:
         raise TypeError(f"got {', '.join(unknown)}: expected keywords among {', '.join(known)}")
-
-
-def _name(picture: ImageLike) -> str:
-    return Path(picture).name if isinstance(picture, str | Path) else "a picture"

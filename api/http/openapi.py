@@ -50,7 +50,6 @@ PROMOTE_BODY: Final = json_body(PromoteRequest, {"a version": {"version": "00001
 
 
 def search_body(limits: RequestLimits) -> dict[str, Any]:
-    """The body of a search, which may be of two types."""
     body = json_body(SearchRequest, _SEARCHES)
     fields = UploadFields.model_json_schema()["properties"]
     fields["k"] |= {"maximum": limits.max_k}

@@ -70,25 +70,18 @@ _EXAMPLES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
-
 MAX_ERRORS: Final = 100
 
 # By pydantic's types of errors; for the others, its own message.
 _EXPECTED: Final = {
     "missing": "a value, as this field is required",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "dict_type": "an object",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "an object"),
     "list_type": "a list",
     "string_type": "text",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     "too_long": "at most {max_length:,} items",
     "too_short": "a list that is not empty",
     "string_too_short": "text that is not empty",
@@ -115,7 +108,8 @@ def install_problems(app: FastAPI) -> None:
         Problem: lambda _, error: problem_response(error),
         HTTPException: _on_http_exception,
         RequestValidationError: _on_invalid_parameters,
-        Exception: _on_defect,
+        # Where even the outermost middleware has failed. Starlette raises the exception again: that logs it.
+        Exception: lambda *_: problem_response(unforeseen()),
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
@@ -136,9 +130,8 @@ def problem_docs(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """`responses` of a route that may answer with these problems, with an example of each."""
     by_status: dict[int | str, dict[str, Any]] = {}
     for kind in (PROBLEMS[slug] for slug in slugs):
-        entry = by_status.setdefault(
-            kind.status, {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
-        )
+        new: dict[str, Any] = {"description": kind.title, "content": {MEDIA_TYPE: {"examples": {}}}}
+        entry = by_status.setdefault(kind.status, new)
         entry["content"][MEDIA_TYPE]["schema"] = {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}
         entry["content"][MEDIA_TYPE]["examples"][kind.slug] = {"summary": kind.title, "value": example_of(kind.slug)}
         if kind.title not in entry["description"]:
@@ -151,7 +144,6 @@ def example_of(slug: str) -> dict[str, Any]:
 
 
 def problem_table() -> str:
-    """All problem types as a Markdown table."""
     rows = (f"| `{kind.type}` | {kind.status} | {kind.when} |" for kind in PROBLEMS.values())
     return "\n".join(["| type | status | when |", "|---|---|---|", *rows])
 
@@ -170,9 +162,8 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
     headers = Headers(error.headers)
     match error.status_code:
         case 404:
-            problem = Problem(
-                "not-found", f"no page {abbreviate(request.scope['path'])}; see /docs for those there are"
-            )
+            page = abbreviate(request.scope["path"])
+            problem = Problem("not-found", f"no page {page}; see /docs for those there are")
         case 405:
             problem = Problem("method-not-allowed", f"expected {headers.get('allow')}, got {request.method}")
         case 413:
@@ -180,11 +171,6 @@ def _on_http_exception(request: Request, error: HTTPException) -> Response:
         case _:
             problem = Problem("malformed-body", str(error.detail))
     return problem_response(problem, headers)
-
-
-def _on_defect(_: Request, __: Exception) -> Response:
-    """Answers where even the outermost middleware has failed. Starlette raises the exception again: that logs it."""
-    return problem_response(unforeseen())
 
 
 def _on_invalid_parameters(_: Request, error: RequestValidationError) -> Response:

@@ -112,15 +112,9 @@ def version_out(version: Version, serving: str, locations: bool) -> VersionOut:
 def image_out(row: Mapping[str, Any], locations: bool) -> ImageOut:
     hidden = frozenset() if locations else LOCATION_COLUMNS
     known = {name: row.get(name) for name in ImageOut.__annotations__ if name in FIXED and name not in hidden}
-    return cast(
-        ImageOut,
-        dict.fromkeys(ImageOut.__annotations__)
-        | known
-        | {
-            "metadata": {name: value for name, value in row.items() if name not in FIXED},
-            "picture": _picture_path(row["image_id"]),
-        },
-    )
+    metadata = {name: value for name, value in row.items() if name not in FIXED}
+    more = {"metadata": metadata, "picture": _picture_path(row["image_id"])}
+    return cast(ImageOut, dict.fromkeys(ImageOut.__annotations__) | known | more)
 
 
 def _match(match: Match, locations: bool) -> MatchOut:

@@ -135,7 +135,8 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_short(value)}" for name, value in _fields(record).items())
         # A line break that a caller sent must not look like a line of ours.
-        message = _printable(_redacted(record.getMessage()) + fields)
+        text = _redacted(record.getMessage()) + fields
+        message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
         line = f"{_time(record):%Y-%m-%d %H:%M:%S} {record.levelname:<7} {message}"
         return f"{line}\n{_redacted(self.formatException(record.exc_info))}" if record.exc_info else line
 
@@ -160,10 +161,6 @@ def _short(value: object) -> str:
             return ",".join(map(_short, value))
         case _:
             return str(value)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _redacted(text: str) -> str:

@@ -105,9 +105,7 @@ class _Gathered(Collector):
 def merged(by_replica: Mapping[str, Iterable[Metric]]) -> list[Metric]:
     """The metrics of several replicas as one answer, since a scrape through Ray Serve's proxy reaches any one of them.
 
-    These are each replica's samples, with a label `replica`, so that sums are right no matter which replica answers.
-
-    `likeness_scraped_replicas` is the number of these replicas.
+    A label `replica` tells their samples apart, so that sums are right no matter which replica answers.
     """
     families: dict[str, Metric] = {}
     for replica, metrics in by_replica.items():

@@ -104,7 +104,6 @@ class QueryBatcher:
 
     @property
     def waiting(self) -> int:
-        """How many items have not been taken yet."""
         return self._work.queue.qsize()
 
     @cached_property
@@ -199,7 +198,9 @@ class _Work:
             self._last_batch = 1  # the callers of the last pass have not come back
         batch = self._gather(first)
         started = time.perf_counter()
-        self._embed_all(batch)
+        pictures = [job for job in batch if not isinstance(job.item, str)]
+        self._embed(pictures, lambda items: self._embedder.embed_images(np.stack(items)))
+        self._embed([job for job in batch if isinstance(job.item, str)], self._embedder.embed_texts)
         self._idle_since = time.perf_counter()
         self._last_batch, self._max_wait_s = len(batch), self._linger * (self._idle_since - started)
 
@@ -217,11 +218,6 @@ class _Work:
                 max_wait_s = self._max_wait_s if len(batch) < self._last_batch else close_behind
                 batch.append(self.queue.get(timeout=max_wait_s))
         return batch
-
-    def _embed_all(self, jobs: Sequence[_Job]) -> None:
-        pictures = [job for job in jobs if not isinstance(job.item, str)]
-        self._embed(pictures, lambda items: self._embedder.embed_images(np.stack(items)))
-        self._embed([job for job in jobs if isinstance(job.item, str)], self._embedder.embed_texts)
 
     def _embed(self, jobs: Sequence[_Job], embed: Callable[[list[Any]], NDArray[np.float32]]) -> None:
         if not jobs:

@@ -66,10 +66,7 @@ def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSource:
-    """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`.
-
-    `open_version` opens the version that CURRENT names.
-    """
+    """Opens index versions and loads the models that made their vectors. CURRENT is read every `interval_s`."""
 
     collection: Collection
     load_model: Callable[[ModelRecord], Embedder]

@@ -42,10 +42,7 @@ class Picture(NamedTuple):
 
 
 class Pictures:
-    """Reads pictures by their rows, through a fetcher that may read the operator's sources. Thread-safe.
-
-    Thumbnails are cached.
-    """
+    """Reads rows' pictures through a fetcher that may read the operator's sources; caches thumbnails. Thread-safe."""
 
     def __init__(self, fetcher: Fetcher, decoders: DecodePool) -> None:
         self._fetcher = fetcher

@@ -140,7 +140,13 @@ class SearchService:
             text = _checked_text(engine, part.text, part.at)
             return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
         if part.image_id is not None:
-            return _vector_of_image(engine.searcher, part.image_id, part.at)
+            try:
+                return engine.searcher.vector(part.image_id)
+            except ShardsLostError as error:
+                raise _unavailable(error) from error
+            except QueryError as error:
+                expected = f"an image of index version {engine.searcher.version}"
+                raise invalid(part.at.format("id"), expected, part.image_id) from error
         if part.vector is None:
             raise ValueError("a part without anything to look for")
         if part.vector.shape != (engine.embedder.identity.dim,):
@@ -151,9 +157,8 @@ class SearchService:
 
     def _decoded(self, engine: Engine, data: bytes, watch: Stopwatch) -> NDArray[np.uint8]:
         with watch.stage("decode"), record_outcome("decode"):
-            return self.decoders.decode(
-                data, engine.embedder.crop, limits=self._query_limits, is_awaited=is_awaited
-            ).pixels
+            crop, limits = engine.embedder.crop, self._query_limits
+            return self.decoders.decode(data, crop, limits=limits, is_awaited=is_awaited).pixels
 
 
 def row_of_image(searcher: Searcher, image_id: str) -> dict[str, Any] | None:
@@ -199,15 +204,6 @@ def _nearest(searcher: Searcher, query: Query, vectors: Sequence[Vector]) -> lis
             for each in matches
         ]
     return matches
-
-
-def _vector_of_image(searcher: Searcher, image_id: str, at: str) -> Vector:
-    try:
-        return searcher.vector(image_id)
-    except ShardsLostError as error:
-        raise _unavailable(error) from error
-    except QueryError as error:
-        raise invalid(at.format("id"), f"an image of index version {searcher.version}", image_id) from error
 
 
 def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:

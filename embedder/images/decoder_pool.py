@@ -99,11 +99,8 @@ class DecodePool:
     def _answer(self, task: Task, data: bytes, limits: ImageLimits, is_awaited: IsAwaited) -> Answer:
         limits.check_bytes(data)
         wait_until = monotonic() + self._max_wait_s
-        usual = replace(
-            limits,
-            max_memory=min(limits.max_memory, _USUAL_MEMORY),
-            max_seconds=min(limits.max_seconds, _USUAL_SECONDS),
-        )
+        memory, seconds = min(limits.max_memory, _USUAL_MEMORY), min(limits.max_seconds, _USUAL_SECONDS)
+        usual = replace(limits, max_memory=memory, max_seconds=seconds)
         task = {**task, "limits": asdict(usual), "cpu_s": _USUAL_CPU_S, "wall_s": self._timeout_s}
         try:
             return self._usual.ask(task, data, is_awaited, wait_until)

@@ -62,7 +62,6 @@ class SegmentJob:
 
     @property
     def rows(self) -> int:
-        """Upper bound of the number of rows."""
         return len(self.source)
 
     @property

@@ -139,9 +139,8 @@ class Collection:
         started_at = datetime.now(UTC)
         for folder in self._run_folders():
             with suppress(ValueError):
-                newest = datetime.strptime(folder.rpartition("/")[2].partition("-")[0], _RUN_ID_TIME).replace(
-                    tzinfo=UTC
-                )
+                began = folder.rpartition("/")[2].partition("-")[0]
+                newest = datetime.strptime(began, _RUN_ID_TIME).replace(tzinfo=UTC)
                 if newest >= started_at.replace(microsecond=0):
                     started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
@@ -214,7 +213,6 @@ class Collection:
         return [entry.name for entry in folders if self.storage.is_file(f"{entry.path}/{MANIFEST}")]
 
     def current(self) -> str | None:
-        """See `read_current`."""
         return read_current(self.storage, self.versions)
 
     def promote(self, version: str, before: str | None) -> None:
@@ -239,9 +237,8 @@ class Collection:
             return manifest
         except (FileNotFoundError, ValueError) as error:
             problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
-            raise DamagedVersionError(
-                f"{path} {problem}; other versions: {self.other_versions(version)}", path
-            ) from error
+            others = self.other_versions(version)
+            raise DamagedVersionError(f"{path} {problem}; other versions: {others}", path) from error
 
     def other_versions(self, version: str = "") -> str:
         return ", ".join(name for name in self.versions() if name != version) or "none"

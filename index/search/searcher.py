@@ -105,10 +105,7 @@ class Searcher:
         return [[next(matches) for _ in hits] for hits in ranked]
 
     def more_like(
-        self,
-        examples: Sequence[tuple[str | npt.ArrayLike, float]],
-        k: int = 10,
-        **options: Unpack[SearchOptions],
+        self, examples: Sequence[tuple[str | npt.ArrayLike, float]], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[Match]:
         """The k nearest to a mix of examples: ids, which are themselves left out, or vectors `(dim,)`, and weights.
 

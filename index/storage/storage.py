@@ -99,7 +99,6 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is a folder of this machine."""
         return self.bucket is None
 
     @property

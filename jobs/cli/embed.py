@@ -1,7 +1,4 @@
-"""The commands `embed` and `reembed`. `app` registers them.
-
-Commands import what they need when they run: Ray and torch each take seconds that `--help` should not cost.
-"""
+"""The commands `embed` and `reembed`. `app` registers them."""
 
 import shlex
 from collections.abc import Iterator
@@ -186,8 +183,6 @@ def _given_beside_spec(context: typer.Context) -> set[str]:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     if wrong := sorted(given - beside):
-        names = ", ".join(
-            f"--{name.replace('_', '-')}" if name not in ("source", "collection") else name for name in wrong
-        )
-        raise UsageError(f"{names} beside --spec: expected it in the file, which describes the whole job")
+        shown = (name if name in ("source", "collection") else f"--{name.replace('_', '-')}" for name in wrong)
+        raise UsageError(f"{', '.join(shown)} beside --spec: expected it in the file, which describes the whole job")
     return given

@@ -1,7 +1,4 @@
-"""The commands about an index, from `index` to `prune`. `app` registers them.
-
-Commands import what they need when they run: faiss takes a second that `--help` should not cost.
-"""
+"""The commands about an index, from `index` to `prune`. `app` registers them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +15,6 @@ from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, co
 from jobs.errors import UsageError
 from jobs.values import parse_size
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")]
 AcceptLostRunsOption = Annotated[
     bool,
     typer.Option("--accept-lost-runs", help="Go on without runs whose manifests are lost, and without their images."),
@@ -174,7 +170,7 @@ def rollback(collection: CollectionArgument) -> None:
 def prune(
     collection: CollectionArgument,
     keep: Annotated[int, typer.Option(min=1, help="How many good versions to keep, including the live one.")] = 3,
-    dry_run: DryRunOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     output: FormatOption = "table",
 ) -> None:
     """Remove old versions of the index, the segments that only they had, and remains of unfinished jobs.

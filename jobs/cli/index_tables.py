@@ -17,7 +17,6 @@ _SHOWN_IDS = 10
 
 
 def quality_table(manifest: VersionManifest) -> TextTable:
-    """Recall, latency, throughput and memory, as measured."""
     segments = len(manifest.segments)
     rows = [
         ("measured with", f"{manifest.queries:,} images of the collection, themselves left out"),

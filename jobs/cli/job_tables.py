@@ -14,17 +14,12 @@ _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "rejec
 
 
 def embed_table(report: EmbedReport) -> TextTable:
-    """The closing table of `embed`."""
-    rejected = report.refused + report.rejected
-    rows = [
-        ("listed", f"{report.listed:,}", ""),
-        ("already there", f"{report.already_there:,}", ""),
-        ("embedded", f"{report.embedded:,}", ""),
-        ("rejected", f"{rejected:,}", ""),
-    ]
-    if (known := report.reject_reasons.total()) != rejected:
-        rows.append(("rejects in all", f"{known:,}", ""))
-    rows += [(f"  {reason}", f"{count:,}", "") for reason, count in report.reject_reasons.most_common()]
+    counts = {"listed": report.listed, "already there": report.already_there, "embedded": report.embedded}
+    counts["rejected"] = report.refused + report.rejected
+    if (known := report.reject_reasons.total()) != counts["rejected"]:
+        counts["rejects in all"] = known
+    counts |= {f"  {reason}": count for reason, count in report.reject_reasons.most_common()}
+    rows = [(name, f"{count:,}", "") for name, count in counts.items()]
     if report.seconds:
         rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart"))
         for stage, by in zip(STAGES, ("thread", "thread", "actor", "actor"), strict=True):

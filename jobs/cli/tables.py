@@ -40,7 +40,6 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    """Each reject with its reason, then the counts."""
     table = TextTable(
         ("image", "reason", "message"),
         [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],

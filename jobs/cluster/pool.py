@@ -127,9 +127,8 @@ def _most_beside_decoding(
 def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, float]]) -> str:
     """The message for a need that no node can meet."""
     if name.startswith(_ACCELERATOR):
-        kinds = sorted(
-            {kind.removeprefix(_ACCELERATOR) for node in nodes for kind in node if kind.startswith(_ACCELERATOR)}
-        )
+        named = (kind for node in nodes for kind in node if kind.startswith(_ACCELERATOR))
+        kinds = sorted({kind.removeprefix(_ACCELERATOR) for kind in named})
         return (
             f"the cluster has no accelerator {name.removeprefix(_ACCELERATOR)!r}: it has {', '.join(kinds) or 'none'}; "
             "name one of these with --accelerator-type, or leave it out"

@@ -29,12 +29,12 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
     if not verbose:
         logging.getLogger("ray").setLevel(logging.ERROR)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-    level = logging.INFO if verbose else logging.ERROR
+    shown = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     with nullcontext() if verbose else _native_stderr_muted():
         if address is not None:
-            join(address, log_to_driver=verbose, logging_level=level)
+            join(address, **shown)
         else:
-            _start_here(log_to_driver=verbose, logging_level=level)
+            _start_here(**shown)
         try:
             yield
         finally:
@@ -43,14 +43,13 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
             ray.shutdown()
 
 
-def _start_here(*, log_to_driver: bool, logging_level: int) -> None:
+def _start_here(**options: Any) -> None:
     try:
         init(
             address="local",  # never the remains of a cluster whose driver was killed
             num_cpus=max(_CPUS_NEEDED, os.cpu_count() or 1),
             include_dashboard=False,
-            log_to_driver=log_to_driver,
-            logging_level=logging_level,
+            **options,
         )
     except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
         ray.shutdown()

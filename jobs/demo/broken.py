@@ -30,7 +30,6 @@ class Breakage:
 
 
 def _sound(format_name: str, size: tuple[int, int] = (320, 240), **options: object) -> bytes:
-    """A good picture, to be broken."""
     subject = Subject(shape="star", colour="red", pattern="striped", background="speckled")
     data = BytesIO()
     draw(subject, size, np.random.default_rng(20)).save(data, format_name, **options)

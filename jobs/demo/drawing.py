@@ -49,10 +49,6 @@ def _circle(radius: float, steps: int = 72) -> list[Point]:
     return _polygon([(radius, 2 * math.pi * i / steps) for i in range(steps)])
 
 
-def _star() -> list[Point]:
-    return _polygon([(1.08 if i % 2 == 0 else 0.47, math.pi * i / 5) for i in range(10)])
-
-
 def _heart() -> list[Point]:
     points = []
     for i in range(72):
@@ -82,7 +78,7 @@ _SHAPES: dict[str, _Shape] = {
     "circle": _Shape(lambda: _circle(0.95)),
     "square": _Shape(lambda: [(-0.82, -0.82), (0.82, -0.82), (0.82, 0.82), (-0.82, 0.82)]),
     "triangle": _Shape(lambda: [(0.0, -0.95), (1.0, 0.8), (-1.0, 0.8)]),
-    "star": _Shape(_star),
+    "star": _Shape(lambda: _polygon([(1.08 if i % 2 == 0 else 0.47, math.pi * i / 5) for i in range(10)])),
     "heart": _Shape(_heart),
     "cross": _Shape(_cross, turn=0.3),
     "ring": _Shape(lambda: _circle(1.0), lambda: _circle(0.5)),

@@ -65,7 +65,6 @@ class Exhibit:
         return draw(self.subject, self.size, np.random.default_rng([self.seed, self.number, 1]))
 
     def data(self) -> bytes:
-        """The bytes of the file."""
         picture = self.draw_upright()
         if self.orientation != 1:
             picture = picture.transpose(_STORED_AS[self.orientation])

@@ -102,11 +102,8 @@ class Trainer:
         parameters = [*self.model.parameters(), *self.heads.parameters()]
         decayed = [p for p in parameters if p.ndim > 1]
         others = [p for p in parameters if p.ndim <= 1]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-            lr=1.5e-3,
-            betas=(0.9, 0.98),
-        )
+        groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1.5e-3, betas=(0.9, 0.98))
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: _cosine(step, steps))
         self.mean = torch.tensor(OPENAI_CLIP_MEAN).view(1, 3, 1, 1)
         self.std = torch.tensor(OPENAI_CLIP_STD).view(1, 3, 1, 1)
@@ -118,15 +115,12 @@ class Trainer:
         pixels = (batch["pixels"].permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
         pooled = self.pooled(pixels.contiguous())
         images = functional.normalize(self.model.visual_projection(pooled), dim=-1)
-        texts = self.model.get_text_features(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
-        ).pooler_output
-        texts = functional.normalize(texts, dim=-1)
+        found = self.model.get_text_features(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        texts = functional.normalize(found.pooler_output, dim=-1)
         logits = images @ texts.T * self.model.logit_scale.exp().clamp(max=100)
         loss = torch.zeros(())
-        for column, (name, scores) in enumerate(
-            zip(LEVEL_WEIGHTS, torch.split(logits, self.sizes, dim=1), strict=True)
-        ):
+        levels = zip(LEVEL_WEIGHTS, torch.split(logits, self.sizes, dim=1), strict=True)
+        for column, (name, scores) in enumerate(levels):
             loss = loss + LEVEL_WEIGHTS[name] * functional.cross_entropy(scores, batch["targets"][:, column])
             if name in HEADS:
                 loss = loss + 0.3 * functional.cross_entropy(self.heads[name](pooled), batch["targets"][:, column])

@@ -63,9 +63,8 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
             f"of {plan.todo.num_rows} images {report.embedded} came back embedded and {report.rejected} rejected, and "
             f"{missing} are in no file. The run stays unfinished; the same command goes on with it. Please report this"
         )
-    report.retryable = rows.filter(
-        pc.and_(rows["retryable"], pc.is_in(rows["image_id"], plan.todo["image_id"]))
-    ).num_rows
+    tried = pc.is_in(rows["image_id"], plan.todo["image_id"])
+    report.retryable = rows.filter(pc.and_(rows["retryable"], tried)).num_rows
     both = pa.concat_tables([plan.live, rows])
     live = both.take(newest([both["image_id"]])[0])
     rejects = rejects_of(plan.listing, live)

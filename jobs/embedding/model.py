@@ -44,7 +44,6 @@ def loaded_memory(checkpoint: Checkpoint) -> int:
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:
-    """A model's identity as the collection records it."""
     return ModelRecord(
         id=identity.model_id, revision=identity.revision, fingerprint=identity.fingerprint, dim=identity.dim
     )

@@ -39,7 +39,6 @@ class BlockSummary:
 
     @property
     def file(self) -> RowFile:
-        """The manifest's entry for its file."""
         return RowFile(path=self.path, rows=self.rows, size=self.size, sha256=self.sha256)
 
 
@@ -67,7 +66,6 @@ class EmbedReport:
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """The report of a run that has not begun."""
         return cls(
             listed=plan.listing.num_rows,
             already_there=plan.already_there,
@@ -76,7 +74,6 @@ class EmbedReport:
         )
 
     def add(self, block: BlockSummary) -> None:
-        """Count a block that is on disk."""
         began, ended = self.actors.get(block.actor, (block.started_at, block.ended_at))
         self.actors[block.actor] = (min(began, block.started_at), max(ended, block.ended_at))
         self.embedded += block.embedded
@@ -97,7 +94,6 @@ class EmbedReport:
 
     @property
     def rate(self) -> str:
-        """For a progress bar."""
         return f"{self.images_per_second:,.0f} images/s" + (f", {self.rejected} rejected" if self.rejected else "")
 
     @property
@@ -170,12 +166,10 @@ class Report:
 
     @property
     def worker_seconds(self) -> dict[str, float]:
-        """Seconds of each stage, summed over all workers."""
         return {stage: round(sum(getattr(each, f"{stage}_seconds") for each in self.embedding), 3) for stage in STAGES}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the seconds of a stage."""
         started = perf_counter()
         try:
             yield

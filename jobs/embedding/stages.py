@@ -39,8 +39,6 @@ SECONDS = ("fetch_seconds", "decode_seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
-    """The settings of the fetch and decode stage, sent to the workers."""
-
     crop: CropSpec
     draft: bool
     threads: int = 2

@@ -128,11 +128,8 @@ def plan_run(
 def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunStart | None:
     """The newest run of a source and a model that was begun and not committed."""
     # One that is older than a committed run would be hidden by it where they overlap: `reuse` takes its rows.
-    started = [
-        run
-        for run in snapshot.unfinished
-        if run.source == source and run.model.agrees_with(model) and run.run_id > snapshot.last_run
-    ]
+    newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
+    started = [run for run in newer if run.source == source and run.model.agrees_with(model)]
     if not started:
         return None
     # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.

@@ -63,9 +63,8 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     if not len(pool):
-        return ReusableRows(
-            plan=plan, pool=pool, todo=none, rows=none, hashes=pa.chunked_array([], TEXT), refused=refused
-        )
+        hashes = pa.chunked_array([], TEXT)
+        return ReusableRows(plan=plan, pool=pool, todo=none, rows=none, hashes=hashes, refused=refused)
     state = pool.read(STATE)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = (none, none)
@@ -114,17 +113,15 @@ def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
         if start.model.agrees_with(plan.model):
             files += written_files(collection, start)
     taken = {file.path for file in plan.files}
-    return LiveRows.of_files(
-        collection.storage, sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
-    )
+    others = sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
+    return LiveRows.of_files(collection.storage, others)
 
 
 def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     """Positions of what the newest row of the same id covers, and of these rows."""
     last = newest([state["image_id"]])[0]
-    rows = retry_fetch_failures(
-        state.drop_columns("content_hash").take(last)
-    )  # some are of runs that were never finished
+    # Some are of runs that were never finished.
+    rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
     found = _positions(unchanged_mask(todo, rows))
     at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
     return found, last[at.to_numpy().astype(np.int64)]

@@ -66,7 +66,6 @@ class HistoryEntry(Record):
 
     @property
     def text(self) -> str:
-        """One line for people."""
         what = {"succeeded": f"index {self.index}", "busy": "another job writes"}.get(self.outcome, "")
         details = self.message or what
         return f"likeness: {self.collection} {self.outcome}{f': {details}' if details else ''}"
@@ -95,7 +94,6 @@ def save(storage: Storage, entry: HistoryEntry) -> None:
 
 
 def save_output(storage: Storage, entry_id: str, output: str) -> None:
-    """Keep what a job printed."""
     storage.write_atomic(f"{HISTORY}/{entry_id}.log", output.encode())
 
 
@@ -111,7 +109,6 @@ def last_entries(collection: Collection, count: int) -> list[HistoryEntry]:
 
 
 def last_success(storage: Storage, source: str) -> HistoryEntry | None:
-    """The newest job of a source that succeeded."""
     entries = (_read(storage, entry_id) for entry_id in reversed(_ids(storage)))
     return next((each for each in entries if each and (each.source, each.outcome) == (source, "succeeded")), None)
 

@@ -151,7 +151,6 @@ def run_schedule(job: ScheduledJob, times: Iterator[datetime], stop: threading.E
 
 
 def _entry_of(spec: JobSpec, pid: int, began: datetime) -> HistoryEntry | None:
-    """What a job's process has recorded of it."""
     try:
         entries = last_entries(Collection.open(spec.collection), 20)
     except (CollectionError, OSError):

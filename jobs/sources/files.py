@@ -40,7 +40,6 @@ class SourceFile:
     """Why a folder cannot be listed, for which this stands then."""
 
     def open(self, *, min_read: int = MIN_READ) -> pa.NativeFile:
-        """See `Storage.open_input`."""
         return self.storage.open_input(self.path, min_read=min_read)
 
 
@@ -162,11 +161,8 @@ def _local_uri(path: str) -> str:
 
 
 def _taken(storage: Storage, take: Callable[[Iterator[SourceFile]], T]) -> T:
-    """What `take` makes of the files of a bucket."""
-    from index.storage.list_objects import (  # obstore takes a while, which folders should not cost
-        OddKeyError,
-        list_objects,
-    )
+    # obstore takes a while, which folders should not cost.
+    from index.storage.list_objects import OddKeyError, list_objects
 
     info = storage.info()
     if info is None or storage.bucket is None:

@@ -74,17 +74,13 @@ def _read_each(
         except SourceError as error:
             if len(files) == 1:
                 raise
-            refused.append(
-                Refused(
-                    image_id=file.name,
-                    uri=file.uri,
-                    reason=UNREADABLE,
-                    message=str(error),
-                    size=file.size,
-                    modified=file.modified,
-                )
-            )
+            refused.append(_unreadable(file, str(error)))
     return concat_listings([LISTING.empty_table(), *tables]), refused
+
+
+def _unreadable(file: SourceFile, message: str) -> Refused:
+    name, size, modified = file.name, file.size, file.modified
+    return Refused(image_id=name, uri=file.uri, reason=UNREADABLE, message=message, size=size, modified=modified)
 
 
 def left_out_warning(left_out: Counter[str]) -> str:
@@ -114,7 +110,7 @@ class _Found:
         counts, refused = Counter[str](), list[Refused]()
         for file in files:
             if file.problem:
-                refused.append(Refused(image_id=file.name, uri=file.uri, reason=UNREADABLE, message=file.problem))
+                refused.append(_unreadable(file, file.problem))
                 continue
             kind = extension(file.name)
             counts[kind] += 1
@@ -140,16 +136,8 @@ class _Found:
 def _listed(files: list[SourceFile]) -> pa.Table:
     """One row per image file; the folder that holds it is its `label`."""
     labels = [PurePosixPath(f.name).parent.name or None for f in files]
-    return listing_table(
-        {
-            "image_id": [f.name for f in files],
-            "uri": [f.uri for f in files],
-            "size": [f.size for f in files],
-            "modified": [f.modified for f in files],
-            "etag": [f.etag for f in files],
-        },
-        {"label": pa.array(labels, pa.string())},
-    )
+    columns = {name: [getattr(f, name) for f in files] for name in ("uri", "size", "modified", "etag")}
+    return listing_table({"image_id": [f.name for f in files], **columns}, {"label": pa.array(labels, pa.string())})
 
 
 def _unique(listing: pa.Table) -> tuple[pa.Table, list[Refused]]:

@@ -17,10 +17,8 @@ from index.collection.rows import FIXED, REJECT, TEXT, conform, in_memory, promo
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
 _TYPES: dict[str, pa.DataType] = {"size": pa.int64(), "modified": pa.timestamp("us", "UTC"), "retryable": pa.bool_()}
-LISTING = pa.schema(
-    [pa.field(name, _TYPES.get(name, TEXT)) for name in ("image_id", "uri", "size", "modified", "etag")]
-)
-REFUSAL = pa.schema([pa.field(name, _TYPES.get(name, TEXT)) for name in REJECT])
+LISTING = pa.schema({name: _TYPES.get(name, TEXT) for name in ("image_id", "uri", "size", "modified", "etag")})
+REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT})
 """Columns that a listing has too if it refuses some of its rows: those become rejects as they are."""
 REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
@@ -77,7 +75,6 @@ def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:
 
 
 def without_refusal(listing: pa.Table) -> pa.Table:
-    """The listing without the columns `REFUSAL`."""
     return listing.drop_columns([name for name in REFUSAL.names if name in listing.column_names])
 
 
@@ -88,7 +85,6 @@ def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def together(*schemas: pa.Schema) -> pa.Schema:
-    """The columns of all."""
     fields: dict[str, pa.Field[Any]] = {}
     for schema in schemas:
         for field in schema:

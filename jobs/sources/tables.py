@@ -45,12 +45,10 @@ def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
 def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
     uri_column = next((name for name in URI_COLUMNS if name in table.column_names), None)
     if uri_column is None:
-        wanted = "has no column `uri` or `url`" + (
-            ", nor one of image bytes" if extension(file.name) == "parquet" else ""
-        )
+        bytes_too = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
         raise SourceError(
-            f"{file.uri} {wanted}; its columns are {', '.join(table.column_names) or 'none'}. "
-            "Name the one with the images' paths or URLs `uri`"
+            f"{file.uri} has no column `uri` or `url`{bytes_too}; its columns are "
+            f"{', '.join(table.column_names) or 'none'}. Name the one with the images' paths or URLs `uri`"
         )
     uris = _absolute(file, _texts(file, table, uri_column))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}

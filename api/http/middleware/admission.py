@@ -70,9 +70,7 @@ class ReservedSlot:
         self._lapses = asyncio.get_running_loop().call_later(_KEPT_S, self.give_back)
 
     def keep(self) -> None:
-        """Holds the place until it is given back, for a body that has arrived. Raises Problem when it has lapsed, and
-        all are taken by now.
-        """
+        """Holds the place for a body that has arrived. Raises Problem when it has lapsed, and all are taken by now."""
         if not self._is_held:
             self._places.require()
             self._places.taken += 1

@@ -32,10 +32,7 @@ _CHARGE: Final = "likeness.charge"
 
 
 def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
-    """Limit `app` to the callers and the rates that `access` allows, and to searches for which `searching` has places.
-
-    The metrics middleware goes outside this one.
-    """
+    """Limit `app` to the callers and rates that `access` allows, and to searches for which `searching` has places."""
     app.add_middleware(
         ConcurrencyLimit, most=access.max_ongoing_requests, timeout_s=access.request_timeout_s, searching=searching
     )
@@ -51,9 +48,7 @@ def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
 
 
 def charge(request: Request, searches: int) -> None:
-    """Count `searches` more against the caller's rate, for a request that holds many. That request is not refused any
-    more: the next ones wait longer.
-    """
+    """Count `searches` more for a request that holds many. It is not refused any more: the next ones wait longer."""
     if (more := request.scope.get(_CHARGE)) is not None:
         more(searches)
 
@@ -116,7 +111,6 @@ class RateLimit:
         return 0.0
 
     def charge(self, caller: str, cost: float) -> None:
-        """Take `cost` more for a request that has been admitted."""
         self._keep(caller, self._tokens(caller) - cost)
 
     def _tokens(self, caller: str) -> float:

@@ -56,9 +56,8 @@ def version_routes(live: LiveEngine, collection: Collection, limits: RequestLimi
     @router.get("/versions", summary="Every complete index version", responses=problem_docs("internal"))
     async def versions() -> VersionsOut:
         found = await to_thread.run_sync(list_versions, collection)
-        return VersionsOut(
-            versions=[version_out(version, live.engine.searcher.version, limits.show_locations) for version in found]
-        )
+        serving = live.engine.searcher.version
+        return VersionsOut(versions=[version_out(version, serving, limits.show_locations) for version in found])
 
     @router.post(
         "/promote",
