@@ -10,7 +10,8 @@ from fastapi import FastAPI
 
 from api.http.middleware.admission import Slots
 from api.http.middleware.auth import install_access
-from api.http.middleware.telemetry import CatchAll, HeadersMiddleware, follow, install_telemetry
+from api.http.middleware.headers import HeadersMiddleware
+from api.http.middleware.telemetry import CatchAll, follow, install_telemetry
 from api.http.openapi import install_description
 from api.http.problems import install_problems, problem_table
 from api.http.routes.images import image_routes

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from api.http.middleware.auth import OPEN
-from api.http.middleware.telemetry import API_VERSION, VERSION
+from api.http.middleware.headers import API_VERSION, VERSION
 from api.http.problems import ProblemOut, problem_docs
 from api.http.requests import ONE_OF, BatchRequest, EmbedRequest, PromoteRequest, SearchRequest, UploadFields
 from api.settings import Access, RequestLimits

@@ -1,13 +1,8 @@
-"""Who may send requests, and how often. From the outside in: CORS, key and rate, then the limit on concurrent work."""
+"""Who may send requests. From the outside in: CORS, key and rate, then the limit on concurrent work."""
 
-import math
-import time
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from cachetools import LRUCache
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,6 +11,7 @@ from api.access.caller_addresses import caller_at, is_loopback, named_host
 from api.access.keys import KeyRing, KeyScope
 from api.errors import Problem, abbreviate
 from api.http.middleware.admission import PROBES, ConcurrencyLimit, Slots, route_path
+from api.http.middleware.rate_limit import RateLimit
 from api.http.problems import problem_response
 from api.observe.log import notes
 from api.settings import Access
@@ -23,12 +19,6 @@ from api.settings import Access
 OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/openapi.json", "/docs"})
 """Paths that need no key."""
 _OPEN_FOLDER: Final = "/web/"
-
-_READING: Final = frozenset({"GET", "HEAD"})
-# A page of results is one search and dozens of thumbnails.
-_COST_OF_READING: Final = 0.1
-
-_CHARGE: Final = "likeness.charge"
 
 
 def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
@@ -45,12 +35,6 @@ def install_access(app: FastAPI, access: Access, searching: Slots) -> None:
             allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "API-Version"],
             expose_headers=["Retry-After", "X-Request-ID", "API-Version", "ETag"],
         )
-
-
-def charge(request: Request, searches: int) -> None:
-    """Count `searches` more for a request that holds many. It is not refused any more: the next ones wait longer."""
-    if (more := request.scope.get(_CHARGE)) is not None:
-        more(searches)
 
 
 class AuthMiddleware:
@@ -79,47 +63,8 @@ class AuthMiddleware:
                 "without keys, another site's name may not lead here; start the server with --keys or --allow-remote",
             )
         caller = _stranger(scope) if self._keys is None else _holder(scope, self._keys)
-        if self._rate is None or route_path(scope) in PROBES:
-            return
-        if wait_s := self._rate.wait_s(caller, _COST_OF_READING if scope["method"] in _READING else 1.0):
-            wait_s = math.ceil(wait_s)
-            raise Problem("rate-limited", f"too many requests: come back in {wait_s} s", retry_after_s=wait_s)
-        scope[_CHARGE] = partial(self._rate.charge, caller)
-
-
-class RateLimit:
-    """A bucket of tokens per caller: a minute's worth may be used at once, and comes back evenly.
-
-    For one event loop. Remembers 10,000 callers; the least recent one is forgotten first, and starts afresh.
-    """
-
-    def __init__(self, per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_minute = per_minute
-        self._clock = clock
-        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(10_000)  # tokens, and the time of that count
-
-    def wait_s(self, caller: str, cost: float = 1.0) -> float:
-        """0.0 if the request is admitted, and `cost` is taken; else the seconds until it can be.
-
-        One token admits a request of any cost: the rest is a debt for which later requests wait.
-        """
-        tokens = self._tokens(caller)
-        needed = min(cost, 1.0)
-        if tokens < needed:
-            return (needed - tokens) * 60 / self._per_minute
-        self._keep(caller, tokens - cost)
-        return 0.0
-
-    def charge(self, caller: str, cost: float) -> None:
-        self._keep(caller, self._tokens(caller) - cost)
-
-    def _tokens(self, caller: str) -> float:
-        now = self._clock()
-        tokens, at = self._buckets.get(caller, (self._per_minute, now))
-        return min(self._per_minute, tokens + (now - at) * self._per_minute / 60)
-
-    def _keep(self, caller: str, tokens: float) -> None:
-        self._buckets[caller] = tokens, self._clock()
+        if self._rate is not None and route_path(scope) not in PROBES:
+            self._rate.admit(scope, caller)
 
 
 def _stranger(scope: Scope) -> str:
@@ -154,7 +99,7 @@ def _is_open(scope: Scope) -> bool:
 
 
 def _is_admin(scope: Scope) -> bool:
-    return scope["method"] not in _READING and f"{route_path(scope)}/".startswith("/index/")
+    return scope["method"] not in ("GET", "HEAD") and f"{route_path(scope)}/".startswith("/index/")
 
 
 def _given_key(headers: Headers) -> str | None:

@@ -15,7 +15,7 @@ from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found,
 from api.errors import Problem
 from api.http.body import BodyReader, parts_of, searches_of
 from api.http.middleware.admission import Slots, admit
-from api.http.middleware.auth import charge
+from api.http.middleware.rate_limit import charge
 from api.http.openapi import BATCH_BODY, EMBED_BODY, search_body
 from api.http.problems import BODY_PROBLEMS, failed, problem_docs
 from api.http.responses import (

@@ -11,7 +11,7 @@ import pytest
 from api.access.keys import KeyRing, KeyScope, add_key
 from api.errors import KeysError, ListenError
 from api.http.app import create_app
-from api.http.middleware.auth import RateLimit
+from api.http.middleware.rate_limit import RateLimit
 from api.local import running
 from api.search.service import SearchService
 from api.settings import Access, ServeSettings

@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.middleware.telemetry import HeadersMiddleware
+from api.http.middleware.headers import HeadersMiddleware
 from api.http.problems import install_problems
 from api.http.routes.pages import FOLDER, install_web
 
