@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -11,13 +11,32 @@ from api.access.caller_addresses import is_loopback
 from api.access.keys import KeyRing
 from api.errors import ListenError
 from api.observe.log import LogFormat
-from api.replicas import Replicas
 from index.queries import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16
 # Besides searches and fetches: pages, thumbnails, and slow request bodies.
 _OTHER_REQUESTS: Final = 64
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas a deployment has: `least` at all times, and up to `most` under load. Written "2", or "1:4"."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Parse `2` or `1:4`. ValueError for anything but a number from 1, or two such numbers, LEAST:MOST."""
+        least, colon, most = str(text).partition(":")
+        try:
+            replicas = cls(int(least), int(most if colon else least))
+        except ValueError:
+            replicas = cls(0, 0)
+        if not 1 <= replicas.least <= replicas.most:
+            raise ValueError("expected a number of replicas, such as 2, or LEAST:MOST, such as 1:4")
+        return replicas
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from api.deployment.embedder import EmbedderReplica
 from api.deployment.ingress import APP_NAME, DEPLOYMENT, IngressReplica
 from api.deployment.searcher import SearcherReplica
 from api.errors import DeployError, ListenError
-from api.replicas import Replicas
-from api.settings import ServeSettings, url_of
+from api.settings import Replicas, ServeSettings, url_of
 from embedder.openmp import WAITING
 from embedder.protocol import Embedder
 from index.collection import Collection

@@ -10,7 +10,7 @@ import typer
 
 from api.access.keys import KeyScope, add_key, list_keys, remove_key
 from api.observe.log import LogFormat
-from api.replicas import Replicas
+from api.settings import Replicas
 from jobs.cli.options import (
     CollectionArgument,
     FormatOption,

@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from api.replicas import Replicas
-from api.settings import ServeSettings
+from api.settings import Replicas, ServeSettings
 
 # Each heading stands before the field that opens its section.
 _SECTIONS = {

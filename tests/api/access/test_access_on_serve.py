@@ -42,6 +42,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_keys_and_bounds_on_ray_serve(
     collection: str, cluster: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_keys_and_bounds_on_ray_serve(
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_without_keys_admin_is_for_this_machine_on_ray_serve(collection: str, cluster: int) -> None:
     url = run(ServeSettings(collection=collection, port=cluster), blocking=False, models=slow())
     with httpx.Client(base_url=url, timeout=30) as client:

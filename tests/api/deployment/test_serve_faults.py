@@ -11,8 +11,7 @@ from ray import serve
 
 from api.deployment.application import run
 from api.deployment.ingress import APP_NAME
-from api.replicas import Replicas
-from api.settings import ServeSettings
+from api.settings import Replicas, ServeSettings
 from benchmarks.common.load import Asked, crowd, load
 from benchmarks.common.servers import eventually, replicas_of, serving
 from embedder.models.clip import ClipEmbedder

@@ -20,8 +20,7 @@ from api.deployment.capacity import empty_shards, shard_memory, shortage
 from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
 from api.http.app import create_app
 from api.local import running
-from api.replicas import Replicas
-from api.settings import ServeSettings
+from api.settings import Replicas, ServeSettings
 from benchmarks.common.servers import eventually
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index

@@ -20,8 +20,7 @@ from api.deployment.application import run, serve_app
 from api.deployment.capacity import shortage
 from api.http.app import create_app
 from api.local import running
-from api.replicas import Replicas
-from api.settings import ServeSettings
+from api.settings import Replicas, ServeSettings
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
