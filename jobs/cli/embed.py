@@ -127,8 +127,8 @@ def reembed(
 ) -> None:
     """Bring a collection and its index up to date with a source, or move them to another model.
 
-    Exits with 0 when all is up to date, 1 when the outcome is not good enough to publish, 2 for a mistake or a source
-    that cannot be listed, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
+    Exits with 0 when everything is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or
+    an unreadable source, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
 
     With --spec, old index versions are removed at the end, and notifications are sent as the file says. --max-missing
     then overrides the file for this run.

@@ -192,13 +192,13 @@ def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
     kept = pixels.is_valid().to_numpy()
     dim = embedder.identity.dim
     vectors = np.zeros((len(table), dim), np.float32)
-    vectors[kept] = embedder.embed_images(_stack(pixels, embedder.crop.side)[kept])
+    vectors[kept] = embedder.embed_images(_stack(pixels.drop_null(), embedder.crop.side))
     embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim, mask=pa.array(~kept))
     return table.drop_columns("pixels").append_column("embedding", embedding)
 
 
 def _stack(column: pa.ChunkedArray[Any], side: int) -> NDArray[np.uint8]:
-    """`(n, side, side, 3)` uint8, a read-only view of the column's memory; a row that is null holds anything."""
+    """`(n, side, side, 3)` uint8, a read-only view of the column's memory; it has no nulls."""
     length = side * side * 3
     if column.type != pa.binary(length):
         raise ModelError(

@@ -6,15 +6,15 @@ import json
 import logging
 import os
 import stat
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from api.access.keys import KeyRing, KeyScope, add_key, list_keys, remove_key
 from api.errors import KeysError
-from jobs.cli import app
+from tests.support.command_line import command_line
 
 
 @pytest.fixture
@@ -166,16 +166,7 @@ def test_those_who_add_at_once_lose_no_key(file: Path) -> None:
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["likeness", "keys", *arguments])
-        code: object = 0
-        try:
-            app.main()
-        except SystemExit as end:
-            code = end.code
-        printed = capsys.readouterr()
-        return int(str(code or 0)), printed.out, printed.err
-
+    run = partial(command_line(monkeypatch, capsys), "keys")
     code, key, said = run("add", "--name", "alice")
     assert code == 0
     assert "alice's key, of scope search, in likeness-keys.json" in said
