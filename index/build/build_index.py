@@ -1,8 +1,9 @@
 """Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from index.build.rolled_back import require_no_repeat, versions_repeated
 from index.build.segment import SegmentJob
 from index.build.version import RunJobs, VersionBuild
 from index.collection import Collection
@@ -18,12 +19,11 @@ from index.errors import (
 )
 from index.versions.current import (
     UNFIT_VERSION,
-    check_version,
+    is_whole,
     live_version,
     mark_rolled_back,
     newest_good,
     require_servable,
-    rolled_back_at,
 )
 
 logger = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ def build_index(
         _require_every_run(collection, live, runs)
     base = live if live and _covers_first(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings
-    if base and update and base.version == before and len(base.runs) == len(runs) and _is_whole(collection, base):
+    if base and update and base.version == before and len(base.runs) == len(runs) and is_whole(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
-    rolled_back = _versions_repeated(collection, live, runs)
+    rolled_back = versions_repeated(collection, live, runs)
     if rolled_back and not rebuild:
-        _require_no_repeat(collection, rolled_back, runs, settings, before)
+        require_no_repeat(collection, rolled_back, runs, settings, before)
     manifest = None if rebuild else _made_already(collection, runs, settings, before)
     if base and update and manifest is None and len(base.runs) < len(runs):
         manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
@@ -115,48 +115,6 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
         f"run `likeness index {collection.location} --accept-lost-runs`, which goes on without the file",
         run_path(lost[0], MANIFEST),
     )
-
-
-def _versions_repeated(
-    collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
-) -> dict[str, VersionManifest | None]:
-    """The versions that were rolled back, and that a build of these runs would repeat: of the same rows or other model.
-
-    None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
-    """
-    if not live or not runs:
-        return {}
-    ids, model = [run.run_id for run in runs], runs[-1].model
-    other_model = not live.model.agrees_with(model)
-    repeated: dict[str, VersionManifest | None] = {}
-    for name in reversed(collection.versions()):
-        if name <= live.version or not (when := rolled_back_at(collection, name)):
-            continue
-        try:
-            made = collection.read_version(name)
-            if made.runs == ids or (other_model and made.model.agrees_with(model)):
-                repeated[name] = made
-        except DamagedVersionError:
-            if other_model or runs[-1].finished_at <= when:
-                repeated[name] = None
-    return repeated
-
-
-def _require_no_repeat(
-    collection: Collection,
-    rolled_back: Mapping[str, VersionManifest | None],
-    runs: Sequence[RunManifest],
-    settings: IndexSettings,
-    live: str | None,
-) -> None:
-    """RolledBackError when one of the versions that were `rolled_back` is just what a build would make again."""
-    for name, made in rolled_back.items():
-        same_rows = made and made.runs == [run.run_id for run in runs]
-        if made and (not same_rows or (made.settings == settings and _is_whole(collection, made))):
-            raise RolledBackError(
-                f"index {name} has {'these images' if same_rows else f'the model {made.model}'} and was rolled back: "
-                f"{live} stays live; `likeness promote {collection.location} {name}` takes it again"
-            )
 
 
 def _made_already(
@@ -209,16 +167,6 @@ def _covers_first(version: VersionManifest, runs: Sequence[RunManifest]) -> bool
     count = len(version.runs)
     agree = all(run.model.agrees_with(version.model) for run in runs[count:])
     return agree and version.runs == [run.run_id for run in runs[:count]]
-
-
-def _is_whole(collection: Collection, manifest: VersionManifest) -> bool:
-    try:
-        # In a bucket only sizes are compared: otherwise each night without changes would download the whole index.
-        check_version(collection, manifest, verify=collection.storage.is_local)
-    except DamagedVersionError as error:
-        logger.warning("%s", error)
-        return False
-    return True
 
 
 def _too_low(collection: Collection, manifest: VersionManifest) -> str:

@@ -99,6 +99,17 @@ def older_versions(collection: Collection, version: str | None) -> Iterator[str]
     return (name for name in reversed(collection.versions()) if version is None or name < version)
 
 
+def is_whole(collection: Collection, manifest: VersionManifest) -> bool:
+    """Whether all files of a version are there and as they were written; what is not is logged."""
+    try:
+        # In a bucket only sizes are compared: otherwise each night without changes would download the whole index.
+        check_version(collection, manifest, verify=collection.storage.is_local)
+    except DamagedVersionError as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
 def mark_rolled_back(collection: Collection, version: str) -> None:
     """Record that another version was chosen instead of this one: it goes live only if it is promoted."""
     collection.storage.write_atomic(version_path(version, ROLLED_BACK), f"{datetime.now(UTC).isoformat()}\n".encode())

@@ -86,8 +86,8 @@ def build_and_show(
     """
     from index.build.build_index import build_index
     from index.collection import writing
+    from jobs.cli.collection_tables import choice_table
     from jobs.cli.index_tables import quality_table
-    from jobs.cli.tables import choice_table
     from jobs.indexing.on_ray import run_on_ray
 
     before = standing_manifest(collection)

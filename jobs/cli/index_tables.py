@@ -9,8 +9,7 @@ from index.analysis.duplicates import DuplicateGroup
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
-from jobs.cli.tables import human_size
-from jobs.text_table import TextTable
+from jobs.cli.tables import TextTable, human_size
 
 _SHOWN_GROUPS = 50
 _SHOWN_IDS = 10

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.markup import escape
 
+from jobs.cli.tables import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
-from jobs.text_table import TextTable
 
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
 

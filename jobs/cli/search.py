@@ -49,7 +49,7 @@ def search(
     from api.http.responses import json_bytes
     from api.search.query import Part, Query
     from api.settings import ServeSettings
-    from jobs.cli.tables import match_table
+    from jobs.cli.collection_tables import match_table
 
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
@@ -84,7 +84,7 @@ def rejects(
 
     Example: `likeness rejects my-collection --reason truncated`
     """
-    from jobs.cli.tables import rejects_table
+    from jobs.cli.collection_tables import rejects_table
     from jobs.planning.rejects import list_rejects, shown_reasons
 
     rejected = list_rejects(Collection.open(collection))
@@ -101,7 +101,7 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
 
     Example: `likeness info my-collection`
     """
-    from jobs.cli.tables import collection_facts, facts_table
+    from jobs.cli.collection_tables import collection_facts, facts_table
 
     facts = collection_facts(Collection.open(collection))
     show(output, facts, lambda: facts_table(facts))

@@ -22,8 +22,8 @@ from jobs.cli.options import (
     show,
     without_none,
 )
+from jobs.cli.tables import TextTable
 from jobs.errors import UsageError
-from jobs.text_table import TextTable
 from jobs.values import model_named
 
 PortOption = Annotated[

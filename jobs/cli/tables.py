@@ -1,143 +1,51 @@
-"""Tables of matches, rejects and facts for the terminal."""
+"""Rows of text: aligned columns on a terminal, and elsewhere lines that programs can split."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
 
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-from index.collection import Collection
-from index.collection.records import Option, RunManifest
-from index.match import Match
-from index.versions.current import collection_model, live_version
-from index.versions.files import first_damage, version_files
-from jobs.planning.rejects import shown_reasons
-from jobs.text_table import TextTable
+_ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 
 
-def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
-    """Rank, counted from `first`, cosine, id and metadata of each match, and the images that were folded into it.
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of cells, below a `header` unless that is empty. Nothing in a cell is taken for markup.
 
-    `percentile` is shown where it is known, see `Searcher.percentile`.
+    A terminal folds long cells, except in the columns `unfolded`. If the output goes elsewhere, each row is one line,
+    with tabs between the cells, nothing folded or cut. Control characters are shown as Python's literals have them.
     """
-    names = list(dict.fromkeys(name for match in matches for name in match.metadata))
-    judged = any(match.percentile is not None for match in matches)
-    folded = any(match.duplicates for match in matches)
-    return TextTable(
-        ("rank", "score", *(["percentile"] if judged else []), "image", *(["alike"] if folded else []), *names),
-        [
-            (
-                str(rank),
-                f"{match.score:.3f}",
-                *([f"{match.percentile:.3f}"] if judged else []),
-                match.image_id,
-                *([", ".join(match.duplicates)] if folded else []),
-                *(_shown(match.metadata.get(name)) for name in names),
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    _: KW_ONLY
+    right: Container[int] = ()
+    unfolded: Container[int] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        header, *rows = [[cell.translate(_ESCAPED) for cell in row] for row in (self.header, *self.rows)]
+        if console.is_terminal:
+            yield self._table(header, rows)
+            return
+        for row in [header, *rows] if header else rows:
+            yield Segment("\t".join(row) + "\n")
+
+    def _table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(header))
+        for number, name in enumerate(header or [""] * max(map(len, rows), default=0)):
+            table.add_column(
+                Text(name),
+                overflow="fold",
+                justify="right" if number in self.right else "left",
+                no_wrap=number in self.unfolded,
             )
-            for rank, match in enumerate(matches, start=first)
-        ],
-    )
-
-
-def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
-    table = TextTable(
-        ("image", "reason", "message"),
-        [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],
-    )
-    counts = Counter(str(row["error_reason"]) for row in rows)
-    return Group(table, shown_reasons(counts)) if rows else Group("no rejects")
-
-
-def collection_facts(collection: Collection) -> dict[str, Any]:
-    """What `likeness info` says, ready for JSON."""
-    snapshot = collection.snapshot()
-    reasons = snapshot.live().read(["error_reason"])["error_reason"]
-    model = collection_model(collection, snapshot.committed)
-    return {
-        "collection": collection.location,
-        "embedded": reasons.null_count,
-        "rejected": len(reasons) - reasons.null_count,
-        "runs": len(snapshot.committed),
-        "unfinished_runs": len(snapshot.unfinished),
-        "model": model.model_dump() if model else None,
-        "index": _live_facts(collection, snapshot.committed),
-        "versions": collection.versions(),
-    }
-
-
-def facts_table(facts: Mapping[str, Any]) -> Group:
-    """Facts by name, those within others with both names; then a line for each segment and kind of index."""
-    index = facts["index"]
-    if not index or "segments" not in index:
-        return Group(TextTable((), _flat(facts)))
-    shown = {**index, "memory": human_size(index["memory"])}
-    shown |= {f"recall@{k}": f"{recall:.4f}" for k, recall in shown.pop("recall").items()}
-    segments, choice = shown.pop("segments"), [Option(**option) for option in shown.pop("choice")]
-    header = ("segment", "kind", "images", "tombstones", "memory")
-    rows = [
-        (name, each["kind"], f"{each['ntotal']:,}", f"{each['tombstones']:,}", human_size(each["memory"]))
-        for name, each in segments.items()
-    ]
-    facts_of_all = TextTable((), _flat({**facts, "index": shown}))
-    return Group(facts_of_all, "", TextTable(header, rows), "", choice_table(choice))
-
-
-def choice_table(choice: Sequence[Option]) -> TextTable:
-    """The kinds of index that were considered, and why one was chosen."""
-    return TextTable(
-        ("index", "memory", "", "why"),
-        [(each.name, human_size(each.memory), "chosen" if each.chosen else "", each.why) for each in choice],
-    )
-
-
-def _live_facts(collection: Collection, committed: Sequence[RunManifest]) -> dict[str, Any] | None:
-    """The live version and its `damage`; nothing else is known if its manifest cannot be read."""
-    live = live_version(collection)
-    if live.damage:
-        return {"version": live.name, "damage": str(live.damage)}
-    if (manifest := live.manifest) is None:
-        return None
-    damage = first_damage(collection.storage, version_files(manifest), verify=False)
-    runs = [run.run_id for run in committed]
-    stored = {"base", "settings", "ntotal", "recall", "latency_ms", "queries_per_second", "choice"}
-    return {
-        "version": manifest.version,
-        "created_at": manifest.created_at.isoformat(timespec="seconds"),
-        "up_to_date": manifest.runs == runs,
-        "lost_runs": [run for run in manifest.runs if run not in runs],
-        "damage": " ".join(damage) if damage else None,
-        **manifest.model_dump(include=stored),
-        "kind": manifest.kind,
-        "memory": manifest.memory,
-        "tombstones": sum(segment.ntotal - segment.live for segment in manifest.segments),
-        "segments": {
-            segment.name: {
-                "kind": segment.factory,
-                "ntotal": segment.ntotal,
-                "tombstones": segment.ntotal - segment.live,
-                "memory": segment.memory,
-            }
-            for segment in manifest.segments
-        },
-    }
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    rows = []
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            rows += _flat(value, f"{prefix}{name} ")
-        else:
-            rows.append((f"{prefix}{name}".replace("_", " "), _shown(value)))
-    return rows
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "–"
-    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return table
 
 
 def human_size(size: int) -> str:

@@ -9,8 +9,6 @@ from urllib.parse import quote
 import requests
 from rich.console import Console
 
-from jobs.text_table import TextTable
-
 TEXT = "a striped red star"
 K = 5
 
@@ -36,6 +34,6 @@ def _command(words: list[str], console: Console) -> None:
 def _show(response: requests.Response, console: Console) -> None:
     response.raise_for_status()
     answer: dict[str, Any] = response.json()
-    rows = [(f"{match['score']:.3f}", match["image_id"]) for match in answer["matches"]]
-    console.print(TextTable(("score", "image"), rows))
+    for match in answer["matches"]:
+        console.print(f"{match['score']:.3f}  {match['image_id']}", highlight=False, markup=False)
     console.print(f"{answer['timing_ms']['total']:.0f} ms", style="dim")

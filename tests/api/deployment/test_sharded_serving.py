@@ -17,7 +17,8 @@ from api.client.client import LikenessClient, RequestRefused
 from api.compose import build_service
 from api.deployment.application import run, searcher, serve_app
 from api.deployment.capacity import empty_shards, shard_memory, shortage
-from api.deployment.searcher import SearcherReplica, Searchers, ShardCaller
+from api.deployment.searcher import SearcherReplica, Searchers
+from api.deployment.shard_calls import ShardCaller
 from api.http.app import create_app
 from api.local import running
 from api.settings import Replicas, ServeSettings
@@ -109,7 +110,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("api.deployment.searcher", "api.deployment.replica_calls"):
+    for module in ("api.deployment.searcher", "api.deployment.shard_calls", "api.deployment.replica_calls"):
         monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
     monkeypatch.setattr("api.deployment.replica_calls.sleep", clock.sleep)
     return clock
@@ -210,8 +211,8 @@ def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
 
 def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that answers, but not within a quarter of a second, is found again by what is asked beside them."""
-    monkeypatch.setattr("api.deployment.searcher._TRY_AGAIN_S", 0.0)
-    monkeypatch.setattr("api.deployment.searcher._LOST_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("api.deployment.shard_calls._TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr("api.deployment.shard_calls._LOST_TIMEOUT_S", 0.01)
     waits: list[tuple[bool, float]] = []
     answers = threading.Event()
 
