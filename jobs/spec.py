@@ -9,7 +9,17 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from jobs.values import (
     IMAGE_EXTENSIONS,
@@ -54,7 +64,7 @@ class _Section(BaseModel):
 class Resources(_Section):
     """Where the job runs, and on how much."""
 
-    address: str | None = Field(None, description="a Ray cluster's address; none: one is started on this machine")
+    address: str | None = Field(None, description="a Ray cluster's address; none: one is started here if it pays")
     actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
     num_gpus: Gpus | None = Field(None, description="GPUs for each actor: a whole number, or a share of one")
     accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
@@ -64,6 +74,22 @@ class Resources(_Section):
     device: str | None = Field(None, description="cuda, cpu, …; none: a GPU where there is one")
     batch_size: int = Field(64, ge=1, description="images in a forward pass")
     block_size: int = Field(256, ge=1, description="images written together: what a crash can cost")
+    on: Literal["local", "ray"] | None = Field(
+        None, description="local: in the job's own process; ray: on Ray; none: on Ray if that pays"
+    )
+
+    @property
+    def for_ray(self) -> list[str]:
+        """The fields that are set and that Ray alone can heed."""
+        names = ("address", "actors", "num_gpus", "accelerator_type", "actor_resources")
+        return [name for name in names if getattr(self, name) not in (None, {})]
+
+    @field_validator("on")
+    @classmethod
+    def _here(cls, on: str | None, others: ValidationInfo) -> str | None:
+        if on == "local" and (unheeded := cls.model_construct(**others.data).for_ray):
+            raise ValueError(f"is local, where nothing heeds {', '.join(unheeded)}: leave these out, or take ray")
+        return on
 
 
 class IndexBudget(_Section):

@@ -130,7 +130,7 @@ class Update:
         from index.build.build_index import build_index  # late: faiss takes a second
 
         try:
-            run_jobs = run_on_ray(self.spec.resources.address, self.console)
+            run_jobs = run_on_ray(self.spec.resources.address, self.console, self.spec.resources.on)
             built = build_index(collection, settings, run_jobs=run_jobs, runs=runs)
         except RolledBackError as error:  # what was rolled back stays so
             self.report.notes.append(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.pool import Pool
 from jobs.embedding.model import model_record
+from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
@@ -43,7 +45,7 @@ def embed(
         load=load,
         crop=like.crop,
         block_size=block,
-        pool=pool,
+        blocks=partial(blocks_on_ray, pool),
         progress=progress.advance,
     )
     return progress, written.report

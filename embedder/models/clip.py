@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import ceil
 
 import numpy as np
 import torch
@@ -111,7 +112,9 @@ class ClipEmbedder:
         vectors = np.empty((count, self.identity.dim), np.float32)
         start = 0
         while start < count:
-            stop = min(start + self.batch_size, count)
+            # Of about one size: a few inputs that were left over would be rounded otherwise than a batch.
+            left = count - start
+            stop = start + ceil(left / ceil(left / self.batch_size))
             try:
                 features = forward(start, stop).float()
             except torch.OutOfMemoryError as error:

@@ -10,7 +10,7 @@ import typer
 
 from index.storage.bucket import without_secrets
 from jobs.cli.job_tables import closing_lines, embed_table, reembed_table
-from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, console, errors, job_spec
+from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, errors, job_spec
 from jobs.embedding.report import Report
 from jobs.errors import UsageError
 from jobs.schedule.history import outcome_of
@@ -67,6 +67,7 @@ def embed(
     extensions: ExtensionsOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
+    on: OnOption = None,
     address: AddressOption = None,
     verbose: VerboseOption = False,
 ) -> None:
@@ -121,6 +122,7 @@ def reembed(
     max_reject_rate: RejectRateOption = 0.05,
     extensions: ExtensionsOption = None,
     draft: DraftOption = True,
+    on: OnOption = None,
     address: AddressOption = None,
     output: FormatOption = "table",
     verbose: VerboseOption = False,

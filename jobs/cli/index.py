@@ -11,7 +11,16 @@ from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.errors import RecallTooLowError, RolledBackError
 from index.versions.current import standing_manifest
-from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, console, parsed, show, without_none
+from jobs.cli.options import (
+    AddressOption,
+    CollectionArgument,
+    FormatOption,
+    OnOption,
+    console,
+    parsed,
+    show,
+    without_none,
+)
 from jobs.errors import UsageError
 from jobs.values import parse_size
 
@@ -45,6 +54,7 @@ def index(
     ] = None,
     promote: Annotated[bool, typer.Option(help="Make the new version the live one.")] = True,
     accept_lost_runs: AcceptLostRunsOption = False,
+    on: OnOption = None,
     address: AddressOption = None,
 ) -> None:
     """Bring the index of a collection up to date, measure it, and make it the live one.
@@ -59,17 +69,21 @@ def index(
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
     opened = Collection.open(collection)
-    build_and_show(opened, changes, promote=promote, accept_lost_runs=accept_lost_runs, address=address)
+    build_and_show(opened, changes, promote=promote, accept_lost_runs=accept_lost_runs, on=on, address=address)
 
 
 def compact(
-    collection: CollectionArgument, accept_lost_runs: AcceptLostRunsOption = False, address: AddressOption = None
+    collection: CollectionArgument,
+    accept_lost_runs: AcceptLostRunsOption = False,
+    on: OnOption = None,
+    address: AddressOption = None,
 ) -> None:
     """Rebuild the index from all images, so that small segments are joined and deleted images are dropped.
 
     Example: `likeness compact my-collection`
     """
-    build_and_show(Collection.open(collection), rebuild=True, accept_lost_runs=accept_lost_runs, address=address)
+    opened = Collection.open(collection)
+    build_and_show(opened, rebuild=True, accept_lost_runs=accept_lost_runs, on=on, address=address)
 
 
 def build_and_show(
@@ -79,10 +93,11 @@ def build_and_show(
     promote: bool = True,
     rebuild: bool = False,
     accept_lost_runs: bool = False,
+    on: str | None = None,
     address: str | None = None,
 ) -> None:
     """Build with the live version's settings and `changes`; print the outcome, and of a version that is refused the
-    choice and the measurements. Large segments are built on the Ray cluster at `address`, or on one here.
+    choice and the measurements. Segments are built on Ray, here or at `address`, if that pays or `on` says so.
     """
     from index.build.build_index import build_index
     from index.collection import writing
@@ -95,7 +110,7 @@ def build_and_show(
     try:
         # If the caller already holds the lease, it is kept.
         with writing(collection, "compact" if rebuild else "index") as held, console.status("building the index"):
-            run_jobs = run_on_ray(address, console)
+            run_jobs = run_on_ray(address, console, on)
             manifest = build_index(
                 held, settings, promote=promote, rebuild=rebuild, accept_lost_runs=accept_lost_runs, run_jobs=run_jobs
             )

@@ -47,6 +47,10 @@ FormatOption = Annotated[
 AddressOption = Annotated[
     str | None, typer.Option(help="A Ray cluster: HOST:PORT or auto; by default one is started here if it pays.")
 ]
+OnOption = Annotated[
+    Literal["local", "ray"] | None,
+    typer.Option(help="In this process, or on Ray; by default on Ray if that pays."),
+]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 
 

@@ -1,35 +1,41 @@
-"""From plans to rows on disk, by Ray Data: fetch and decode (CPU tasks) → `EmbedBlock` actors, which write the rows.
+"""From plans to rows on disk: fetch and decode on CPUs → `EmbedBlock`, which writes the rows.
 
-Only summaries of blocks come back to the driver, so its memory does not grow with the images.
+Both stages run in this process, or on Ray. Only summaries of blocks come back, so memory does not grow with the images.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import ray
-import ray.data
 from rich.console import Console
 
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster.pool import DECODE_MEMORY, Pool
-from jobs.cluster.session import lacking, ray_cluster
 from jobs.embedding.commit import WrittenRun
+from jobs.embedding.here import blocks_here
 from jobs.embedding.model import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import CollectionAt, DecodeSettings, EmbedBlock, fetch_and_decode
-from jobs.errors import JobError
+from jobs.embedding.stages import CollectionAt, DecodeSettings
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, Resources
 
-DECODE_BATCH = 128
-"""Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
+_WORTH_RAY_HOURS = 1.0
+"""Beyond this Ray takes over: on one machine it is no faster, but a worker that dies does not end the job."""
+
+
+class Blocks(Protocol):
+    """Runs the stages over a listing, `embed` are EmbedBlock's arguments: each block once its rows are on disk."""
+
+    def __call__(
+        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int, /
+    ) -> Iterator[BlockSummary]: ...
 
 
 def write_plans(
@@ -41,7 +47,7 @@ def write_plans(
     *,
     verbose: bool,
 ) -> list[WrittenRun]:
-    """Write the rows of each plan, on one Ray cluster; `commit` makes them live.
+    """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.
 
     `checkpoint` is the plans' model. Raises what `write` raises, and `JobError` for a cluster that cannot be joined.
     """
@@ -50,24 +56,17 @@ def write_plans(
         model=model.id, revision=model.revision, device=resources.device, batch_size=resources.batch_size
     ).for_workers()
     try:
-        with ray_cluster(resources.address, verbose=verbose):
-            pool = Pool.fitting(
-                resources.actors,
-                resources.num_gpus,
-                resources.accelerator_type,
-                resources=resources.actor_resources,
-                memory=loaded_memory(checkpoint),
-            )
-            if resources.address is not None and (waits := pool.lacking_now()):
-                console.print(waits)
+        with ExitStack() as started:
+            ray = cache(partial(_start_ray, started, resources, checkpoint, console, verbose=verbose))
+            blocks = _Placement(resources, ray, console)
             for plan in plans:
-                with rate_bar(console, "embedding", plan.todo.num_rows, "starting Ray and the model") as show:
+                with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
                         plan,
                         collection,
                         load=load,
                         crop=checkpoint.preprocessing.crop,
-                        pool=pool,
+                        blocks=blocks,
                         block_size=resources.block_size,
                         draft=spec.draft,
                         progress=partial(_show, show),
@@ -77,6 +76,74 @@ def write_plans(
         console.print("what was embedded is kept: the same command goes on with it")
         raise
     return written
+
+
+def _start_ray(
+    until: ExitStack, resources: Resources, checkpoint: Checkpoint, console: Console, *, verbose: bool
+) -> Blocks:
+    # Late: importing Ray takes a second, and starting it ten.
+    from jobs.cluster.pool import Pool
+    from jobs.cluster.session import ray_cluster
+    from jobs.embedding.on_ray import blocks_on_ray
+
+    until.enter_context(ray_cluster(resources.address, verbose=verbose))
+    pool = Pool.fitting(
+        resources.actors,
+        resources.num_gpus,
+        resources.accelerator_type,
+        resources=resources.actor_resources,
+        memory=loaded_memory(checkpoint),
+    )
+    if resources.address is not None and (waits := pool.lacking_now()):
+        console.print(waits)
+    return partial(blocks_on_ray, pool)
+
+
+class _Placement:
+    """`Blocks` in this process, until it is seen that hours are left, or on Ray. Says where, and why."""
+
+    def __init__(self, resources: Resources, start_ray: Callable[[], Blocks], console: Console) -> None:
+        self._start_ray, self._console = start_ray, console
+        self._load = cache(lambda load: load())
+        self._may_move = resources.on is None
+        self._why_ray = _why_ray(resources)
+        self._say()
+
+    def __call__(
+        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+    ) -> Iterator[BlockSummary]:
+        done = 0
+        if not self._why_ray:
+            load = partial(self._load, embed["load"])  # once for all plans
+            with closing(blocks_here(todo, decode, {**embed, "load": load}, block_size)) as blocks:
+                began = 0.0
+                for block in blocks:
+                    began, done = began or block.started_at, done + block.rows
+                    yield block
+                    hours = (todo.num_rows - done) * (block.ended_at - began) / done / 3600
+                    if self._may_move and hours > _WORTH_RAY_HOURS:
+                        self._why_ray = f"at this rate the rest takes {hours:.1f} hours"
+                        break
+            if self._why_ray:
+                self._load.cache_clear()  # the actors need the memory
+                self._say()
+        if done < todo.num_rows:
+            yield from self._start_ray()(todo.slice(done), decode, embed, block_size)
+
+    def _say(self) -> None:
+        where = f"on Ray: {self._why_ray}" if self._why_ray else "in this process: no need of Ray for less than hours"
+        self._console.print(f"embedding {where}", highlight=False)
+
+
+def _why_ray(resources: Resources) -> str | None:
+    """What only Ray can do for a job with these resources, or that it is told to."""
+    if resources.on:
+        return "--on ray" if resources.on == "ray" else None
+    if resources.for_ray:
+        return ", ".join(f"--{name.replace('_', '-')}" for name in resources.for_ray)
+    if resources.device in (None, "cuda") and (gpus := len(list(Path("/dev").glob("nvidia[0-9]*")))) > 1:
+        return f"it has {gpus} GPUs"
+    return None
 
 
 def _show(show: Callable[[int, str], None], report: EmbedReport) -> None:
@@ -89,21 +156,21 @@ def write(
     *,
     load: Callable[[], Embedder],
     crop: CropSpec,
-    pool: Pool,
+    blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
     """Write the rows of a plan's images; `progress` is called for each block that is on disk.
 
-    `block_size` rows are embedded and written together; a crash can cost each actor so many. `draft` allows large JPEGs
-    to be decoded at reduced scale. `LeaseLostError` once another job writes.
+    `block_size` rows are embedded and written together; a crash can cost so many, on Ray each actor. `draft` allows
+    large JPEGs to be decoded at reduced scale. `LeaseLostError` once another job writes.
     """
     written = WrittenRun.begin(plan, collection)
     if plan.todo.num_rows == 0:
         return written
     seen = {block_of(file.path) for file in plan.files}
-    actor = {
+    embed = {
         "load": load,
         "fingerprint": plan.model.fingerprint,
         "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
@@ -111,7 +178,7 @@ def write(
         "attempt": plan.attempt,
     }
     decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
-    for block in _blocks(plan.todo, decode, actor, block_size, pool):
+    for block in blocks(plan.todo, decode, embed, block_size):
         if block_of(block.path) not in seen:  # Ray may report a retried block twice
             seen.add(block_of(block.path))
             written.files.append(block.file)
@@ -125,51 +192,3 @@ def _decode_threads(todo: pa.Table) -> int:
     """Threads of a decode task: for local files two (one reads, the other decodes), more to wait for the network."""
     remote = pc.match_substring_regex(todo["uri"].drop_null(), "^(https?|s3|gs|az)://")
     return 16 if pc.any(remote).as_py() else 2
-
-
-def _blocks(
-    todo: pa.Table, decode: DecodeSettings, actor: dict[str, object], block_size: int, pool: Pool
-) -> Iterator[BlockSummary]:
-    """Run the pipeline; a summary of each block as soon as its rows are on disk."""
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    least, most = pool.actors
-    # At most one block per task: an actor reports only at the end of a task.
-    step = min(DECODE_BATCH, block_size)
-    slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
-    rows = (
-        ray.data.from_arrow(slices)
-        .map_batches(
-            fetch_and_decode,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
-            fn_kwargs={"settings": decode},
-            batch_size=None,
-            batch_format="pyarrow",
-            num_cpus=1,
-            memory=DECODE_MEMORY,
-        )
-        .map_batches(
-            EmbedBlock,
-            fn_constructor_kwargs=actor,
-            batch_size=block_size,
-            batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
-            **pool.reserved,
-        )
-        .iter_rows()
-    )
-    try:
-        for row in rows:
-            yield BlockSummary(**row)
-    except ray.exceptions.RayError as error:
-        raise JobError(
-            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; the same command goes "
-            "on with it. --verbose shows what Ray and its workers print"
-        ) from error
-
-
-def _innermost(error: Exception) -> str:
-    """The last line of a remote traceback with an exception that is not Ray's own; Ray wraps it in several others."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
-    return (named or lines)[-1]

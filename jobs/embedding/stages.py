@@ -1,4 +1,4 @@
-"""The stages of the embedding pipeline: fetch and decode on CPUs, then embed and write blocks of rows in actors."""
+"""The stages of the embedding pipeline: fetch and decode on CPUs, then embed and write blocks of rows."""
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
@@ -6,8 +6,8 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,31 +17,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from embedder.errors import FetchError, ModelError, Rejected, folded
+from embedder.errors import FetchError, ModelError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images import CropSpec
+from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
+from embedder.images.decoder_process import IsAwaited
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.worker_metrics import worker_metrics
 from jobs.errors import OtherModelError
 from jobs.planning.plan import block_name
 
-_MAX_DECODERS = 2  # of a task, which reserves one CPU; more threads than that wait for the network
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
+_LEAST = 32
+"""Crops of a forward pass: of fewer, BLAS rounds otherwise, and a picture's vector would depend on its block's size."""
 SECONDS = ("fetch_seconds", "decode_seconds")
 """Columns of `fetch_and_decode` that are summed for each block and not written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
+    """`threads` fetch, more of them than there are `decoders` (processes) if they wait for a network."""
+
     crop: CropSpec
     draft: bool
     threads: int = 2
+    decoders: int = 2
 
 
 _OUTCOME: dict[str, pa.DataType] = {
@@ -58,12 +63,20 @@ _OUTCOME: dict[str, pa.DataType] = {
 }
 
 
-def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
-    """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), facts about the file, and reasons."""
-    fetcher, decoders = _fetcher(), _decoders(min(settings.threads, _MAX_DECODERS))
+def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: IsAwaited = lambda: True) -> pa.Table:
+    """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), facts about the file, and reasons.
+
+    Raises CancelledError soon after `is_awaited` no longer holds.
+    """
+    fetcher, decoders = _fetcher(), _decoders(settings.decoders)
+
+    def outcome(uri: str | None) -> dict[str, Any]:
+        if not is_awaited():
+            raise CancelledError
+        return _outcome(uri, fetcher, lambda data: decoders.decode(data, settings.crop, draft=settings.draft))
+
     with ThreadPoolExecutor(settings.threads) as pool:
-        outcomes = list(pool.map(lambda uri: _outcome(uri, fetcher, decoders, settings), table["uri"].to_pylist()))
-    _count(outcomes)
+        outcomes = list(pool.map(outcome, table["uri"].to_pylist()))
     pixels = pa.binary(settings.crop.side**2 * 3)
     found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, "pixels": pixels}))
     # Facts from the listing stay; a list of URLs has no sizes.
@@ -72,15 +85,6 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     for name in (*_OUTCOME, "pixels"):
         table = table.append_column(name, found[name])
     return table
-
-
-def _count(outcomes: Sequence[Mapping[str, Any]]) -> None:
-    metrics, stages = worker_metrics(), [outcome.get("error_stage") for outcome in outcomes]
-    metrics.stage("fetch", len(stages) - stages.count("fetch"), sum(each["fetch_seconds"] for each in outcomes))
-    metrics.stage("decode", stages.count(None), sum(each["decode_seconds"] for each in outcomes))
-    for outcome in outcomes:
-        if reason := outcome.get("error_reason"):
-            metrics.rejects.inc(1, {"reason": folded(reason)})
 
 
 @cache
@@ -93,7 +97,7 @@ _decoders = cache(DecodePool)
 """One per worker process, kept between batches."""
 
 
-def _outcome(uri: str | None, fetcher: Fetcher, decoders: DecodePool, settings: DecodeSettings) -> dict[str, Any]:
+def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], DecodedImage]) -> dict[str, Any]:
     """A row's picture, or the reason why there is none, by column."""
     started, fetched = time.perf_counter(), None
     outcome: dict[str, Any] = {}
@@ -103,7 +107,7 @@ def _outcome(uri: str | None, fetcher: Fetcher, decoders: DecodePool, settings: 
         data = fetcher.fetch(uri)
         fetched = time.perf_counter()
         outcome |= {"content_hash": hashlib.sha256(data).hexdigest(), "size": len(data)}
-        image = decoders.decode(data, settings.crop, draft=settings.draft)
+        image = decode(data)
         outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
         outcome["format"] = image.format
     except Rejected as error:
@@ -127,10 +131,7 @@ class CollectionAt:
 
 
 class EmbedBlock:
-    """The actor: embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
-
-    `load` is called in the actor's own process, so that no loaded model is sent to it.
-    """
+    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again."""
 
     def __init__(
         self, *, load: Callable[[], Embedder], fingerprint: str, collection: CollectionAt, run_id: str, attempt: int
@@ -146,9 +147,8 @@ class EmbedBlock:
         self._run_id = run_id
         self._attempt = attempt
         self._name = f"{platform.node()}:{os.getpid()}"
-        self._ended: float | None = None
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def __call__(self, table: pa.Table) -> BlockSummary:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
         rows = embed_rows(table.drop_columns(list(SECONDS)), self._embedder)
@@ -156,8 +156,7 @@ class EmbedBlock:
         embedded = time.perf_counter()
         file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
         rejected = rows.num_rows - rows["error_reason"].null_count
-        ended = time.perf_counter()
-        summary = BlockSummary(
+        return BlockSummary(
             path=file.path,
             actor=self._name,
             rows=file.rows,
@@ -168,18 +167,9 @@ class EmbedBlock:
             started_at=started_at,
             ended_at=time.time(),
             model_seconds=embedded - started,
-            write_seconds=ended - embedded,
+            write_seconds=time.perf_counter() - embedded,
             **seconds,
         )
-        self._count(summary, started, ended)
-        return pa.Table.from_pylist([vars(summary)])
-
-    def _count(self, block: BlockSummary, started: float, ended: float) -> None:
-        metrics, since = worker_metrics(), self._ended or started
-        metrics.stage("embed", block.embedded, block.model_seconds)
-        metrics.stage("write", block.rows, block.write_seconds)
-        metrics.idle.set(max(0.0, 1 - block.model_seconds / (ended - since)))
-        self._ended = ended
 
 
 def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
@@ -192,7 +182,11 @@ def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
     kept = pixels.is_valid().to_numpy()
     dim = embedder.identity.dim
     vectors = np.zeros((len(table), dim), np.float32)
-    vectors[kept] = embedder.embed_images(_stack(pixels.drop_null(), embedder.crop.side))
+    crops = _stack(pixels.drop_null(), embedder.crop.side)
+    if 0 < len(crops) < _LEAST:
+        vectors[kept] = embedder.embed_images(np.resize(crops, (_LEAST, *crops.shape[1:])))[: len(crops)]
+    else:
+        vectors[kept] = embedder.embed_images(crops)
     embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim, mask=pa.array(~kept))
     return table.drop_columns("pixels").append_column("embedding", embedding)
 

@@ -16,15 +16,15 @@ _WORTH_RAY = 500_000
 """Rows that two cores index in about 20 s; Ray and its workers take up to 10 s to start."""
 
 
-def run_on_ray(address: str | None, console: Console) -> RunJobs:
-    """For `build_index`: builds segments as tasks of the cluster at `address`, or of one started here if it pays.
+def run_on_ray(address: str | None, console: Console, on: str | None = None) -> RunJobs:
+    """For `build_index`: builds segments as tasks of Ray, here or at an address, if it pays or is told to.
 
     The segments raise what `SegmentJob.run` raises, wherever they are built; `JobError` when no node has the memory
     for one, or workers die of it again and again.
     """
 
     def run_jobs(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
-        if not _worth_ray(jobs, address):
+        if not _worth_ray(jobs, on or (address and "ray")):
             return run_here(jobs)
         # Imported late: a small index should not cost the seconds that Ray takes.
         from jobs.cluster.session import ray_cluster
@@ -44,8 +44,10 @@ def run_on_ray(address: str | None, console: Console) -> RunJobs:
     return run_jobs
 
 
-def _worth_ray(jobs: Sequence[SegmentJob], address: str | None) -> bool:
+def _worth_ray(jobs: Sequence[SegmentJob], on: str | None) -> bool:
     # An update that merges reads segments that are open here; pickling would copy them whole.
     if not jobs or not all(isinstance(job.source, LiveRows) for job in jobs):
         return False
-    return address is not None or (len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY)
+    if on:
+        return on == "ray"
+    return len(jobs) > 1 and sum(job.rows for job in jobs) > _WORTH_RAY

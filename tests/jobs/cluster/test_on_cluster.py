@@ -35,6 +35,7 @@ from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.commit import commit
 from jobs.embedding.model import ModelSource, model_record
+from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import JobError
@@ -199,7 +200,8 @@ def embed_slowly(gallery: Gallery, location: Path, pool: Pool, load: Callable[[]
     fake = FakeEmbedder()
     source = str(gallery.folder)
     plan = plan_of(list_images(source), collection, source, model_record(fake.identity))
-    written = write(plan, collection, load=load, crop=fake.crop, pool=pool, block_size=BLOCK, progress=told)
+    blocks = partial(blocks_on_ray, pool)
+    written = write(plan, collection, load=load, crop=fake.crop, blocks=blocks, block_size=BLOCK, progress=told)
     commit(collection, [written], 0.5)
     return written.report
 

@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
+from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import EmbedReport
 from jobs.errors import JobError, TooManyRejectsError
@@ -56,7 +58,7 @@ def run(
     plan = plan_of(list_images(str(source)), opened, str(source), model_record(fake.identity))
     if plan.done:
         return EmbedReport.of(plan)
-    written = write(plan, opened, load=load, crop=fake.crop, pool=Pool(), block_size=16)
+    written = write(plan, opened, load=load, crop=fake.crop, blocks=partial(blocks_on_ray, Pool()), block_size=16)
     commit(opened, [written], max_reject_rate)
     return written.report
 

@@ -1,7 +1,7 @@
 """The stages of the embedding pipeline without Ray: what a reject says, and that a block replaces no file."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from embedder.fetch import Fetcher
 from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
-from jobs.cluster.pool import Pool
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.pipeline import write
@@ -56,22 +55,19 @@ def test_what_was_listed_and_cannot_be_read_now_is_tried_again(
     assert outcome() == ("permission_denied", True)
 
 
-def test_whoever_writes_a_block_late_replaces_nothing(
-    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_writes_a_block_late_replaces_nothing(collection: Collection, tmp_path: Path) -> None:
     """An actor that was frozen, and on another device: its vectors are others, and so is the size of its file."""
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
     frozen = []
 
-    def blocks(_: pa.Table, __: DecodeSettings, actor: dict[str, Any], *___: object) -> Iterator[BlockSummary]:
-        frozen.append(EmbedBlock(**{**actor, "load": OtherDevice}))
-        for each in (EmbedBlock(**actor), *frozen):
-            yield BlockSummary(**each(table).to_pylist()[0])
+    def blocks(_: pa.Table, __: DecodeSettings, embed: Mapping[str, Any], ___: int) -> Iterator[BlockSummary]:
+        frozen.append(EmbedBlock(**{**embed, "load": OtherDevice}))
+        for each in (EmbedBlock(**embed), *frozen):
+            yield each(table)
 
-    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed(str(tmp_path / "a.png")), collection, "/pictures", MODEL)
-    written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
+    written = write(plan, collection, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
     assert (written.report.embedded, len(written.files)) == (1, 1)
     frozen[0](table)
     commit(collection, [written], 0.0)
@@ -84,16 +80,15 @@ def test_whoever_writes_a_block_late_replaces_nothing(
 def test_credentials_of_the_address_reach_the_actors_and_nothing_that_ray_writes_down(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[dict[str, object]] = []
+    given: list[Mapping[str, Any]] = []
 
-    def blocks(_: pa.Table, __: DecodeSettings, actor: dict[str, object], *___: object) -> Iterator[BlockSummary]:
-        given.append(actor)
+    def blocks(_: pa.Table, __: DecodeSettings, embed: Mapping[str, Any], ___: int) -> Iterator[BlockSummary]:
+        given.append(embed)
         return iter(())
 
-    monkeypatch.setattr("jobs.embedding.pipeline._blocks", blocks)
     plan = plan_of(listed("a"), collection, "/pictures", MODEL)
     there = Collection(replace(collection.storage, address="s3://KEY:hush%2Fhush@bucket/c"))
-    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, pool=Pool())
+    write(plan, there, load=FakeEmbedder, crop=FAKE.crop, blocks=blocks)
     monkeypatch.setattr(Collection, "open", lambda address: address)
     assert pickle.loads(pickle.dumps(given[0]["collection"]))() == "s3://KEY:hush%2Fhush@bucket/c"
     shown = str(sanitize_for_struct(given))  # type: ignore[no-untyped-call]

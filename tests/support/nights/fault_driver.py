@@ -19,6 +19,7 @@ from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
+from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import write
 from jobs.planning.changes import compare
 from jobs.sources.list_images import list_images
@@ -50,7 +51,9 @@ def main(source: str, location: str, log: str) -> None:
     plan = change.known[0].plan
     with ray_cluster(None, verbose=False):
         load = partial(LoggingEmbedder, log)
-        written = write(plan, collection, load=load, crop=fake.crop, pool=Pool(), block_size=BLOCK)
+        written = write(
+            plan, collection, load=load, crop=fake.crop, blocks=partial(blocks_on_ray, Pool()), block_size=BLOCK
+        )
         commit(collection, [written], 0.5)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from collections.abc import Collection as Names
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,6 @@ from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
 from jobs.cli import app
-from jobs.cluster.pool import Pool
 from jobs.embedding.report import BlockSummary, Report
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
 from jobs.spec import JobSpec, Resources
@@ -93,15 +92,13 @@ class Nights:
             embed = EmbedBlock(**actor)
             for start in range(0, todo.num_rows, self.block):
                 part = todo.slice(start, self.block)
-                block = embed(fetch_and_decode(part, settings=decode)).to_pylist()[0]
+                block = embed(fetch_and_decode(part, settings=decode))
                 embedded.extend(map(str, part["image_id"].to_pylist()))
                 after_block()
-                yield BlockSummary(**block)
+                yield block
 
         with (
-            patch("jobs.embedding.pipeline._blocks", blocks),
-            patch("jobs.embedding.pipeline.ray_cluster", lambda *_, **__: nullcontext()),
-            patch.object(Pool, "fitting", lambda *_, **__: Pool()),
+            patch("jobs.embedding.pipeline.blocks_here", blocks),
             patch.object(ClipEmbedder, "load", load_once),
         ):
             yield

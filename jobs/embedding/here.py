@@ -1,0 +1,39 @@
+"""The stages in this process: decoding ahead in processes of their own, the forward pass in the caller's thread."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from jobs.embedding.report import BlockSummary
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
+
+_AHEAD = 2
+"""Blocks that are decoded while another is embedded: with one, decoders would idle while its last pictures come in."""
+
+
+def blocks_here(
+    todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+) -> Generator[BlockSummary]:
+    """`jobs.embedding.pipeline.Blocks`, in order. Raises what loading and embedding raise."""
+    cores, stopped = os.cpu_count() or 1, threading.Event()
+    settings = replace(decode, threads=max(cores, decode.threads), decoders=cores)
+    decoded = partial(fetch_and_decode, settings=settings, is_awaited=lambda: not stopped.is_set())
+    parts = (todo.slice(start, block_size) for start in range(0, todo.num_rows, block_size))
+    with ThreadPoolExecutor(_AHEAD, "likeness-decode") as pool:
+        try:
+            ahead = deque(pool.submit(decoded, part) for part in islice(parts, _AHEAD))
+            embed_block = EmbedBlock(**embed)  # the model loads while the first blocks are decoded
+            while ahead:
+                block = ahead.popleft().result()
+                ahead.extend(pool.submit(decoded, part) for part in islice(parts, 1))
+                yield embed_block(block)
+        finally:
+            stopped.set()

@@ -1,0 +1,96 @@
+"""The stages by Ray Data: fetching and decoding in tasks, embedding in actors, both counted in Ray's own metrics."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import ray.data
+
+from embedder.errors import folded
+from jobs.cluster.pool import DECODE_MEMORY, Pool
+from jobs.cluster.session import lacking
+from jobs.embedding.report import BlockSummary
+from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.worker_metrics import worker_metrics
+from jobs.errors import JobError
+
+DECODE_BATCH = 128
+"""Rows of one decode task. With 32, Ray's own work for each task took a quarter of two cores from the demo's job."""
+
+
+def blocks_on_ray(
+    pool: Pool, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, object], block_size: int
+) -> Iterator[BlockSummary]:
+    """`jobs.embedding.pipeline.Blocks` with the actors of a pool; Ray is connected. Raises JobError."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    least, most = pool.actors
+    # At most one block per task: an actor reports only at the end of a task.
+    step = min(DECODE_BATCH, block_size)
+    slices: list[pa.Table | bytes] = [todo.slice(start, step) for start in range(0, todo.num_rows, step)]
+    rows = (
+        ray.data.from_arrow(slices)
+        .map_batches(
+            _decode_task,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+            fn_kwargs={"settings": decode},
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=1,
+            memory=DECODE_MEMORY,
+        )
+        .map_batches(
+            _EmbedActor,
+            fn_constructor_kwargs=dict(embed),
+            batch_size=block_size,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
+            **pool.reserved,
+        )
+        .iter_rows()
+    )
+    try:
+        for row in rows:
+            yield BlockSummary(**row)
+    except ray.exceptions.RayError as error:
+        raise JobError(
+            f"the job stopped: {lacking(error) or _innermost(error)}. What was embedded is kept; the same command goes "
+            "on with it. --verbose shows what Ray and its workers print"
+        ) from error
+
+
+def _innermost(error: Exception) -> str:
+    """The last line of a remote traceback with an exception that is not Ray's own; Ray wraps it in several others."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b.*:", line) and not line.startswith("ray.")]
+    return (named or lines)[-1]
+
+
+def _decode_task(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
+    decoded, metrics = fetch_and_decode(table, settings=settings), worker_metrics()
+    stages = decoded["error_stage"].to_pylist()
+    metrics.stage("fetch", len(stages) - stages.count("fetch"), pc.sum(decoded["fetch_seconds"]).as_py())
+    metrics.stage("decode", stages.count(None), pc.sum(decoded["decode_seconds"]).as_py())
+    for reason in decoded["error_reason"].drop_null().to_pylist():
+        metrics.rejects.inc(1, {"reason": folded(str(reason))})
+    return decoded
+
+
+class _EmbedActor:
+    """`EmbedBlock`, which is constructed in the actor's own process, so that no loaded model is sent to it."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._embed = EmbedBlock(**arguments)
+        self._ended: float | None = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        block, metrics = self._embed(table), worker_metrics()
+        metrics.stage("embed", block.embedded, block.model_seconds)
+        metrics.stage("write", block.rows, block.write_seconds)
+        elapsed = block.ended_at - (self._ended or block.started_at)
+        metrics.idle.set(max(0.0, 1 - block.model_seconds / elapsed))
+        self._ended = block.ended_at
+        return pa.Table.from_pylist([vars(block)])
