@@ -17,10 +17,8 @@ from unittest.mock import Mock
 import httpx
 import pytest
 import ray
-
 from pydantic import ValidationError
 from ray import serve
-
 
 from api.compose import LoadModel, build_service
 from api.deployment.application import application, run, serve_app
@@ -35,7 +33,6 @@ from api.settings import ServeSettings
 from benchmarks.common.models import save_small_clip
 from benchmarks.common.servers import free_port
 from embedder.fake import FakeEmbedder
-
 from embedder.models.clip import ClipEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -44,7 +41,6 @@ from index.errors import EmptyCollectionError, NotACollectionError
 from index.search import Searcher
 from index.versions.promotion import promote
 from jobs.cli.serve import serve as serve_command
-
 from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import COLOURS, PLAIN, add_pictures, make_collection, png
 from tests.support.paths import ROOT
@@ -381,7 +377,7 @@ def test_ray_serve_answers_like_the_local_server(collection: str, cluster: int) 
     elsewhere = settings.model_copy(update={"host": "0.0.0.0", "allow_remote": True})
     advice = f"on 127.0.0.1:{settings.port}: serve with --host 127.0.0.1 --port {settings.port}, or end"
     with pytest.raises(ListenError, match=rf"expected to listen on 0.0.0.0:{settings.port}, .*already, {advice}"):
-        run(elsewhere, blocking=False, models=fakes())
+        run(elsewhere, blocking=False)
 
 
 def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
