@@ -273,7 +273,7 @@ def test_a_url_that_leads_to_no_usable_picture(
     client: TestClient, pictures_at: str, url: str, slug: str, reason: str
 ) -> None:
     response = client.post("/search", json={"url": url.replace("{host}", pictures_at)})
-    stage = "decode" if slug == "unusable-image" else "fetch"
+    stage = "decode" if url.endswith("fake.png") else "fetch"
     assert_problem(response, slug, detail="", reason=reason, stage=stage)
     assert "secret" not in response.text
 

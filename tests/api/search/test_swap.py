@@ -368,5 +368,5 @@ def test_versions_that_cannot_be_promoted_or_served(service: SearchService, coll
     grow(collection, "2.png", OtherEmbedder())
     done = client.post("/index/promote", json={"version": "000002"}).json()
     assert (done["live"], done["serving"], done["failure"]) == ("000002", "000001", "there is no model 'fake'")
-    without_a_collection = on_this_machine(create_app(fake_service(Searcher.open(collection))))
+    without_a_collection = on_this_machine(create_app(fake_service(service.engine.searcher)))
     assert without_a_collection.get("/index/versions").status_code == 404
