@@ -72,14 +72,18 @@ def post(url: str, body: object) -> tuple[int, Any]:
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_COLLECTION", "s3://bucket/cats")
-    monkeypatch.setenv("LIKENESS_ALLOWED_HOSTS", "intranet.example, 10.0.0.7:8080")
-    monkeypatch.setenv("LIKENESS_MAX_K", "50")
+    given = {"COLLECTION": "s3://bucket/cats", "ALLOWED_HOSTS": "intranet.example, 10.0.0.7:8080", "MAX_K": "50"}
+    given |= {"RATE_LIMIT_PER_MINUTE": "120", "CORS_ORIGINS": "https://a.example, https://b.example"}
+    given |= {"MAX_ONGOING_REQUESTS": "7"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"LIKENESS_{name}", value)
     settings = ServeSettings()
-    assert settings.collection == "s3://bucket/cats"
+    limits, access = settings.limits(), settings.access()
+    assert (settings.collection, settings.model) == ("s3://bucket/cats", None)
     assert settings.allowed_hosts == {"intranet.example", "10.0.0.7:8080"}
-    assert (settings.limits().max_k, settings.limits().max_upload_bytes) == (50, 16 * 2**20)
-    assert settings.model is None
+    assert (limits.max_k, limits.max_upload_bytes) == (50, 16 * 2**20)
+    assert (access.rate_limit_per_minute, access.max_ongoing_requests) == (120, 7)
+    assert access.cors_origins == {"https://a.example", "https://b.example"}
 
 
 @pytest.mark.parametrize("wrong", [{"max_k": 0}, {"max_k": 10_001}, {"port": 70_000}, {"hosts": "x"}])

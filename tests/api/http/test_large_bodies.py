@@ -122,12 +122,6 @@ def test_mend_15_counts_are_checked_before_what_is_counted(
         assert error["expected"].startswith(expected)
 
 
-@pytest.mark.parametrize(("path", "field"), [("/search/batch", "searches"), ("/embed", "texts")])
-def test_mend_15_a_batch_is_counted_before_it_is_read(client: TestClient, path: str, field: str) -> None:
-    errors = client.post(path, json={field: [7] * 65}).json()["errors"]
-    assert errors == [{"field": field, "expected": "at most 64", "got": "65"}]
-
-
 def test_mend_15_a_search_whose_place_is_taken_is_refused_before_its_body_is_parsed(
     service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,12 +68,16 @@ def filtered(expression: object) -> dict[str, Any]:
         (filtered("label=x"), 'filter: expected an object, got "label=x"'),
         (filtered({"width": "a, got c"}), f"filter: expected a number for $eq of {WIDTH}, got 'a, got c'"),
         (filtered({"$x takes y, got z": 1}), f"{OPERATORS}'$x takes y, got z'"),
+        ({"id": "a", "fields": [1] * 50_000}, "fields: expected at most 1,000 items, got 50,000"),
+        ({"id": "a", "fields": [1] * 500}, "body: expected a document as the API describes it, got 500 mistakes"),
+        ({str(n): 1 for n in range(50_000)}, "body: expected a document as the API describes it, got 50,000 fields"),
     ],
 )
 def test_mend_smaller_what_is_wrong_with_a_search(client: TestClient, body: dict[str, Any], said: str) -> None:
     refused = client.post("/search", json=body)
     assert 400 <= refused.status_code < 500
     assert refused.json()["detail"] == said
+    assert len(refused.content) < 1_000
 
 
 def test_mend_smaller_an_unknown_column_is_what_came(client: TestClient) -> None:
@@ -91,6 +95,12 @@ def test_mend_smaller_an_unknown_column_is_what_came(client: TestClient) -> None
         ("/search/batch", {"searches": []}, "searches: expected a list that is not empty, got []"),
         ("/embed", {"texts": "red"}, 'texts: expected a list, got "red"'),
         ("/embed", {}, "body: expected exactly one of images, texts and urls, got nothing"),
+        (
+            "/embed",
+            {"texts": ["a"], "urls": ["b"]},
+            'body: expected exactly one of images, texts and urls, got "texts", "urls"',
+        ),
+        ("/embed", {"images": [1]}, "images.0: expected text, got 1"),
     ],
 )
 def test_mend_smaller_what_is_wrong_with_a_batch(client: TestClient, path: str, body: object, said: str) -> None:
