@@ -394,10 +394,11 @@ def test_the_key_travels_and_nothing_replaces_it(
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
     monkeypatch.setenv("NETRC", str(netrc))
-    with LikenessClient(server.url, api_key="lk_secret") as client:
+    with LikenessClient(f"{server.url}/likeness/", api_key="lk_secret") as client:
         client.search(text="a")
         assert "lk_secret" not in repr(client)
     assert server.asked[0].headers["authorization"] == "Bearer lk_secret"
+    assert server.asked[0].path == "/likeness/search"  # a server below a path
 
 
 def test_a_key_stays_with_its_server(server: ScriptedServer) -> None:
@@ -411,23 +412,14 @@ def test_a_key_stays_with_its_server(server: ScriptedServer) -> None:
         assert other.asked == []
 
 
-@pytest.mark.parametrize("key", ["", "lk_secret\n", "lk secret", "lk_sécret"])
-def test_a_key_that_no_header_can_hold(key: str) -> None:
-    with pytest.raises(ValueError, match="api_key: expected printable ASCII") as caught:
-        LikenessClient("http://127.0.0.1:8000", api_key=key)
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://a.example", "http://", "http://a.example/?q=1"])
-def test_a_base_url_that_is_none(url: str) -> None:
-    with pytest.raises(ValueError, match="expected one such as http://127"):
-        LikenessClient(url)
-
-
-def test_a_server_below_a_path(server: ScriptedServer) -> None:
-    with LikenessClient(f"{server.url}/likeness/") as client:
-        client.search(text="a")
-    assert server.asked[0].path == "/likeness/search"
+def test_keys_that_no_header_can_hold_and_base_urls_that_are_none() -> None:
+    for key in ("", "lk_secret\n", "lk secret", "lk_sécret"):
+        with pytest.raises(ValueError, match="api_key: expected printable ASCII") as caught:
+            LikenessClient("http://127.0.0.1:8000", api_key=key)
+        assert "secret" not in str(caught.value)
+    for url in ("", "127.0.0.1:8000", "ftp://a.example", "http://", "http://a.example/?q=1"):
+        with pytest.raises(ValueError, match="expected one such as http://127"):
+            LikenessClient(url)
 
 
 # Against the very server
