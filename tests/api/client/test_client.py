@@ -40,6 +40,7 @@ from embedder.identity import ModelIdentity
 from index.build.build_index import build_index
 from index.collection import Collection
 from tests.support.collections.small_collection import PLAIN, add_pictures, followed_service, make_collection, png
+from tests.support.pictures.sample_images import rotated
 from tests.support.servers.scripted_server import Reply, ScriptedServer, scripted
 
 MODEL = {"id": "fake", "revision": None, "fingerprint": "f1", "dim": 2}
@@ -147,31 +148,25 @@ def test_a_pil_image_travels_upright_as_png(client: LikenessClient, server: Scri
     """Sent as the server would see the file that it comes from."""
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     image = Image.fromarray(pixels)
-    client.search(image=image)
-    sent = Image.open(io.BytesIO(form(server)["image"]))
-    assert sent.format == "PNG"
-    assert np.array_equal(np.asarray(sent), pixels)
-
-    file = io.BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn clockwise makes it upright
-    image.save(file, "PNG", exif=exif)
-    client.search(image=Image.open(file))
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(form(server)["image"]))), np.rot90(pixels, -1))
-
+    for each in (image, Image.open(io.BytesIO(rotated(image, 6, "png")))):
+        client.search(image=each)
+        sent = Image.open(io.BytesIO(form(server)["image"]))
+        assert sent.format == "PNG"
+        assert np.array_equal(np.asarray(sent), pixels)
     client.search(image=Image.new("CMYK", (2, 2), (0, 255, 255, 0)))
     assert Image.open(io.BytesIO(form(server)["image"])).convert("RGB").getpixel((0, 0)) == (255, 0, 0)
 
 
 def test_what_cannot_be_sent_is_said_before(client: LikenessClient, server: ScriptedServer, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none\.png"):
-        client.search(image=tmp_path / "none.png")
-    with pytest.raises(TypeError, match="got a picture as ndarray: expected a path, the bytes of a file or"):
-        client.search(image=np.zeros((2, 2, 3)))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        client.search(embedding=[float("nan"), 1.0])
-    with pytest.raises(TypeError, match="expected what JSON can hold"):
-        client.search(text="a", filter={"label": object()})
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"image": tmp_path / "none.png"}, FileNotFoundError, r"none\.png"),
+        ({"image": np.zeros((2, 2, 3))}, TypeError, "a picture as ndarray: expected a path, the bytes of a file or"),
+        ({"embedding": [float("nan"), 1.0]}, ValueError, "not JSON compliant"),
+        ({"text": "a", "filter": {"label": object()}}, TypeError, "expected what JSON can hold"),
+    ]
+    for search, error, message in wrong:
+        with pytest.raises(error, match=message):
+            client.search(**search)
     assert server.asked == []
 
 

@@ -284,7 +284,7 @@ def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path:
     make_sharded(tmp_path / "collection", seed=1)
     query = unit_vectors(1, dim=DIM)
     assert len(searcher.search(query, 10)[0]) == 10
-    handles[1] = handles_of(collection, 2, clock)[1]
+    handles[1].replica = handles_of(collection, 2, clock)[1].replica
     with pytest.raises(ShardsLostError, match="shard 1 does not answer"):
         searcher.search(query, 10)
 

@@ -214,9 +214,8 @@ def test_more_like_a_picture_with_what_is_known_of_it(open_page: Callable[..., P
     expect(title).to_be_focused()
     assert asked(page) == {"id": chosen.image_id}
     assert chosen.image_id not in ids(page)
-    facts = dict(
-        zip(page.locator(".facts dt").all_inner_texts(), page.locator(".facts dd").all_inner_texts(), strict=True)
-    )
+    terms, details = (page.locator(f".facts {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    facts = dict(zip(terms, details, strict=True))
     assert facts["id"] == chosen.image_id
     assert (facts["label"], facts["number"]) == (chosen.subject.shape, str(chosen.number))
     width, height = chosen.size
@@ -509,6 +508,10 @@ def test_a_phone_needs_no_scrolling_sideways(open_page: Callable[..., Page], sit
         assert lefts == 2
 
 
+HAS_OUTLINE = """(it) => [it, it.nextElementSibling].filter(Boolean)
+  .some((each) => getComputedStyle(each).outlineStyle !== "none")"""
+
+
 def test_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
     page = open_page("/?text=star")
     ids(page)
@@ -517,11 +520,7 @@ def test_by_keyboard_alone(open_page: Callable[..., Page], site: Site) -> None:
     def tab_to(target: Locator, most: int) -> None:
         for _ in range(most):
             page.keyboard.press("Tab")
-            outline = focused.evaluate(
-                """(it) => [it, it.nextElementSibling].filter(Boolean)
-                    .some((each) => getComputedStyle(each).outlineStyle !== "none")"""
-            )
-            assert outline, f"no focus to be seen on {focused.evaluate('it => it.outerHTML')}"
+            assert focused.evaluate(HAS_OUTLINE), f"no focus to be seen on {focused.evaluate('it => it.outerHTML')}"
             if target.evaluate("it => it === document.activeElement"):
                 return
         raise AssertionError(f"{target} is not reached in {most} steps")
