@@ -40,7 +40,7 @@ def test_a_key_is_256_random_bits_and_only_its_hash_is_kept(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["keys.json"]
 
 
-def test_the_ring_knows_its_keys_and_no_others(file: Path) -> None:
+def test_the_ring_knows_its_keys_and_no_others_and_changes_count_at_once(file: Path) -> None:
     search, admin = add_key(file, "reader", KeyScope.search), add_key(file, "boss", KeyScope.admin)
     ring = KeyRing(file)
     for key, name, scope in ((search, "reader", "search"), (admin, "boss", "admin")):
@@ -49,6 +49,11 @@ def test_the_ring_knows_its_keys_and_no_others(file: Path) -> None:
         assert (found.name, found.scope) == (name, scope)
     for wrong in (b"", b"lk_", search[:-1].encode(), search.lower().encode(), f"{search} ".encode(), b"\xff" * 46):
         assert ring.find(wrong) is None
+    bob = add_key(file, "bob", KeyScope.admin)
+    assert ring.find(bob.encode()) is not None
+    remove_key(file, "reader")
+    assert ring.find(search.encode()) is None
+    assert ring.find(bob.encode()) is not None
 
 
 def test_equal_keys_of_two_files_do_not_look_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,16 +61,6 @@ def test_equal_keys_of_two_files_do_not_look_equal(tmp_path: Path, monkeypatch: 
     for name in ("a.json", "b.json"):
         add_key(tmp_path / name, "alice", KeyScope.search)
     assert list_keys(tmp_path / "a.json")[0].hash != list_keys(tmp_path / "b.json")[0].hash
-
-
-def test_changes_of_the_file_count_at_once(file: Path) -> None:
-    alice = add_key(file, "alice", KeyScope.search)
-    ring = KeyRing(file)
-    bob = add_key(file, "bob", KeyScope.admin)
-    assert ring.find(bob.encode()) is not None
-    remove_key(file, "alice")
-    assert ring.find(alice.encode()) is None
-    assert ring.find(bob.encode()) is not None
 
 
 def test_a_broken_file_leaves_the_keys_and_one_that_is_gone_opens_nothing(
