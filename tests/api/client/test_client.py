@@ -443,7 +443,7 @@ def test_it_finds_what_the_library_finds(served: LikenessClient, service: Search
     (tmp_path / "red.png").write_bytes(PLAIN["red.png"])
     vector = FakeEmbedder().embed_texts(["a star"])[0]
     expected = service.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=3))
-    searches: list[Search] = [{"image": tmp_path / "red.png"}, {"image": PLAIN["red.png"]}]
+    searches: list[dict[str, Any]] = [{"image": tmp_path / "red.png"}, {"image": PLAIN["red.png"]}]
     searches += [{"image": Image.open(io.BytesIO(PLAIN["red.png"]))}, {"url": "http://pictures.example/red.png"}]
     for each in searches:
         found = served.search(**each, k=3)

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -265,8 +266,8 @@ def test_each_search_of_a_batch_has_its_own_result_or_problem(client: TestClient
         assert results[number]["ok"]["matches"] == alone["matches"]
         assert results[number]["ok"]["index"] == alone["index"]
     for number in (1, 2, 3):
-        alone = client.post("/search", json=searches[number])
-        assert (alone.status_code, alone.json()) == (422, results[number]["problem"])
+        refused = client.post("/search", json=searches[number])
+        assert (refused.status_code, refused.json()) == (422, results[number]["problem"])
 
 
 @pytest.mark.parametrize(("path", "field"), [("/search/batch", "searches"), ("/embed", "texts")])
@@ -330,12 +331,15 @@ def test_slow_hosts_hold_up_nobody_else(searcher: Searcher) -> None:
     def ask(client: TestClient) -> None:
         answers.append(client.post("/search", json={"url": URL, "k": 1}))
 
+    def came(count: int) -> bool:
+        return len(host.asked) + len(answers) >= count
+
     with TestClient(create_app(fake_service(searcher, queries=host), limits=few)) as client:
         threads = [threading.Thread(target=ask, args=(client,)) for _ in range(10)]
         try:
             for number, thread in enumerate(threads, start=1):
                 thread.start()
-                eventually(lambda n=number: len(host.asked) + len(answers) >= n, "it is fetched or refused")
+                eventually(partial(came, number), "it is fetched or refused")
             assert [answer.status_code for answer in answers] == [429] * 7
             assert answers[0].headers["retry-after"] == "1"
             assert "fetched from other hosts" in answers[0].json()["detail"]

@@ -170,7 +170,7 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     grow(collection, "more.png", third)
     service.live.refresh()
     assert service.engine.searcher.version == "000002"
-    assert "serve with the model of the index" in (service.live.failure or "")
+    assert "serve with the model of the index" in str(service.live.failure)
 
 
 def test_current_that_cannot_be_read(
