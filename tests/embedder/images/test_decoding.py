@@ -28,6 +28,7 @@ from embedder.images.decoder_process import DecodeProcess
 from embedder.images.formats import webp_size
 from embedder.images.limits import ImageLimits, cost_of, count_scans, webp_cost
 from tests.support.pictures.sample_images import CENTRE, encode, quarters, smooth
+from tests.support.processes import python
 
 OWN = ImageLimits()
 QUERIES = ImageLimits(max_pixels=50_000_000)
@@ -162,7 +163,7 @@ print(pool.decode(encode(quarters(), "png"), CENTRE).format, *pool.processes, fl
 
 
 def test_mend_13_a_program_without_a_main_guard_ends_by_itself_and_leaves_no_process() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    done = python("-c", PROGRAM)
     assert (done.returncode, done.stderr) == (0, "")
     name, *pids = done.stdout.split()
     assert name == "png"
@@ -281,4 +282,4 @@ def test_mend_14_a_picture_converted_in_strips_has_the_same_pixels(
 def test_a_decoders_process_starts_without_numpy() -> None:
     """It would take half of the start, which a night of few changed pictures waits for."""
     code = "import sys, embedder.images.decoder_worker; sys.exit('numpy' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert python("-c", code).returncode == 0

@@ -1,7 +1,5 @@
 """Collections: what counts as one, runs and their order, and the fold that lets the newest row win."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from index.collection.rows import FIXED, metadata_columns, row_schema
 from index.errors import CollectionError, DamagedRunError, ModelMismatchError, NotACollectionError
 from index.versions.current import collection_model
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.processes import python
 
 
 @pytest.fixture
@@ -112,9 +111,8 @@ def test_a_file_takes_less_than_its_vectors_and_other_tools_read_them(collection
     assert file.size < vectors.nbytes
     np.save(tmp_path / "vectors.npy", vectors)
     # In a process of its own: at the end duckdb takes the interpreter down with it, beside all that is loaded here.
-    subprocess.run(
-        [sys.executable, "-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy"], check=True
-    )
+    done = python("-c", _OTHER_TOOLS, f"{collection.location}/{file.path}", tmp_path / "vectors.npy")
+    assert done.returncode == 0, done.stderr
 
 
 _OTHER_TOOLS = """

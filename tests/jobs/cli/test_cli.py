@@ -5,8 +5,6 @@ import json
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import COLOURS, embedded_row, put_pictures
 from tests.support.command_line import Result, Run
+from tests.support.processes import python
 
 COMMANDS = (
     *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
@@ -527,8 +526,7 @@ def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: st
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
         "app.main()"
     )
-    command = [sys.executable, "-c", code, "compact", str(growing), str(most)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", code, "compact", growing, most)
     result = Result(done.returncode, done.stdout, done.stderr)
     assert_one_line(
         result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
@@ -555,5 +553,5 @@ sys.meta_path.insert(0, Interrupt())
 sys.argv = ["likeness", "--help"]
 likeness.load()()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

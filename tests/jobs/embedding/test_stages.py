@@ -56,6 +56,14 @@ def test_what_was_listed_and_cannot_be_read_now_is_tried_again(
     assert outcome() == ("permission_denied", True)
 
 
+def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
+    columns = {"image_id": ["a", "blank"], "uri": [str(tmp_path / "a.png"), None]}
+    table = fetch_and_decode(listing_table(columns, {}), settings=SETTINGS)
+    assert table["error_reason"].to_pylist() == [None, "no_uri"]
+    assert table["size"].to_pylist() == [len(png((1, 2, 3))), None]
+
+
 def test_whoever_writes_a_block_late_replaces_nothing(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
