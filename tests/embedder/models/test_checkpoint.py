@@ -93,9 +93,7 @@ def test_a_copied_and_a_saved_again_checkpoint_are_the_same(original: Path, copi
         ("dinov2_with_registers", Dinov2WithRegistersConfig),
     ],
 )
-def test_what_a_configuration_leaves_out_is_what_transformers_fills_in(
-    model_type: str, config: type[PreTrainedConfig]
-) -> None:
+def test_what_a_configuration_leaves_out_is_as_in_transformers(model_type: str, config: type[PreTrainedConfig]) -> None:
     ours = vision_config(model_type, {})
     theirs = config().to_dict()
     assert ours == {name: theirs[name] for name in ours}

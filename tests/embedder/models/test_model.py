@@ -84,9 +84,7 @@ def test_clip_texts_agree_with_the_model_given_each_text_alone(load: Load, check
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
 
 
-def test_siglip_texts_are_lowered_and_padded_on_the_right_to_the_full_length(
-    load: Load, checkpoints: dict[str, Path]
-) -> None:
+def test_siglip_texts_are_lowered_and_padded_on_the_right(load: Load, checkpoints: dict[str, Path]) -> None:
     model = SiglipModel.from_pretrained(checkpoints["siglip"])
     tokens = torch.tensor([[2, 3, 5, 0, 0, 0, 0, 0], [3] * 8])
     with torch.inference_mode():

@@ -54,13 +54,6 @@ def test_a_new_an_empty_and_an_existing_folder_are_accepted(tmp_path: Path) -> N
     assert Collection.open(str(tmp_path / "deep" / "new")).current() is None
 
 
-def test_open_wants_a_collection(tmp_path: Path) -> None:
-    with pytest.raises(NotACollectionError, match="does not exist: make a collection with `likeness embed`"):
-        Collection.open(str(tmp_path / "missing"))
-    with pytest.raises(NotACollectionError, match="is not a collection: expected runs/ in it"):
-        Collection.open(str(tmp_path))
-
-
 def test_a_run_counts_once_it_is_committed(collection: Collection) -> None:
     start = collection.start_run("memory:", MODEL)
     file = collection.write_rows(start.run_id, "one", rows(["a"]))
@@ -270,9 +263,7 @@ def test_vectors_stream_in_order_however_their_files_are_fetched(
     ("positions", "expected"),
     [([], []), ([0], ["c"]), ([1, 3], ["d", "f"]), ([0, 1, 2, 3], ["c", "d", "e", "f"]), ([3], ["f"])],
 )
-def test_rows_are_taken_by_position_across_files(
-    collection: Collection, positions: list[int], expected: list[str]
-) -> None:
+def test_rows_are_taken_by_position(collection: Collection, positions: list[int], expected: list[str]) -> None:
     add_run(collection, rows(["a", "b", "c"]), rows(["d"]))
     run = add_run(collection, rows(["e", "f"]), deletes=["a", "b"])
     live = LiveRows.of_runs(collection.storage, collection.runs())

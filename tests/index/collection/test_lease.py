@@ -146,9 +146,7 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
     assert held_record(collection).token == "another"  # and it is left to its owner
 
 
-def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     renewing = threading.Event()
 
     def slowly(*arguments: object) -> None:

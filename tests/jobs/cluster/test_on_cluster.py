@@ -188,9 +188,7 @@ def live(collection: Collection) -> pa.Table:
     return collection.live_rows().sort_by("image_id")
 
 
-def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_own(
-    three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_and_devices(three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     put_stale_packages(elsewhere)
@@ -264,9 +262,7 @@ def exported(name: str, label: str) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_a_pool_grows_with_what_is_to_do_and_stages_are_counted_in_metrics_of_ray(
-    three: Nodes, gallery: Gallery, tmp_path: Path
-) -> None:
+def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
     class Watched(Told):
         def __call__(self, report: EmbedReport) -> None:
             for name, label in (("rows", "stage"), ("rejects", "reason"), ("stage_seconds", "stage")):

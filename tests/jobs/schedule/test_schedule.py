@@ -214,9 +214,7 @@ def test_a_run_that_cannot_be_started_is_written_down_and_told(
     assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
 
 
-def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
-    child: Callable[[str], ScheduledJob], spec: Path
-) -> None:
+def test_runs_do_not_overlap_and_stopping_interrupts_one(child: Callable[[str], ScheduledJob], spec: Path) -> None:
     job = child(
         WRITE_DOWN + "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
         "    save(storage, run.end('stopped', 'put down'))\n    sys.exit(130)"
@@ -273,9 +271,7 @@ def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [CollectionError("manifest damaged"), OSError("no such device")])
-def test_old_versions_that_stay_are_a_note_and_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_old_versions_that_stay_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
     update = Update(spec=read_spec(make_job(tmp_path)), console=Console(quiet=True))
     run_job(update)
