@@ -35,7 +35,7 @@ def blocks_on_ray(
     rows = (
         ray.data.from_arrow(slices)
         .map_batches(
-            _decode_task,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
+            decode_images,  # type: ignore[arg-type]  # Ray's type leaves fn_kwargs out
             fn_kwargs={"settings": decode},
             batch_size=None,
             batch_format="pyarrow",
@@ -43,7 +43,7 @@ def blocks_on_ray(
             memory=DECODE_MEMORY,
         )
         .map_batches(
-            _EmbedActor,
+            EmbedImages,
             fn_constructor_kwargs=dict(embed),
             batch_size=block_size,
             batch_format="pyarrow",
@@ -69,7 +69,7 @@ def _innermost(error: Exception) -> str:
     return (named or lines)[-1]
 
 
-def _decode_task(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
+def decode_images(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     decoded, metrics = fetch_and_decode(table, settings=settings), worker_metrics()
     stages = decoded["error_stage"].to_pylist()
     metrics.stage("fetch", len(stages) - stages.count("fetch"), pc.sum(decoded["fetch_seconds"]).as_py())
@@ -79,7 +79,7 @@ def _decode_task(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     return decoded
 
 
-class _EmbedActor:
+class EmbedImages:
     """`EmbedBlock`, which is constructed in the actor's own process, so that no loaded model is sent to it."""
 
     def __init__(self, **arguments: Any) -> None:

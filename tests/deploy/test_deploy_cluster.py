@@ -125,9 +125,7 @@ def test_the_cluster_file_fits_rays_schema() -> None:
     assert spec.resources.actors == (types["embed"]["min_workers"], types["embed"]["max_workers"])
 
 
-def test_ray_launches_the_machines_of_the_cluster_file(
-    aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_launches_the_cluster_files_machines(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mock of AWS, by the code of `ray up`: a wrong `node_config`, which Ray's schema leaves open, ends it."""
     monkeypatch.setenv("HOME", str(tmp_path))  # a key pair is made
     (tmp_path / ".ssh").mkdir()

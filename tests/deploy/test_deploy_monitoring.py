@@ -23,11 +23,12 @@ from api.http.middleware.telemetry import follow
 from api.observe.log import RequestRecord
 from api.observe.metrics import Metrics
 from api.settings import RequestLimits
+from embedder.fake import FakeEmbedder
 from jobs.embedding import worker_metrics
 from jobs.schedule.history import HistoryEntry
 from jobs.schedule.metrics_file import write_metrics
+from tests.support.collections.small_collection import PLAIN, fake_service, make_collection
 from tests.support.paths import ROOT
-from tests.support.servers.stub_service import stub_service
 
 FOLDER = ROOT / "deploy" / "monitoring"
 DASHBOARDS = ["service-dashboard.json", "jobs-dashboard.json"]
@@ -83,9 +84,10 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
             yield node.name, grouped | {matcher.name for matcher in node.matchers.matchers}
 
 
-def of_the_service() -> dict[str, set[str]]:
+def of_the_service(folder: Path) -> dict[str, set[str]]:
     metrics = Metrics()
-    follow(stub_service(), metrics, RequestLimits())
+    searcher = make_collection(folder / "served", PLAIN, FakeEmbedder())
+    follow(fake_service(searcher), metrics, RequestLimits())
     metrics.answered("POST", "/search", 200, 0.1)
     outcomes = [("fetch", "ok"), ("decode", "not_an_image")]
     metrics.noted(RequestRecord(request_id="", stages=[("embed", 0.1)], outcomes=outcomes, lost_shards=[0]))
@@ -119,7 +121,7 @@ def of_ray() -> str:
 
 @pytest.mark.parametrize("name", [*DASHBOARDS, "alerts.yml"])
 def test_expressions_name_what_there_is(name: str, tmp_path: Path) -> None:
-    known = of_the_service() | of_jobs(tmp_path) | of_running_jobs() | {"up": set()}
+    known = of_the_service(tmp_path) | of_jobs(tmp_path) | of_running_jobs() | {"up": set()}
     rays = of_ray()
     for expression in expressions(name):
         for metric, labels in asked(expression):

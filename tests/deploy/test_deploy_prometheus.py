@@ -155,7 +155,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_panels_have_figures(prometheus: str, tmp_path: Path) -> None:
     """Those of the server and of jobs that have ended."""
-    known = {*of_the_service(), *of_jobs(tmp_path)}
+    known = {*of_the_service(tmp_path), *of_jobs(tmp_path)}
     asks, without = 0, set()
     for panel in [panel for name in DASHBOARDS for panel in panels(name)]:
         for expression in [sent(target["expr"]) for target in panel["targets"]]:

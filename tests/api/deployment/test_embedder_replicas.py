@@ -33,12 +33,6 @@ RECORDS = {side: model_record(FakeEmbedder(side=side).identity) for side in SIDE
 SIDE_OF = {record.fingerprint: side for side, record in RECORDS.items()}
 
 
-def change_model(collection: Collection) -> None:
-    """Its live index version is of the model with side 64."""
-    add_pictures(collection, PLAIN, FakeEmbedder(side=64))
-    build_index(collection)
-
-
 class Loader:
     """Loads fakes, unless `broken`. `loaded` has their sides."""
 
@@ -62,23 +56,22 @@ def replica(collection: Collection, load: Callable[[ModelRecord], FakeEmbedder])
 # EmbedderReplica
 
 
-def test_a_replica_begins_with_the_model_that_is_live_when_it_starts(collection: Collection) -> None:
-    change_model(collection)
-    load = Loader()
-    asyncio.run(replica(collection, load).describe(RECORDS[64]))
-    assert load.loaded == [64]
-
-
-def test_a_replica_without_the_live_model_embeds_with_the_one_that_is_still_served(collection: Collection) -> None:
+def test_a_replica_begins_with_the_live_model_or_embeds_with_the_one_that_is_still_served(
+    collection: Collection,
+) -> None:
     load = Loader()
     load.broken = True
     begun = replica(collection, load)
     load.broken = False
     vectors = asyncio.run(begun.embed(RECORDS[32], ["star"]))
     np.testing.assert_array_equal(vectors, FakeEmbedder().embed_texts(["star"]))
+    add_pictures(collection, PLAIN, FakeEmbedder(side=64))
+    build_index(collection)
+    asyncio.run(replica(collection, load).describe(RECORDS[64]))
+    assert load.loaded == [32, 64]
 
 
-def test_a_replica_never_holds_three_models(collection: Collection) -> None:
+def test_a_replica_never_holds_three_models_nor_another_than_is_named(collection: Collection) -> None:
     made: list[weakref.ref[FakeEmbedder]] = []
     held: list[int] = []
 
@@ -100,12 +93,9 @@ def test_a_replica_never_holds_three_models(collection: Collection) -> None:
     begun = replica(collection, Loader(make))
     asyncio.run(describe_all())
     assert held == [0, 1, 1]
-
-
-def test_a_replica_refuses_another_model_than_the_one_that_is_named(collection: Collection) -> None:
-    begun = replica(collection, Loader(lambda side: FakeEmbedder(side=64)))
+    other = replica(collection, Loader(lambda side: FakeEmbedder(side=64)))
     with pytest.raises(OtherModelError, match="serve with the model of the index"):
-        asyncio.run(begun.describe(RECORDS[32]))
+        asyncio.run(other.describe(RECORDS[32]))
 
 
 # RemoteEmbedder
@@ -188,29 +178,20 @@ def test_what_a_dead_replica_left_undone_is_asked_for_again_in_what_is_left_of_t
     assert replicas.now == 110.0
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_whatever_befalls_the_cluster_is_a_problem_to_come_again_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (
         NodeDiedError("the node is gone"),  # type: ignore[no-untyped-call]
         ObjectLostError("00" * 28, None, ""),
         RaySystemError(OSError("no raylet")),  # type: ignore[no-untyped-call]
         RequestCancelledError("1"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_whatever_befalls_the_cluster_is_a_problem_to_come_again_with(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(Problem) as caught:
-        Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])
-    assert (caught.value.kind.slug, caught.value.extensions) == ("embedder-unavailable", {"retry_after_s": 2})
-
-
-def test_what_the_model_raises_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    ):
+        with pytest.raises(Problem) as caught:
+            Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])
+        assert (caught.value.kind.slug, caught.value.extensions) == ("embedder-unavailable", {"retry_after_s": 2})
     cause = ModelError("no vector of this")
-    error = RayTaskError("embed", "Traceback", cause, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
-    with pytest.raises(ModelError, match="no vector of this"):
-        Replicas(monkeypatch, (1, error)).embedder().embed_texts(["star"])
+    raised = RayTaskError("embed", "Traceback", cause, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
+    with pytest.raises(ModelError, match="no vector of this"):  # what the model raises is raised here
+        Replicas(monkeypatch, (1, raised)).embedder().embed_texts(["star"])
 
 
 class Maker:
@@ -265,23 +246,18 @@ def test_all_who_wait_share_one_and_an_error_is_everybodys_until_it_is_tried_aga
     assert maker.made == ["a", "broken", "broken"]
 
 
-def test_what_is_called_stays_while_others_are_made_beforehand() -> None:
-    maker, held = Maker(), ResidentValues[str]()
-
-    async def swaps_that_fail() -> None:
-        await calls(held, maker, "a")
-        for key in ("b", "c", "d"):
-            await held.make(key, maker.of(key))
-        await calls(held, maker, "a")
-
-    asyncio.run(swaps_that_fail())
-    assert maker.made == ["a", "b", "c", "d"]
-
-
-def test_two_are_held_and_those_that_were_called_last() -> None:
+def test_two_are_held_and_those_that_were_called_last_while_others_are_made_beforehand() -> None:
     maker, held = Maker(), ResidentValues[str]()
     assert asyncio.run(calls(held, maker, "a", "b", "a", "c", "a", "b")) == ["A", "B", "A", "C", "A", "B"]
     assert maker.made == ["a", "b", "c", "b"]
+
+    async def swaps_that_fail() -> None:
+        for key in ("d", "e", "f"):
+            await held.make(key, maker.of(key))
+        await calls(held, maker, "b")
+
+    asyncio.run(swaps_that_fail())
+    assert maker.made == ["a", "b", "c", "b", "d", "e", "f"]
 
 
 def test_what_was_not_called_for_a_quarter_of_an_hour_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,10 +116,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def handles_of(collection: Collection, shards: int, clock: Clock) -> Any:
+    settings = ServeSettings(collection=collection.location, shards=shards)
+    return [Handle(SearcherReplica(settings, number), clock) for number in range(shards)]
+
+
 @pytest.fixture
-def handles(collection: Collection, clock: Clock) -> list[Handle]:
-    settings = ServeSettings(collection=collection.location, shards=4)
-    return [Handle(SearcherReplica(settings, number), clock) for number in range(4)]
+def handles(collection: Collection, clock: Clock) -> Any:
+    return handles_of(collection, 4, clock)
 
 
 @pytest.fixture
@@ -187,13 +191,6 @@ def test_an_image_of_a_lost_shard_is_away_and_not_missing(url: str, handles: lis
     assert told(httpx.get(f"{url}/image?id=nobody")) == (404, "image-not-found")
 
 
-def test_nothing_is_left_to_answer_without_any_shard(url: str, handles: list[Handle]) -> None:
-    for handle in handles:
-        lost(handle)
-    refused = httpx.post(f"{url}/search", json={"embedding": vector(), "allow_partial": True})
-    assert told(refused) == (503, "shard-unavailable")
-
-
 def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
     url: str, handles: list[Handle]
 ) -> None:
@@ -207,6 +204,10 @@ def test_a_shard_that_was_lost_holds_up_no_more_searches_until_it_answers_again(
     handles[0].waits.clear()
     httpx.post(f"{url}/search", json=query)
     assert handles[0].waits[0] == 5.0
+    # Nothing is left to answer without any shard.
+    for handle in handles:
+        lost(handle)
+    assert told(httpx.post(f"{url}/search", json=query)) == (503, "shard-unavailable")
 
 
 def test_no_search_gives_a_lost_shard_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +244,8 @@ def test_what_a_dead_replica_left_undone_another_one_is_asked_for(url: str, hand
 
 
 def test_shards_that_hold_nothing_are_not_asked(collection: Collection, clock: Clock) -> None:
-    settings = ServeSettings(collection=collection.location, shards=7)
-    handles = [Handle(SearcherReplica(settings, number), clock) for number in range(7)]
-    searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    handles = handles_of(collection, 7, clock)
+    searcher = Searchers(handles, 5.0).open(collection)
     queries = unit_vectors(3, seed=8, dim=DIM)
     assert searcher.search(queries, 20) == Searcher.open(collection).search(queries, 20)
     assert [handle.opened for handle in handles] == [["000002"]] * 5 + [[]] * 2
@@ -262,9 +262,8 @@ def test_replicas_that_die_are_asked_for_at_intervals_and_only_for_as_long_as_a_
 
 def test_a_shard_that_cannot_be_opened_is_lost_like_one_that_does_not_answer(url: str, handles: list[Handle]) -> None:
     full = CollectionError("no room in the cache for vectors.faiss")
-    handles[2].befalls[:] = [
-        RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
-    ]
+    error = RayTaskError("call", "Traceback", full, proctitle="ray", ip="127.0.0.1")  # type: ignore[no-untyped-call]
+    handles[2].befalls[:] = [error]
     refused = httpx.post(f"{url}/search", json={"embedding": vector()})
     assert told(refused) == (503, "shard-unavailable")
 
@@ -280,14 +279,13 @@ def test_a_replica_that_dies_while_it_opens_a_version_does_not_fail_the_swap(
 def test_a_version_of_that_number_that_took_its_place_answers_for_none(tmp_path: Path, clock: Clock) -> None:
     """A searcher that is started anew finds another collection there."""
     collection = make_sharded(tmp_path / "collection")
-    settings = ServeSettings(collection=collection.location, shards=2)
-    handles = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
-    searcher = Searchers(handles, 5.0).open(collection)  # type: ignore[arg-type]
+    handles = handles_of(collection, 2, clock)
+    searcher = Searchers(handles, 5.0).open(collection)
     (tmp_path / "collection").rename(tmp_path / "before")
     make_sharded(tmp_path / "collection", seed=1)
     query = unit_vectors(1, dim=DIM)
     assert len(searcher.search(query, 10)[0]) == 10
-    handles[1].replica = SearcherReplica(settings, 1)
+    handles[1].replica = handles_of(collection, 2, clock)[1].replica
     with pytest.raises(ShardsLostError, match="shard 1 does not answer"):
         searcher.search(query, 10)
 
@@ -297,8 +295,7 @@ def test_a_version_of_which_a_shard_is_damaged_gives_way_to_the_last_good_one(tm
     newest = collection.read_version("000002").segments[-1].name
     path = tmp_path / "index/segments" / newest / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    settings = ServeSettings(collection=collection.location, shards=2)
-    handles: Any = [Handle(SearcherReplica(settings, number), clock) for number in range(2)]
+    settings, handles = ServeSettings(collection=collection.location), handles_of(collection, 2, clock)
     opened = Searchers(handles, 5.0).open
     service = build_service(settings, load_model=lambda _: FakeEmbedder(), open_version=opened)
     service.live.warm_up()
@@ -320,6 +317,9 @@ def test_what_serve_is_told_of_shards(collection: Collection) -> None:
     memory = [each.ray_actor_options["memory"] for each in searchers]
     assert memory == shard_memory(settings, live)
     assert sum(memory) == 3 * 300 * 2**20 + live.memory
+    assert empty_shards(settings.model_copy(update={"shards": 5}), live) is None
+    warning = empty_shards(settings.model_copy(update={"shards": 6}), live) or ""
+    assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
 
 
 def test_searchers_of_something_else_have_another_name(collection: Collection, tmp_path: Path) -> None:
@@ -340,10 +340,7 @@ def test_room_for_shards_is_said_in_numbers(collection: Collection) -> None:
     assert shortage(settings, there, [GIB // 4] * 4) is None
     short = shortage(settings, there, [GIB // 2] * 4)
     assert (short or "").startswith("expected 4.0 GiB of memory for 8 searchers, got 2.0 GiB")
-
-
-def test_each_shard_has_to_fit_on_a_node() -> None:
-    """Serve would wait for ever for a node that holds what four of them hold together."""
+    # Serve would wait for ever for a node that holds what four of them hold together.
     settings = ServeSettings(collection="c", shards=2)
     there = [{"CPU": 2.0, "memory": 8.0 * GIB}] * 4
     assert shortage(settings, there, [8 * GIB, 4 * GIB]) is None
@@ -355,14 +352,11 @@ def test_each_shard_has_to_fit_on_a_node() -> None:
     assert (short or "").startswith("expected a node with 2.5 CPUs for a replica, got 2 at most")
 
 
+LARGE, NO_MEMORY, NO_CPU = ({"CPU": cpus, "memory": GIB * gib} for cpus, gib in ((4.0, 1.0), (4.0, 0.1), (0.0, 1.0)))
+
+
 @pytest.mark.parametrize(
-    ("nodes", "apart"),
-    [
-        ([{"CPU": 4.0, "memory": 1.0 * GIB}] * 2, 1),
-        ([{"CPU": 4.0, "memory": 1.0 * GIB}], None),
-        ([{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 4.0, "memory": 0.1 * GIB}], None),
-        ([{"CPU": 4.0, "memory": 1.0 * GIB}, {"CPU": 0.0, "memory": 1.0 * GIB}], None),
-    ],
+    ("nodes", "apart"), [([LARGE] * 2, 1), ([LARGE], None), ([LARGE, NO_MEMORY], None), ([LARGE, NO_CPU], None)]
 )
 def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
     collection: Collection, monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], apart: int | None
@@ -371,14 +365,6 @@ def test_searchers_of_a_shard_are_on_several_nodes_where_these_have_room(
     ingress: Any = serve_app(ServeSettings(collection=collection.location, shards=2, searchers=2))._bound_deployment
     (bound,) = [arg for arg in ingress.init_args if isinstance(arg, list)]
     assert {each._bound_deployment._replica_config.max_replicas_per_node for each in bound} == {apart}
-
-
-def test_more_shards_than_segments_are_warned_of(collection: Collection) -> None:
-    live = collection.read_version("000002")
-    assert empty_shards(ServeSettings(collection="c", shards=5), live) is None
-    warning = empty_shards(ServeSettings(collection="c", shards=6), live)
-    assert warning is not None
-    assert warning.startswith("index version 000002 has 5 segments for 6 shards, some of which hold nothing")
 
 
 # On Ray Serve
@@ -407,9 +393,8 @@ def test_four_searchers_answer_as_one_process_does(tmp_path: Path, cluster: int,
         assert client.get("/image?id=042").json() == httpx.get(f"{local}/image?id=042").json()
         assert told(client.post("/search", json={"id": "500"})) == (422, "invalid-request")
         # A new version is opened by all searchers before it answers.
-        add_run(
-            collection, rows(["new"], np.array([vector(6)], np.float32)), model=model_record(FakeEmbedder().identity)
-        )
+        new = rows(["new"], np.array([vector(6)], np.float32))
+        add_run(collection, new, model=model_record(FakeEmbedder().identity))
         build_index(collection, LIMITS.model_copy(update={"factory": factory}))
         eventually(lambda: client.get("/index").json()["version"] == "000003", "the new version answers")
         first = client.post("/search", json={"embedding": vector(6), "k": 1}).json()

@@ -1,7 +1,6 @@
 """Likeness: what a query is taken for, what it finds, and how the answer looks in a notebook."""
 
 import base64
-import builtins
 import io
 import re
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from api.explore.likeness import Neighbours
 from api.explore.widget import ExploreWidget
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from embedder.protocol import Embedder
 from index.errors import NotACollectionError
 from index.search import Searcher
 from tests.support.collections.small_collection import PLAIN, RecordingFetcher, make_collection, png
@@ -46,14 +45,6 @@ def fetcher() -> RecordingFetcher:
 @pytest.fixture
 def likeness(searcher: Searcher, fetcher: RecordingFetcher) -> Likeness:
     return Likeness(searcher, FakeEmbedder, fetcher=fetcher)
-
-
-@pytest.fixture
-def without_model(searcher: Searcher, fetcher: RecordingFetcher) -> Likeness:
-    def load() -> Embedder:
-        raise ModelError("there is no model 'lost'")
-
-    return Likeness(searcher, load, fetcher=fetcher)
 
 
 class Tags(HTMLParser):
@@ -80,33 +71,23 @@ def html_of(found: Any) -> Tags:
     return Tags(found._repr_html_())
 
 
-def as_pil(_: Path) -> Image.Image:
-    return Image.open(io.BytesIO(png((20, 40, 210))))
+BLUE = png((20, 40, 210))
+PIXELS = np.full((40, 48, 3), (20, 40, 210), np.uint8)
+QUERIES: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "path as a string": str,
+    "bytes": lambda _: BLUE,
+    "PIL": lambda _: Image.open(io.BytesIO(BLUE)),
+    "pixels": lambda _: PIXELS,
+    "URL": lambda _: URL,
+    "vector": lambda _: FakeEmbedder().embed_images(PIXELS[np.newaxis, :32, :32])[0],
+}
 
 
-def as_path(folder: Path) -> Path:
-    path = folder / "like blue.png"
-    path.write_bytes(png((20, 40, 210)))
-    return path
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        as_path,
-        lambda folder: str(as_path(folder)),
-        lambda _: png((20, 40, 210)),
-        as_pil,
-        lambda folder: np.asarray(as_pil(folder)),
-        lambda _: URL,
-        lambda _: FakeEmbedder().embed_images(np.full((1, 32, 32, 3), (20, 40, 210), np.uint8))[0],
-    ],
-    ids=["path", "path as a string", "bytes", "PIL", "pixels", "URL", "vector"],
-)
-def test_a_query_may_be_anything_that_shows_a_picture(
-    likeness: Likeness, query: Callable[[Path], Any], tmp_path: Path
-) -> None:
-    found = likeness.search(query(tmp_path), k=2)
+@pytest.mark.parametrize("kind", QUERIES)
+def test_a_query_may_be_anything_that_shows_a_picture(likeness: Likeness, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "like blue.png").write_bytes(BLUE)
+    found = likeness.search(QUERIES[kind](tmp_path / "like blue.png"), k=2)
     assert found[0].image_id == "blue.png"
     assert found[0].score > 0.99
     assert [len(found), found.ntotal, found.version] == [2, 4, "000001"]
@@ -141,18 +122,28 @@ def test_a_mistyped_path_is_not_searched_as_words(likeness: Likeness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("search", "message"),
+    ("query", "search", "error", "message"),
     [
-        ({}, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
-        ({"id": "red.png", "text": "red"}, "got text, id"),
-        ({"queries": []}, "got no queries: expected a list of one part or more"),
-        ({"queries": [{"weight": 2.0}]}, "a part of a mix has nothing"),
-        ({"queries": [{"id": "red.png", "txt": "blue"}]}, "a part of a mix has id, txt"),
+        ((), {}, TypeError, "exactly one of a query, url, image, text, id, embedding and queries, got none"),
+        ((), {"id": "red.png", "text": "red"}, TypeError, "got text, id"),
+        ((), {"queries": []}, TypeError, "got no queries: expected a list of one part or more"),
+        ((), {"queries": [{"weight": 2.0}]}, TypeError, "a part of a mix has nothing"),
+        ((), {"queries": [{"id": "red.png", "txt": "blue"}]}, TypeError, "a part of a mix has id, txt"),
+        ((object(),), {}, TypeError, "got a query of type object: expected a string"),
+        ((np.zeros((8, 8, 3)),), {}, TypeError, r"pixels as float64 \(8, 8, 3\): expected uint8"),
+        ((np.zeros((8, 8, 2), np.uint8),), {}, TypeError, r"uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"),
+        (([1.0, 0.0, 0.0],), {}, Problem, "embedding: expected 16 numbers, as the model of the index makes, got 3"),
+        ((np.ones((1, 16)),), {}, Problem, r"embedding: expected 16 numbers, .* got \[1, 16\]"),
+        ((), {"id": "gone"}, Problem, 'id: expected an image of index version 000001, got "gone"'),
+        (("https://pictures.example/gone.png",), {}, Problem, r"https://pictures\.example/gone\.png"),
+        ((b"hello",), {}, Problem, "expected a picture"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(likeness: Likeness, search: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        likeness.search(**search)
+def test_what_cannot_be_meant_is_refused(
+    likeness: Likeness, query: Any, search: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        likeness.search(*query, **search)
 
 
 def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likeness) -> None:
@@ -166,58 +157,26 @@ def test_mend_07_keywords_that_would_have_no_effect_are_refused(likeness: Likene
         likeness.vector("red.png", filter={"label": "green"})
 
 
-def test_objects_that_are_no_queries_are_refused(likeness: Likeness) -> None:
-    nonsense: Any = object()
-    with pytest.raises(TypeError, match="got a query of type object: expected a string"):
-        likeness.search(nonsense)
-    with pytest.raises(TypeError, match=r"pixels as float64 \(8, 8, 3\): expected uint8"):
-        likeness.search(np.zeros((8, 8, 3)))
-    with pytest.raises(TypeError, match=r"pixels as uint8 \(8, 8, 2\): expected uint8 \(height, width\) or"):
-        likeness.search(np.zeros((8, 8, 2), np.uint8))
-    with pytest.raises(Problem, match="embedding: expected 16 numbers, as the model of the index makes, got 3"):
-        likeness.search([1.0, 0.0, 0.0])
-    with pytest.raises(Problem, match=r"embedding: expected 16 numbers, .* got \[1, 16\]"):
-        likeness.search(np.ones((1, 16)))
-    with pytest.raises(Problem, match='id: expected an image of index version 000001, got "gone"'):
-        likeness.search(id="gone")
-
-
 def test_the_model_is_loaded_once_by_the_first_query_that_needs_it(
     searcher: Searcher, fetcher: RecordingFetcher
 ) -> None:
-    loaded: list[Embedder] = []
-
-    def load() -> Embedder:
-        loaded.append(FakeEmbedder())
-        return loaded[-1]
-
+    load = Mock(side_effect=FakeEmbedder)
     likeness = Likeness(searcher, load, fetcher=fetcher)
     likeness.search("red.png")
     likeness.search(searcher.vector("red.png"))
-    assert loaded == []
+    assert load.call_count == 0
     likeness.search("a red star")
     likeness.search(png((1, 2, 3)))
-    assert len(loaded) == 1
+    assert load.call_count == 1
 
 
-def test_a_model_that_cannot_be_loaded_says_what_still_works(without_model: Likeness) -> None:
-    assert len(without_model.search("red.png")) == 3
-    with pytest.raises(
-        ModelError, match=r"there is no model 'lost'\. Searches by id and by vector work without.*model="
-    ):
-        without_model.search("a red star")
-
-
-def test_another_model_than_the_index_has_is_refused(searcher: Searcher, fetcher: RecordingFetcher) -> None:
+def test_without_its_model_a_collection_says_what_still_works(searcher: Searcher, fetcher: RecordingFetcher) -> None:
+    lost = Likeness(searcher, Mock(side_effect=ModelError("there is no model 'lost'")), fetcher=fetcher)
+    assert len(lost.search("red.png")) == 3
+    with pytest.raises(ModelError, match=r"no model 'lost'\. Searches by id and by vector work without.*model="):
+        lost.search("a red star")
     with pytest.raises(OtherModelError, match=r"expected model 'fake' .*work without a model"):
         Likeness(searcher, lambda: FakeEmbedder(side=64), fetcher=fetcher).search("a red star")
-
-
-def test_a_dead_url_and_a_file_that_is_no_picture_say_so(likeness: Likeness) -> None:
-    with pytest.raises(Problem, match=r"https://pictures\.example/gone\.png"):
-        likeness.search("https://pictures.example/gone.png")
-    with pytest.raises(Problem, match="expected a picture"):
-        likeness.search(b"hello")
 
 
 def test_the_grid_shows_pictures_scores_and_labels_beside_the_query(likeness: Likeness) -> None:
@@ -295,16 +254,7 @@ def test_tables_have_a_row_for_each_match(likeness: Likeness) -> None:
     assert list(frame.columns) == table.schema.names
 
 
-def test_a_long_answer_is_shown_in_part(tmp_path: Path) -> None:
-    many = {f"{n:03}.png": png((n, 255 - n, 128)) for n in range(70)}
-    searcher = make_collection(tmp_path, many, FakeEmbedder())
-    files = RecordingFetcher({f"memory:{name}": data for name, data in many.items()})
-    page = html_of(Likeness(searcher, FakeEmbedder, fetcher=files).search("000.png", k=69))
-    assert len(page.sources) == 61
-    assert any(text.startswith("The first 60 of 69 are shown.") for text in page.texts)
-
-
-MANY = {f"{n:03}.png": png((n * 10, 250 - n * 10, 128)) for n in range(25)}
+MANY = {f"{n:03}.png": png((n * 3, 250 - n * 3, 128)) for n in range(70)}
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +262,12 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Likeness:
     searcher = make_collection(tmp_path_factory.mktemp("collection"), MANY, FakeEmbedder())
     fetcher = RecordingFetcher({f"memory:{name}": data for name, data in MANY.items()})
     return Likeness(searcher, FakeEmbedder, fetcher=fetcher)
+
+
+def test_a_long_answer_is_shown_in_part(many: Likeness) -> None:
+    page = html_of(many.search("000.png", k=69))
+    assert len(page.sources) == 61
+    assert any(text.startswith("The first 60 of 69 are shown.") for text in page.texts)
 
 
 def exploring(many: Likeness, k: int) -> Exploration:
@@ -323,8 +279,8 @@ def ids(found: Neighbours) -> list[str]:
 
 
 def test_pages_follow_each_other_and_end(many: Likeness) -> None:
-    every = ids(many.search("000.png", k=24))
-    exploration = exploring(many, k=10)
+    every = ids(many.search("000.png", k=69))
+    exploration = exploring(many, k=25)
     seen = ids(exploration.found)
     while exploration.has_more:
         exploration.turn_to(exploration.page + 1)
@@ -333,19 +289,23 @@ def test_pages_follow_each_other_and_end(many: Likeness) -> None:
     assert seen == every
 
 
-def test_a_match_becomes_the_query_and_back_again(many: Likeness) -> None:
+def test_a_match_becomes_the_query_and_back_again_and_a_step_that_fails_changes_nothing(many: Likeness) -> None:
     exploration = exploring(many, k=5)
     first = ids(exploration.found)
+    with pytest.raises(Problem, match='got "gone"'):
+        exploration.like("gone")
+    with pytest.raises(Problem, match="only the first 10,000"):
+        exploration.turn_to(2_000)
+    assert (ids(exploration.found), exploration.page, exploration.can_go_back) == (first, 0, False)
     exploration.turn_to(1)
     exploration.like("024.png")
     assert ids(exploration.found) == ids(many.search("024.png", k=5))
     assert exploration.page == 0
     exploration.back()
     assert exploration.page == 1
-    exploration.back()
-    assert (ids(exploration.found), exploration.can_go_back) == (first, False)
-    exploration.back()
-    assert ids(exploration.found) == first
+    for _ in range(2):
+        exploration.back()
+        assert (ids(exploration.found), exploration.can_go_back) == (first, False)
 
 
 def test_sliding_mixes_the_two_queries(many: Likeness) -> None:
@@ -360,16 +320,6 @@ def test_sliding_mixes_the_two_queries(many: Likeness) -> None:
     assert ids(exploration.found) == ids(many.search("000.png", k=5))
     exploration.slide(7)
     assert ids(exploration.found) == ids(many.search("024.png", k=5))
-
-
-def test_a_step_that_fails_leaves_all_as_it_was(many: Likeness) -> None:
-    exploration = exploring(many, k=5)
-    before = ids(exploration.found)
-    with pytest.raises(Problem, match='got "gone"'):
-        exploration.like("gone")
-    with pytest.raises(Problem, match="only the first 10,000"):
-        exploration.turn_to(2_000)
-    assert (ids(exploration.found), exploration.page, exploration.can_go_back) == (before, 0, False)
 
 
 def test_the_widget_answers_what_the_page_tells(many: Likeness) -> None:
@@ -391,29 +341,18 @@ def test_the_widget_answers_what_the_page_tells(many: Likeness) -> None:
     assert widget.view["matches"] == shown
     widget._on_message(widget, {"back": True}, [])
     assert (widget.view["share"], widget.view["error"]) == (0.5, "")
-
-
-def test_where_no_widget_lives_its_grid_is_shown(many: Likeness) -> None:
-    widget = many.explore("000.png", k=3)
-    assert isinstance(widget, ExploreWidget)
+    # Where no widget lives its grid is shown.
     data, _ = widget._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
-    assert data["text/html"].count("<img") == 4
+    assert data["text/html"].count("<img") == 4 + 2
 
 
 def test_without_anywidget_there_is_the_static_grid(many: Likeness, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "anywidget":
-            raise ModuleNotFoundError("No module named 'anywidget'", name="anywidget")
-        return real(name, *args, **kwargs)
-
     monkeypatch.delitem(sys.modules, "api.explore.widget")
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "anywidget", None)  # importing it fails
     found = many.explore("000.png", toward="024.png", k=3)
     assert isinstance(found, Neighbours)
-    assert found.caption == "3 of 25 images like 000.png, 024.png"
+    assert found.caption == "3 of 70 images like 000.png, 024.png"
 
 
 def test_a_map_draws_each_image_and_pictures_where_there_is_room(many: Likeness, tmp_path: Path) -> None:
@@ -434,11 +373,8 @@ def test_a_map_draws_each_image_and_pictures_where_there_is_room(many: Likeness,
         many.map(points, ["000.png", "001.png", "002.png"])
     with pytest.raises(ValueError, match="points that are not finite"):
         many.map([[0, float("nan")]], ["000.png"])
-
-
-def test_a_map_of_pictures_that_are_gone_has_points(many: Likeness) -> None:
-    lost = Likeness(many.searcher, FakeEmbedder, fetcher=RecordingFetcher({}))
-    drawn = lost.map(np.eye(2), ["000.png", "001.png"])._repr_html_()
+    without_pictures = Likeness(many.searcher, FakeEmbedder, fetcher=RecordingFetcher({}))
+    drawn = without_pictures.map(np.eye(2), ["000.png", "001.png"])._repr_html_()
     assert (drawn.count("<circle"), drawn.count("<image")) == (2, 0)
 
 

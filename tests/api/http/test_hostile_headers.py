@@ -16,14 +16,7 @@ from api.http.problems import MEDIA_TYPE
 from api.settings import Access
 from embedder.fake import FakeEmbedder
 from index.search import Searcher
-from tests.support.collections.small_collection import (
-    COLOURS,
-    PLAIN,
-    fake_service,
-    followed_service,
-    make_collection,
-    png,
-)
+from tests.support.collections.small_collection import PLAIN, fake_service, followed_service, make_collection
 
 # What we read, or a library does for us.
 READ: Final = (
@@ -50,7 +43,7 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     {"method": "GET", "url": "/metrics"},
     {"method": "GET", "url": "/no-such-page"},
     {"method": "POST", "url": "/search", "json": {"text": "star", "k": 1}},
-    {"method": "POST", "url": "/search", "content": FORM % png(COLOURS["red.png"])},
+    {"method": "POST", "url": "/search", "content": FORM % PLAIN["red.png"]},
     {"method": "POST", "url": "/index/rollback"},
 )
 

@@ -1,6 +1,5 @@
 """Pictures of the collection's rows: thumbnails are made once, and nothing is sent twice to who has it."""
 
-import io
 from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
@@ -19,7 +18,6 @@ from api.search.query import Part, Query
 from api.search.service import SearchService, row_of_image
 from api.settings import ServeSettings
 from embedder.fake import FakeEmbedder
-from embedder.fetch import Fetcher
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
@@ -34,6 +32,7 @@ from tests.support.collections.small_collection import (
     make_collection,
     png,
 )
+from tests.support.pictures.sample_images import encode
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def row_of(service: SearchService, image_id: str) -> dict[str, Any]:
     return row
 
 
-def test_a_thumbnail_is_made_once_for_each_size(service: SearchService, fetcher: RecordingFetcher) -> None:
+def test_a_thumbnail_is_made_once_for_each_size_and_content(service: SearchService, fetcher: RecordingFetcher) -> None:
     row = row_of(service, "red.png")
     first = service.pictures.read(row, 64)
     assert service.pictures.read(row, 64) is first
@@ -66,15 +65,11 @@ def test_a_thumbnail_is_made_once_for_each_size(service: SearchService, fetcher:
     assert service.pictures.read(row, 32).data != first.data
     assert service.pictures.read(row_of(service, "blue.png"), 64).data != first.data
     assert fetcher.asked == ["memory:red.png", "memory:red.png", "memory:blue.png"]
-
-
-def test_a_row_that_was_embedded_again_has_a_new_thumbnail(service: SearchService, fetcher: RecordingFetcher) -> None:
-    row = row_of(service, "red.png")
-    before = service.pictures.read(row, 64)
+    # A row that was embedded again has a new one.
     fetcher.files["memory:red.png"] = png(COLOURS["blue.png"])
-    assert service.pictures.read(row, 64) is before
+    assert service.pictures.read(row, 64) is first
     after = service.pictures.read({**row, "content_hash": sha256(png(COLOURS["blue.png"])).hexdigest()}, 64)
-    assert after.data != before.data
+    assert after.data != first.data
 
 
 @pytest.mark.parametrize("path", ["/picture?id=red.png", "/picture?id=red.png&size=64"])
@@ -135,66 +130,37 @@ def test_mend_19_another_picture_than_was_embedded_is_not_sent(tmp_path: Path, q
     assert (shown.content == mine) is (query == "")
 
 
-def test_mend_19_the_type_of_a_picture_is_what_it_is(client: TestClient, fetcher: RecordingFetcher) -> None:
-    """Not what the row of another file says."""
-    target = io.BytesIO()
-    Image.new("RGB", (9, 9)).save(target, "BMP")
-    fetcher.files["memory:red.png"] = target.getvalue()
-    assert client.get("/picture?id=red.png").headers["content-type"] == "image/bmp"
-
-
-@pytest.fixture
-def trusted() -> RecordingFetcher:
-    return RecordingFetcher({f"memory:{name}": png(colour) for name, colour in COLOURS.items()})
-
-
-@pytest.fixture
-def untrusted() -> RecordingFetcher:
-    return RecordingFetcher({"http://example.com/query.png": png((210, 35, 35), (90, 60))})
-
-
-@pytest.fixture
-def apart(searcher: Searcher, trusted: RecordingFetcher, untrusted: RecordingFetcher) -> SearchService:
-    return fake_service(searcher, queries=untrusted, pictures=trusted)
-
-
-def test_a_url_is_fetched_by_the_untrusted_fetcher_alone(
-    apart: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
+@pytest.mark.parametrize(
+    ("file_format", "options", "media_type"),
+    [("BMP", {}, "image/bmp"), ("MPO", {"save_all": True, "append_images": [Image.new("RGB", (9, 9))]}, "image/jpeg")],
+)
+def test_mend_19_the_type_of_a_picture_is_what_it_is(
+    client: TestClient, fetcher: RecordingFetcher, file_format: str, options: dict[str, Any], media_type: str
 ) -> None:
-    result = apart.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
+    """Not what the row of another file says. An MPO is a JPEG with a second picture."""
+    fetcher.files["memory:red.png"] = encode(Image.new("RGB", (9, 9)), file_format, **options)
+    assert client.get("/picture?id=red.png").headers["content-type"] == media_type
+
+
+def test_urls_of_queries_and_of_rows_are_fetched_each_by_a_fetcher_of_its_own(
+    searcher: Searcher, fetcher: RecordingFetcher
+) -> None:
+    untrusted = RecordingFetcher({"http://example.com/query.png": png((210, 35, 35), (90, 60))})
+    service = fake_service(searcher, queries=untrusted, pictures=fetcher)
+    result = service.search(Query(parts=(Part(url="http://example.com/query.png"),), k=2))
     assert result.matches[0].image_id == "red.png"
     assert len(result.matches) == 2
-    assert untrusted.asked == ["http://example.com/query.png"]
-    assert trusted.asked == []
+    assert (untrusted.asked, fetcher.asked) == (["http://example.com/query.png"], [])
+    untrusted.asked.clear()
+    picture = service.pictures.read(row_of(service, "blue.png"))
+    assert (picture.data, picture.media_type) == (png(COLOURS["blue.png"], (400, 200)), "image/png")
+    assert (untrusted.asked, fetcher.asked) == ([], ["memory:blue.png"])
 
 
-def test_a_rows_picture_is_fetched_by_the_trusted_fetcher_alone(
-    apart: SearchService, trusted: RecordingFetcher, untrusted: RecordingFetcher
-) -> None:
-    row = row_of_image(apart.engine.searcher, "blue.png")
-    assert row is not None
-    picture = apart.pictures.read(row)
-    assert (picture.data, picture.media_type) == (png(COLOURS["blue.png"]), "image/png")
-    assert trusted.asked == ["memory:blue.png"]
-    assert untrusted.asked == []
-
-
-def test_a_jpeg_with_a_second_picture_is_sent_as_a_jpeg(
-    apart: SearchService, searcher: Searcher, trusted: RecordingFetcher
-) -> None:
-    row = searcher.row("blue.png")
-    assert row is not None
-    target = io.BytesIO()
-    first, second = (Image.new("RGB", (20, 20), colour) for colour in ("red", "blue"))
-    first.save(target, "MPO", save_all=True, append_images=[second])
-    trusted.files["memory:blue.png"] = target.getvalue()
-    assert apart.pictures.read({**row, "format": "mpo"}).media_type == "image/jpeg"
-
-
-def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher, trusted: Fetcher) -> None:
+def test_a_searcher_of_another_model_is_refused_with_both(searcher: Searcher) -> None:
     other = FakeEmbedder(side=64)
     with pytest.raises(OtherModelError, match="serve with the model of the index") as caught:
-        fake_service(searcher, embedder=other, queries=trusted, pictures=trusted)
+        fake_service(searcher, embedder=other)
     assert other.identity.fingerprint in str(caught.value)
     assert FakeEmbedder().identity.fingerprint in str(caught.value)
 

@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from api.http.app import create_app
 from api.search.engine import IndexSource
 from api.search.query import Part, Query
 from api.search.service import SearchService
+from benchmarks.common.servers import eventually
 from embedder.errors import ModelNotFoundError
 from embedder.fake import FakeEmbedder
 from embedder.protocol import Embedder
@@ -39,7 +39,7 @@ class OtherEmbedder(FakeEmbedder):
 
 
 class Models:
-    """Loads fakes by their fingerprints, and remembers which, and the trace functions meanwhile."""
+    """Loads fakes by their fingerprints, and remembers which."""
 
     def __init__(self) -> None:
         self.known: dict[str, Embedder] = {}
@@ -62,32 +62,29 @@ def models() -> Models:
 
 
 @pytest.fixture
+def other(models: Models) -> OtherEmbedder:
+    """Another model, which can be loaded."""
+    models.add(other := OtherEmbedder())
+    return other
+
+
+@pytest.fixture
 def service(collection: Collection, models: Models) -> SearchService:
     return serving(collection, models)
 
 
-def serving(collection: Collection, models: Models, interval_s: float = 0.02) -> SearchService:
-    return fake_service(
-        Searcher.open(collection),
-        source=IndexSource(collection=collection, load_model=models.load, interval_s=interval_s),
-    )
+def serving(collection: Collection, models: Models, interval_s: float = 0.02, **more: Any) -> SearchService:
+    source = IndexSource(collection=collection, load_model=models.load, interval_s=interval_s)
+    return fake_service(Searcher.open(collection), source=source, **more)
 
 
 def grow(collection: Collection, name: str, embedder: Embedder | None = None) -> None:
     """Another version with one more picture; with an embedder, all of them embedded by it."""
     new = {name: png((5 * len(collection.runs()), 99, 50))}
     known = map(str, collection.live_rows(["image_id"]).column("image_id").to_pylist() if embedder else [])
-    add_pictures(
-        collection, new | {name: png(COLOURS.get(name, (9, 9, 9))) for name in known}, embedder or FakeEmbedder()
-    )
+    again = {name: png(COLOURS.get(name, (9, 9, 9))) for name in known}
+    add_pictures(collection, new | again, embedder or FakeEmbedder())
     build_index(collection)
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_a_new_version_takes_over(service: SearchService, collection: Collection, models: Models) -> None:
@@ -102,23 +99,9 @@ def test_a_new_version_takes_over(service: SearchService, collection: Collection
     assert service.search(Query(parts=(Part(data=RED),), k=10)).timing_ms.keys() == {"embed", "search", "total"}
 
 
-def test_a_new_model_takes_over_with_its_index(service: SearchService, collection: Collection, models: Models) -> None:
-    other = OtherEmbedder()
-    models.add(other)
-    grow(collection, "new.png", other)
-    service.live.refresh()
-    answer = service.search(Query(parts=(Part(data=RED),), k=1))
-    assert (answer.version, answer.model) == ("000002", other.identity)
-    assert answer.matches[0].image_id == "red.png"
-    assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)
-    assert models.loaded == [other.identity.fingerprint]
-
-
-def test_an_engine_goes_with_the_last_request_that_holds_it(
-    service: SearchService, collection: Collection, models: Models
+def test_a_new_model_takes_over_with_its_index_and_the_old_goes_with_the_last_request_that_holds_it(
+    service: SearchService, collection: Collection, models: Models, other: OtherEmbedder
 ) -> None:
-    other = OtherEmbedder()
-    models.add(other)
     held = service.engine
     engine, batcher = weakref.ref(held), weakref.ref(held.batcher)
     grow(collection, "new.png", other)
@@ -127,8 +110,12 @@ def test_an_engine_goes_with_the_last_request_that_holds_it(
     assert engine() is held
     del held
     gc.collect()
-    assert engine() is None
-    assert batcher() is None
+    assert (engine(), batcher()) == (None, None)
+    answer = service.search(Query(parts=(Part(data=RED),), k=1))
+    assert (answer.version, answer.model) == ("000002", other.identity)
+    assert answer.matches[0].image_id == "red.png"
+    assert answer.matches[0].score == pytest.approx(1.0, abs=1e-6)
+    assert models.loaded == [other.identity.fingerprint]
 
 
 def damage(collection: Collection, version: str) -> Path:
@@ -140,13 +127,12 @@ def damage(collection: Collection, version: str) -> Path:
 
 
 def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
-    collection: Collection, models: Models, caplog: pytest.LogCaptureFixture
+    service: SearchService, collection: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = serving(collection, models)
     grow(collection, "new.png")
     path = damage(collection, "000002")
     with caplog.at_level(logging.INFO, "api.search.engine"), on_this_machine(create_app(service)) as client:
-        eventually(lambda: service.live.failure is not None)
+        eventually(lambda: service.live.failure is not None, "it has failed")
         time.sleep(0.3)
         assert client.get("/readyz").json()["index"] == "000001"
         assert len(caplog.records) == 1
@@ -157,7 +143,7 @@ def test_a_version_that_cannot_be_opened_is_reported_once_and_the_old_one_stays(
         # CURRENT names another: that is opened at once.
         path.unlink()
         grow(collection, "more.png")
-        eventually(lambda: service.engine.searcher.version == collection.current() != "000002")
+        eventually(lambda: service.engine.searcher.version == collection.current() != "000002", "another takes over")
         assert service.live.failure is None
 
 
@@ -178,18 +164,13 @@ def test_a_failed_version_is_tried_again_after_a_minute(
     service.live.refresh(now=False)
     assert service.engine.searcher.version == "000002"
     assert not service.live.failure
-
-
-def test_a_model_that_is_not_the_recorded_one_is_refused(
-    service: SearchService, collection: Collection, models: Models
-) -> None:
-    other = OtherEmbedder()
-    models.known[other.identity.fingerprint] = OtherEmbedder(side=32)
-    grow(collection, "new.png", other)
+    # A model that is not the recorded one is refused.
+    third = OtherEmbedder(side=96)
+    models.known[third.identity.fingerprint] = OtherEmbedder(side=32)
+    grow(collection, "more.png", third)
     service.live.refresh()
-    assert service.engine.searcher.version == "000001"
-    assert service.live.failure is not None
-    assert "serve with the model of the index" in service.live.failure
+    assert service.engine.searcher.version == "000002"
+    assert "serve with the model of the index" in str(service.live.failure)
 
 
 def test_current_that_cannot_be_read(
@@ -208,11 +189,11 @@ def test_current_that_cannot_be_read(
     assert "CURRENT is missing" in service.live.failure
 
 
-def test_no_request_fails_while_index_and_model_change(collection: Collection, models: Models) -> None:
+def test_no_request_fails_while_index_and_model_change(
+    service: SearchService, collection: Collection, other: OtherEmbedder
+) -> None:
     """Each answer is of one version alone: its size, its model, and the score that only this model gives."""
-    fake, other = FakeEmbedder(), OtherEmbedder()
-    models.add(other)
-    service = serving(collection, models)
+    fake = FakeEmbedder()
     expected = {"000001": (3, fake.identity.fingerprint)}
     seen: set[str] = set()
     failures: list[Any] = []
@@ -239,7 +220,7 @@ def test_no_request_fails_while_index_and_model_change(collection: Collection, m
                 model = other if 4 <= number < 6 else fake
                 expected[f"{number:06d}"] = number + 2, model.identity.fingerprint
                 grow(collection, f"{number}.png", model if number >= 4 else None)
-                eventually(lambda: f"{len(expected):06d}" in seen or bool(failures))
+                eventually(lambda: f"{len(expected):06d}" in seen or bool(failures), "the new version answers")
         finally:
             done.set()
             for thread in threads:
@@ -264,38 +245,31 @@ class Ailing(FakeEmbedder):
         return super().embed_images(pixels)
 
 
-def ailing_service(collection: Collection, models: Models) -> tuple[SearchService, Ailing]:
-    embedder = Ailing()
-    service = fake_service(
-        Searcher.open(collection),
-        embedder=embedder,
-        source=IndexSource(collection=collection, load_model=models.load, interval_s=0.02),
-    )
-    return service, embedder
+def is_ready(client: TestClient) -> bool:
+    return client.get("/readyz").status_code == 200
 
 
-def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(collection: Collection, models: Models) -> None:
-    service, _ = ailing_service(collection, models)
-    other = OtherEmbedder()
-    models.add(other)
-    with on_this_machine(create_app(service)) as client:
-        assert client.get("/readyz").status_code == 503
+def test_a_swap_makes_a_server_ready_that_failed_to_warm_up(
+    collection: Collection, models: Models, other: OtherEmbedder
+) -> None:
+    with on_this_machine(create_app(serving(collection, models, embedder=Ailing()))) as client:
+        assert not is_ready(client)
         grow(collection, "new.png", other)
-        eventually(lambda: client.get("/readyz").status_code == 200)
+        eventually(lambda: is_ready(client), "it is ready")
         assert client.get("/readyz").json() == {"status": "ready", "index": "000002"}
 
 
 def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_served(
     collection: Collection, models: Models
 ) -> None:
-    service, embedder = ailing_service(collection, models)
+    service = serving(collection, models, embedder=(embedder := Ailing()))
     grow(collection, "new.png")
     damage(collection, "000002")
     with on_this_machine(create_app(service)) as client:
-        eventually(lambda: service.live.failure is not None)
+        eventually(lambda: service.live.failure is not None, "it has failed")
         assert client.get("/readyz").status_code == 503
         embedder.is_well = True
-        eventually(lambda: client.get("/readyz").status_code == 200)
+        eventually(lambda: is_ready(client), "it is ready")
         assert client.get("/readyz").json() == {"status": "ready", "index": "000001"}
         assert service.live.failure is not None
 
@@ -303,10 +277,10 @@ def test_a_server_that_failed_to_warm_up_is_ready_though_current_cannot_be_serve
 def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
     collection: Collection, models: Models, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service, embedder = ailing_service(collection, models)
+    embedder = Ailing()
     embedder.is_well = True
-    with on_this_machine(create_app(service)) as client:
-        assert client.get("/readyz").status_code == 200
+    with on_this_machine(create_app(serving(collection, models, embedder=embedder))) as client:
+        assert is_ready(client)
         embedder.failure = Problem("embedder-unavailable", "the model does not answer", retry_after_s=2)
         for _ in range(2):
             assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 503
@@ -316,19 +290,17 @@ def test_a_server_whose_embedders_are_gone_is_not_ready_until_they_are_back(
             "the model of index version 000001 does not answer: not ready until it does"
         ]
         embedder.failure = None
-        eventually(lambda: client.get("/readyz").status_code == 200)
+        eventually(lambda: is_ready(client), "it is ready again")
         assert client.post("/search", files={"image": ("a.png", RED)}).status_code == 200
 
 
 def test_what_a_model_that_was_replaced_does_not_answer_says_nothing_of_the_new_one(
-    service: SearchService, collection: Collection, models: Models
+    service: SearchService, collection: Collection, other: OtherEmbedder
 ) -> None:
     service.live.warm_up()
     before = service.engine
     grow(collection, "new.png")
     service.live.refresh()
-    other = OtherEmbedder()
-    models.add(other)
     same_model = service.engine
     grow(collection, "more.png", other)
     service.live.refresh()
@@ -375,31 +347,21 @@ def test_versions_are_listed_promoted_and_rolled_back(collection: Collection, mo
         assert client.get("/index").json()["version"] == collection.current() == "000002"
 
 
-def test_a_promoted_version_whose_model_is_missing(collection: Collection, models: Models) -> None:
-    service = serving(collection, models, interval_s=60)
-    grow(collection, "2.png", OtherEmbedder())
+def test_versions_that_cannot_be_promoted_or_served(service: SearchService, collection: Collection) -> None:
     client = on_this_machine(create_app(service))
-    done = client.post("/index/promote", json={"version": "000002"}).json()
-    assert (done["live"], done["serving"], done["failure"]) == ("000002", "000001", "there is no model 'fake'")
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"version": "000009"}, "one of 000001"),
         ({"version": "../../x"}, "text of the form"),
         ({}, "a value, as this field is required"),
         ({"version": 1}, "text"),
-    ],
-)
-def test_a_version_that_is_not_there(service: SearchService, body: dict[str, Any], expected: str) -> None:
-    response = on_this_machine(create_app(service)).post("/index/promote", json=body)
-    assert response.status_code == 422
-    assert response.json()["errors"][0]["field"] == "version"
-    assert expected in response.json()["errors"][0]["expected"]
-
-
-def test_without_a_collection_to_follow_there_are_no_versions(collection: Collection) -> None:
-    service = fake_service(Searcher.open(collection))
-    with on_this_machine(create_app(service)) as client:
-        assert client.get("/index/versions").status_code == 404
+    ]
+    for body, expected in wrong:
+        response = client.post("/index/promote", json=body)
+        assert response.status_code == 422
+        assert response.json()["errors"][0]["field"] == "version"
+        assert expected in response.json()["errors"][0]["expected"]
+    grow(collection, "2.png", OtherEmbedder())
+    done = client.post("/index/promote", json={"version": "000002"}).json()
+    assert (done["live"], done["serving"], done["failure"]) == ("000002", "000001", "there is no model 'fake'")
+    without_a_collection = on_this_machine(create_app(fake_service(service.engine.searcher)))
+    assert without_a_collection.get("/index/versions").status_code == 404

@@ -106,9 +106,7 @@ def test_size_is_checked_before_reading(tmp_path: Path) -> None:
         ("ftp://host/a.jpg", "forbidden_scheme"),
     ],
 )
-def test_what_is_not_a_file_has_a_reason(
-    uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_file_has_a_reason(uri: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"abcd")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -231,12 +229,6 @@ def test_buckets_are_read_only_where_a_reader_is_given() -> None:
         Fetcher().fetch("s3://bucket/a.jpg")
 
 
-def test_cells_of_parquet_objects(store: Bucket, tmp_path: Path) -> None:
-    path = write_cells(tmp_path / "a.parquet", pa.array(CELLS, pa.binary()))
-    store.put("a.parquet", Path(path).read_bytes())
-    assert Fetcher(buckets=PictureReader()).fetch(f"s3://{store.name}/a.parquet#row=17&column=image") == b"picture 17"
-
-
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
@@ -257,9 +249,7 @@ def test_objects_that_cannot_be_used(uri: str, reason: str, store: Bucket) -> No
     assert uri.partition("#")[0] in error.message
 
 
-def test_a_bucket_that_asks_everybody_to_slow_down_is_asked_again(
-    store: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_asks_all_to_slow_down_is_asked_again(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Amazon's standard strategy gives up at the fourth answer."""
 
     class Throttled(FaultyProxy):

@@ -72,9 +72,7 @@ def test_redirects_are_followed_up_to_the_limit_and_carry_nothing_along(server: 
     assert (error.reason, error.retryable) == ("too_many_redirects", False)
 
 
-def test_the_environment_changes_nothing(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_environment_counts(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -146,9 +144,7 @@ def certificate(folder: Path, name: str) -> Path:
     return path
 
 
-def test_certificates_are_checked_against_the_name_not_the_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificates_are_checked_against_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem = str(certificate(tmp_path, "pictures.example"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
@@ -235,9 +231,7 @@ def test_dropped_and_refused_connections_are_tried_again(server: ScriptedServer)
     assert (error.reason, error.retryable) == ("connection_failed", True)
 
 
-def test_backoff_doubles_with_jitter_and_retry_after_is_kept(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backoff_doubles_and_retry_after_is_kept(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("embedder.fetch.fetcher.HttpClient", partial(HttpClient, sleep=waits.append))
 

@@ -97,9 +97,7 @@ def encoded(kind: Encode, each: Callable[[Image.Image], Image.Image] = lambda im
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_mend_12_photographs_other_than_jpeg_are_embedded_as_by_the_stock_processor(
-    embedder: ClipEmbedder, kind: str
-) -> None:
+def test_mend_12_other_formats_are_embedded_as_by_the_stock_processor(embedder: ClipEmbedder, kind: str) -> None:
     assert lowest_cosine(embedder, encoded(EXACT[kind])) >= 0.9999
 
 

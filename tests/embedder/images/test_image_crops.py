@@ -30,9 +30,7 @@ def test_orientation_turns_the_picture_upright(name: str, orientation: int) -> N
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(211, 120), (120, 211), (803, 534)])
 @pytest.mark.parametrize("draft", [False, True])
-def test_a_rotated_picture_gives_the_crop_of_the_upright_one(
-    orientation: int, size: tuple[int, int], draft: bool
-) -> None:
+def test_a_rotated_picture_gives_the_upright_crop(orientation: int, size: tuple[int, int], draft: bool) -> None:
     image = Image.fromarray(smooth(*size))
     upright = decode_image(encode(image, "bmp"), CENTRE, draft=False).pixels.astype(int)
     turned = decode_image(rotated(image, orientation, "jpeg"), CENTRE, draft=draft).pixels.astype(int)

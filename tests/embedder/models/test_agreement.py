@@ -99,9 +99,7 @@ def pictures() -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [clip, siglip, dinov2])
-def test_the_embedding_of_every_picture_agrees_with_the_reference(
-    pictures: dict[str, bytes], family: Callable[[], Reference], tmp_path: Path
-) -> None:
+def test_every_embedding_agrees(pictures: dict[str, bytes], family: Callable[[], Reference], tmp_path: Path) -> None:
     expected = embed(*saved(family, tmp_path), [upright(data) for data in pictures.values()])
     embedder = ClipEmbedder.load(str(tmp_path), device="cpu", batch_size=20)
 

@@ -1,9 +1,6 @@
 """Loading of every supported family from checkpoints made here, and what the vectors promise."""
 
-import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,27 +14,20 @@ from transformers.utils import logging as transformers_logging
 
 from embedder.errors import ModelError
 from embedder.images import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from embedder.models.clip import ClipEmbedder
 from embedder.models.loading import pick_device, pick_dtype
 from embedder.protocol import Embedder
-from tests.support.paths import ROOT
-from tests.support.pictures.tiny_checkpoints import noise, save_clip, save_dinov2, save_siglip
+from tests.support.pictures.tiny_checkpoints import noise
+from tests.support.processes import python
 
 Load = Callable[..., ClipEmbedder]
 """Loads the model of a family."""
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("checkpoints")
-    for name, save in {"clip": save_clip, "siglip": save_siglip, "dinov2": save_dinov2}.items():
-        save(root / name)
-    return {folder.name: folder for folder in root.iterdir()}
-
-
 @pytest.fixture
-def load(folders: dict[str, Path]) -> Load:
-    return lambda family, **options: ClipEmbedder.load(str(folders[family]), device="cpu", **options)
+def load(checkpoints: dict[str, Path]) -> Load:
+    return lambda family, **options: ClipEmbedder.load(str(checkpoints[family]), device="cpu", **options)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +38,10 @@ def load(folders: dict[str, Path]) -> Load:
         ("dinov2", 32, CropSpec(side=28, shortest_edge=32)),
     ],
 )
-def test_every_family_gives_unit_vectors_that_do_not_depend_on_their_batch(
-    load: Load, family: str, dim: int, crop: CropSpec
-) -> None:
+def test_every_family(load: Load, checkpoints: dict[str, Path], family: str, dim: int, crop: CropSpec) -> None:
+    """It gives unit vectors that do not depend on their batch, of the length that its folder says without torch."""
     embedder: Embedder = load(family, batch_size=3)
+    assert Checkpoint.find(str(checkpoints[family])).identity == embedder.identity
     pixels = noise(7, crop.side)
     pixels.setflags(write=False)  # as they come out of Arrow
     vectors = embedder.embed_images(pixels)
@@ -66,18 +56,21 @@ def test_every_family_gives_unit_vectors_that_do_not_depend_on_their_batch(
 
 
 def test_a_local_model_is_named_by_its_absolute_path(
-    load: Load, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    load: Load, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(folders["clip"].parent)
+    monkeypatch.chdir(checkpoints["clip"].parent)
     identity = ClipEmbedder.load("clip", device="cpu").identity
     assert identity == load("clip").identity
-    assert identity.model_id == str(folders["clip"].resolve())
+    assert identity.model_id == str(checkpoints["clip"].resolve())
     assert identity.revision is None
 
 
-def test_clip_texts_agree_with_the_model_given_each_text_alone(load: Load, folders: dict[str, Path]) -> None:
+def test_clip_texts_agree_with_the_model_given_each_text_alone(load: Load, checkpoints: dict[str, Path]) -> None:
     texts = ["a red star", "the striped purple moon on a dark background", "red " * 100]
-    model, tokenizer = CLIPModel.from_pretrained(folders["clip"]), CLIPTokenizer.from_pretrained(folders["clip"])
+    model, tokenizer = (
+        CLIPModel.from_pretrained(checkpoints["clip"]),
+        CLIPTokenizer.from_pretrained(checkpoints["clip"]),
+    )
     with torch.inference_mode():
         expected = np.concatenate([
             model.get_text_features(**tokenizer([text], return_tensors="pt", truncation=True)).pooler_output
@@ -91,10 +84,8 @@ def test_clip_texts_agree_with_the_model_given_each_text_alone(load: Load, folde
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
 
 
-def test_siglip_texts_are_lowered_and_padded_on_the_right_to_the_full_length(
-    load: Load, folders: dict[str, Path]
-) -> None:
-    model = SiglipModel.from_pretrained(folders["siglip"])
+def test_siglip_texts_are_lowered_and_padded_on_the_right(load: Load, checkpoints: dict[str, Path]) -> None:
+    model = SiglipModel.from_pretrained(checkpoints["siglip"])
     tokens = torch.tensor([[2, 3, 5, 0, 0, 0, 0, 0], [3] * 8])
     with torch.inference_mode():
         expected = model.get_text_features(input_ids=tokens).pooler_output.numpy()
@@ -118,11 +109,10 @@ def test_what_cannot_be_embedded(load: Load, family: str, embed: Callable[[Embed
         embed(embedder)
 
 
-def test_without_a_tokenizer_pictures_still_work_and_texts_say_why_they_do_not(tmp_path: Path) -> None:
-    save_clip(tmp_path)
-    for file in tmp_path.glob("tokenizer*"):
+def test_without_a_tokenizer_pictures_still_work_and_texts_say_why_they_do_not(copied: Path) -> None:
+    for file in copied.glob("tokenizer*"):
         file.unlink()
-    embedder = ClipEmbedder.load(str(tmp_path), device="cpu")
+    embedder = ClipEmbedder.load(str(copied), device="cpu")
     assert embedder.embed_images(noise(1, 64)).shape == (1, 64)
     with pytest.raises(ModelError, match=r"texts cannot, for there is no tokenizer: expected one of tokenizer.json"):
         embedder.embed_texts(["red"])
@@ -182,11 +172,11 @@ def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_finge
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    folders: dict[str, Path], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    checkpoints: dict[str, Path], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match=message):
-        ClipEmbedder.load(str(folders["clip"]), **options)
+        ClipEmbedder.load(str(checkpoints["clip"]), **options)
 
 
 @pytest.mark.parametrize("bfloat16", [True, False])
@@ -199,10 +189,10 @@ def test_cuda_is_preferred_with_the_best_half_precision_it_has(monkeypatch: pyte
 
 
 def test_loading_is_silent_and_leaves_the_logging_of_transformers_as_it_was(
-    folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
+    checkpoints: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    ClipEmbedder.load(str(folders["clip"]), device="cpu")
+    ClipEmbedder.load(str(checkpoints["clip"]), device="cpu")
     assert capfd.readouterr() == ("", "")
     assert transformers_logging.get_verbosity() == verbosity
     assert transformers_logging.is_progress_bar_enabled() == bars
@@ -217,20 +207,15 @@ def test_threads_are_set_when_given(load: Load) -> None:
         torch.set_num_threads(before)
 
 
-def run(code: str, *arguments: str) -> str:
-    """What a fresh interpreter prints; four threads are to compute there."""
-    command, environment = [sys.executable, "-c", code, *arguments], {**os.environ, "OMP_NUM_THREADS": "4"}
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment).stdout
-
-
 def test_the_fake_and_the_actor_do_not_import_torch() -> None:
-    assert run("import sys, embedder.fake, jobs.embedding.stages; print('torch' in sys.modules)") == "False\n"
+    code = "import sys, embedder.fake, jobs.embedding.stages; print('torch' in sys.modules)"
+    assert python("-c", code).stdout == "False\n"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.slow
 def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from_waiting_awake(
-    folders: dict[str, Path],
+    checkpoints: dict[str, Path],
 ) -> None:
     code = (
         "import os, sys, time; from embedder.models.clip import ClipEmbedder\n"
@@ -240,4 +225,4 @@ def test_loading_leaves_no_team_of_threads_that_keeps_those_of_later_passes_from
         "while threads() > before and time.monotonic() < deadline: time.sleep(0.01)\n"  # they end by themselves
         "print(threads() - before)"
     )
-    assert run(code, str(folders["clip"])) == "0\n"
+    assert python("-c", code, checkpoints["clip"], OMP_NUM_THREADS="4").stdout == "0\n"

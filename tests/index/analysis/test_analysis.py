@@ -11,40 +11,28 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.errors import QueryError
 from index.search import Searcher
-from tests.support.collections.hand_made import DIM, add_run, rows, unit_vectors
+from tests.support.collections.hand_made import DIM, add_run, rows, searcher_of, unit_vectors
 
 
-def test_neighbourhoods_are_those_of_brute_force_through_segments_and_tombstones(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path / "c"))
-    first, second = unit_vectors(90, seed=1), unit_vectors(30, seed=2)
-    add_run(collection, rows([f"{n:03}" for n in range(90)], first))
-    build_index(collection)
-    add_run(collection, rows([f"{n:03}" for n in range(80, 110)], second))  # ten are replaced
-    build_index(collection)
-    vectors = dict(zip([f"{n:03}" for n in range(110)], [*first[:80], *second], strict=True))
-    found = neighbourhoods(Searcher.open(collection), k=4)
-    assert sorted(found.ids) == sorted(vectors)
-    for image_id, vector, near, scores in zip(found.ids, found.vectors, found.neighbours, found.scores, strict=True):
-        np.testing.assert_allclose(vector, vectors[image_id], atol=1e-6)
-        cosines = {other: float(vectors[other] @ vector) for other in vectors if other != image_id}
-        best = sorted(cosines, key=lambda other: -cosines[other])[:4]
-        assert list(found.ids[near]) == best
-        np.testing.assert_allclose(scores, [cosines[other] for other in best], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_mend_01_neighbourhoods_of_20_000_rows_in_three_segments_with_tombstones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "nights",
+    [[(0, 90), (80, 110)], pytest.param([(0, 12_000), (11_000, 17_000), (16_500, 20_500)], marks=pytest.mark.slow)],
+    ids=["two", "mend_01"],
+)
+def test_neighbourhoods_are_those_of_brute_force(tmp_path: Path, nights: list[tuple[int, int]]) -> None:
+    """Through segments and tombstones: some of each night replace those of the one before, and some are deleted."""
     collection = Collection.create_or_open(str(tmp_path / "c"))
     vectors: dict[str, npt.NDArray[np.float32]] = {}
-    for night, (start, end) in enumerate([(0, 12_000), (11_000, 17_000), (16_500, 20_500)]):
-        names = [f"{number:05}" for number in range(start, end)]  # some of each night replace those of the one before
-        gone = [f"{number:05}" for number in range(100 * night, 100 * night + 250 * night)]
+    step = nights[0][1] // 90
+    for night, (start, end) in enumerate(nights):
+        names = [f"{number:05}" for number in range(start, end)]
+        gone = [f"{number:05}" for number in range(step * night, 2 * step * night)]
         vectors |= dict(zip(names, unit_vectors(len(names), seed=night), strict=True))
         add_run(collection, rows(names, np.array([vectors[name] for name in names])), deletes=gone)
         vectors = {name: vector for name, vector in vectors.items() if name not in gone}
         build_index(collection)
     searcher = Searcher.open(collection)
-    assert [segment.ntotal for segment in searcher.segments.parts] == [12_000, 6_000, 4_000]
+    assert [segment.ntotal for segment in searcher.segments.parts] == [end - start for start, end in nights]
     assert len(vectors) == searcher.ntotal < searcher.segments.ntotal
 
     found = neighbourhoods(searcher, k=5)
@@ -60,18 +48,16 @@ def test_mend_01_neighbourhoods_of_20_000_rows_in_three_segments_with_tombstones
 
 
 def test_fewer_images_than_neighbours(tmp_path: Path) -> None:
-    collection = Collection.create_or_open(str(tmp_path / "c"))
-    vectors = np.zeros((2, DIM), np.float32)
+    vectors = np.zeros((2, DIM))
     vectors[:, :2] = [[1.0, 0.0], [0.6, 0.8]]
-    add_run(collection, rows(["a", "b"], vectors))
-    build_index(collection)
-    found = neighbourhoods(Searcher.open(collection), k=3)
+    searcher = searcher_of(tmp_path, ["a", "b"], vectors)
+    found = neighbourhoods(searcher, k=3)
     np.testing.assert_array_equal(found.neighbours, [[1, -1, -1], [0, -1, -1]])
     np.testing.assert_allclose(found.crowding(), [0.6, 0.6], atol=1e-6)
     votes = label_votes(found, ["x", "y"])
     assert votes["agreement"].to_pylist() == [0, 0]
     with pytest.raises(QueryError, match="k is 0"):
-        neighbourhoods(Searcher.open(collection), k=0)
+        neighbourhoods(searcher, k=0)
 
 
 def test_votes_are_counted_and_the_least_agreed_with_come_first() -> None:

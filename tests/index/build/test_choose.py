@@ -44,9 +44,7 @@ def chosen(ntotal: int, dim: int, settings: IndexSettings) -> str:
         (M, 512, {"factory": "Flat"}, "Flat"),
     ],
 )
-def test_the_first_that_is_fast_enough_and_fits_is_chosen(
-    ntotal: int, dim: int, settings: dict[str, Any], expected: str
-) -> None:
+def test_the_first_that_fits_is_chosen(ntotal: int, dim: int, settings: dict[str, Any], expected: str) -> None:
     assert chosen(ntotal, dim, IndexSettings(**settings)) == expected
 
 

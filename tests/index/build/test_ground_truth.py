@@ -107,9 +107,7 @@ def test_updated_is_what_is_computed_from_scratch(
         ([0.9], [0.9], 10, 1.0),
     ],
 )
-def test_recall_is_the_share_of_the_nearest_that_was_found(
-    found: list[float], exact: list[float], k: int, expected: float
-) -> None:
+def test_recall_is_the_share_that_was_found(found: list[float], exact: list[float], k: int, expected: float) -> None:
     assert recall(np.array([found], np.float32), np.array([exact], np.float32), k).tolist() == [expected]
 
 

@@ -170,9 +170,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("point", _POINTS)
-def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
-    killed: Path, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_killed_at_any_point(killed: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     live = "000002" if point == "CURRENT after" else "000001"
     collection = Collection.create_or_open(str(killed / point))
     searcher = Searcher.open(collection)
@@ -195,9 +193,7 @@ def test_a_build_killed_at_any_point_leaves_a_collection_that_works(
     assert not list(index_file(collection).rglob(".*"))
 
 
-def test_a_build_leaves_the_files_of_another_that_is_under_way(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_leaves_another_builds_files(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(jobs: Sequence[SegmentJob]) -> list[SegmentRecord | None]:
         records = run_here(jobs)
         assert build_index(collection).version == "000002"
@@ -251,16 +247,15 @@ def test_what_is_not_the_same_or_not_good_is_built_anew(collection: Collection, 
     assert collection.current() == "000003"
 
 
-def test_a_version_below_its_target_is_not_built_every_night(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_below_its_target_is_built_once(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     build_index(collection)
     add_run(collection, rows(["new"]))
+    told = r"index version 000002 reaches recall@10 0\.98996, expected 0\.99 or more"  # and is not rounded up to it
     with monkeypatch.context() as patch:
-        patch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.5]))
-        with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
+        patch.setattr("index.build.measure.recall", lambda found, exact, k: np.array([0.98996]))
+        with pytest.raises(RecallTooLowError, match=told):
             build_index(collection)
-    with pytest.raises(RecallTooLowError, match=r"index version 000002 reaches recall@10 0\.5"):
+    with pytest.raises(RecallTooLowError, match=told):
         build_index(collection)
     assert collection.versions() == ["000001", "000002"]
     add_run(collection, rows(["newer"]))
@@ -268,9 +263,7 @@ def test_a_version_below_its_target_is_not_built_every_night(
 
 
 @pytest.mark.parametrize("wrong", ["ids", "vectors"])
-def test_a_self_check_that_fails_publishes_nothing(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
+def test_a_failed_self_check(collection: Collection, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     build_index(collection)
     add_run(collection, rows(["new", "newer"]))
     real = getattr(Segment, wrong)

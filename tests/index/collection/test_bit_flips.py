@@ -224,7 +224,5 @@ def test_mend_05_a_hundred_flipped_bits(untouched: Untouched, caplog: pytest.Log
 @pytest.mark.parametrize(
     "damage", [cut_short, zero_page, lambda data, drawn: b""], ids=["cut short", "zeroed", "empty"]
 )
-def test_mend_05_files_cut_short_zeroed_and_empty(
-    untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage, count: int
-) -> None:
+def test_mend_05_lost_parts(untouched: Untouched, caplog: pytest.LogCaptureFixture, damage: Damage, count: int) -> None:
     check_all(untouched, range(count), caplog, damage)

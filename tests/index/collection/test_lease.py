@@ -21,6 +21,7 @@ from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
+from tests.support.processes import python
 
 SHORT = timedelta(seconds=1.2)
 
@@ -145,9 +146,7 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
     assert held_record(collection).token == "another"  # and it is left to its owner
 
 
-def test_mend_00_a_renewal_that_runs_at_the_end_is_waited_for(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     renewing = threading.Event()
 
     def slowly(*arguments: object) -> None:
@@ -192,8 +191,7 @@ def test_a_collection_in_a_folder_needs_no_client_of_object_stores(tmp_path: Pat
         "with writing(Collection.create_or_open(sys.argv[1]), 'index'): pass\n"
         "print([name for name in ('obstore', 'boto3', 'botocore') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert python("-c", code, tmp_path).stdout == "[]\n"
 
 
 def test_half_a_record_is_nobodys(tmp_path: Path) -> None:

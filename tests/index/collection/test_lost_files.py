@@ -67,9 +67,7 @@ def test_mend_06_without_current_the_newest_good_version_is_served_and_index_rep
 
 
 @pytest.mark.parametrize("file", ["CURRENT", "index/000003/manifest.json"])
-def test_the_command_warns_once_of_what_it_repairs(
-    collection: Collection, file: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_warns_once(collection: Collection, file: str, caplog: pytest.LogCaptureFixture) -> None:
     (Path(collection.location) / file).write_text("{}")
     with caplog.at_level(logging.WARNING):
         result = CliRunner().invoke(app, ["index", collection.location])
@@ -106,9 +104,7 @@ def test_mend_06_a_version_that_never_went_live_is_not_taken_for_a_lost_one(tmp_
     assert build_index(collection).version == collection.current() == "000001"
 
 
-def test_mend_06_current_that_a_first_build_has_just_made_is_not_taken_for_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mend_06_current_of_a_build_under_way_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path / "new"))
     add_run(collection, rows(IDS, unit_vectors(20)))
     listed = Collection.versions
@@ -223,9 +219,7 @@ def test_mend_04_pruning_leaves_the_rows_of_a_lost_run(collection: Collection, m
     assert prune(collection, 1).runs == []  # version 3 could still be gone back to
 
 
-def test_a_build_below_its_target_leaves_current_naming_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_build_below_its_target_is_not_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection.create_or_open(str(tmp_path))
     add_run(collection, rows(IDS))
     monkeypatch.setattr("index.build.measure.recall", lambda found, exact, k: found[:, 0] * 0)

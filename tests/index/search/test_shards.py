@@ -19,6 +19,7 @@ from index.search import Searcher
 from index.search.shard import Shard, slices, version_schema
 from index.search.sharded_index import Call, ShardedIndex, ShardsLostError
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.sharded import ids_of
 
 COUNT = 700
 SHARDS = (1, 2, 3, 4, 5)
@@ -128,11 +129,6 @@ def test_what_scores_the_same_lies_in_several_shards(collection: Collection) -> 
 # Shards that do not answer
 
 
-def held_by(shard: Shard) -> set[str]:
-    """The ids of its live rows."""
-    return {image_id for part in shard._segments.parts for image_id in part.ids(part.live_positions())}
-
-
 @pytest.mark.parametrize("lost", [{0}, {2}, {1, 3}])
 @pytest.mark.parametrize("method", ["search", "rows", "count"])
 def test_the_rest_answers_as_if_it_were_all(collection: Collection, lost: set[int], method: str) -> None:
@@ -145,7 +141,7 @@ def test_the_rest_answers_as_if_it_were_all(collection: Collection, lost: set[in
         searcher.search(query, COUNT, filter=where)
     rest = Searcher(asked.manifest, caught.value.rest)
     assert rest.searched == whole.ntotal - sum(asked.held[number].live for number in lost)
-    gone = set().union(*(held_by(asked.shards[number]) for number in lost))
+    gone = set().union(*(ids_of(asked.shards[number]) for number in lost))
     every = [(match.image_id, match.score) for match in whole.search(query, COUNT)[0]]
     expected = [each for each in every if each[0] not in gone]
     for k in (10, COUNT):
@@ -157,7 +153,7 @@ def test_an_image_is_found_by_its_id_unless_its_own_shard_is_lost(collection: Co
     whole, asked = Searcher.open(collection), InProcess(collection, 4)
     asked.lost = {1}
     searcher = asked.searcher()
-    here, away = min(held_by(asked.shards[0])), min(held_by(asked.shards[1]))
+    here, away = min(ids_of(asked.shards[0])), min(ids_of(asked.shards[1]))
     assert searcher.row(here) == whole.row(here)
     for ask in (searcher.row, searcher.vector):
         for image_id in (away, "nobody"):  # nobody can tell whether the lost shard has it

@@ -118,9 +118,7 @@ def test_every_kind_of_index_finds_among_what_may_be_found(tmp_path: Path, facto
 
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,PQ16x4fs,Refine(SQ8)", "HNSW16"])
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.2])
-def test_neighbours_are_found_among_what_does_not_lie_near_the_query(
-    tmp_path: Path, factory: str, share: float
-) -> None:
+def test_neighbours_are_found_among_what_is_not_near_the_query(tmp_path: Path, factory: str, share: float) -> None:
     """A filter on what is in the pictures lets whole clusters through and leaves others out."""
     rng = np.random.default_rng(3)
     cluster = rng.integers(0, 100, 6_000)

@@ -75,9 +75,7 @@ def test_a_profile_says_the_region_of_another_server(machine: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("login", "sent"), [("K:S@", ("K", None)), ("", ("key", "the environment's"))], ids=["address", "environment"]
 )
-def test_a_key_of_the_address_goes_without_the_environments_token(
-    machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]
-) -> None:
+def test_keys_and_the_environments_token(machine: pytest.MonkeyPatch, login: str, sent: tuple[str, str | None]) -> None:
     machine.setenv("AWS_SESSION_TOKEN", "the environment's")
     with scripted(Reply(status=404)) as server:
         bucket, _ = Bucket.of(f"s3://{login}mine/a?endpoint_override={server.url}&region=eu-west-1")
@@ -123,9 +121,7 @@ def test_an_emulators_account_is_in_its_path(machine: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("size", "part"), [(1 << 30, 8 << 20), (100 << 30, (100 << 30) // 10_000 + 1)])
-def test_no_file_is_put_in_more_parts_than_stores_take(
-    machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int
-) -> None:
+def test_files_have_as_many_parts_as_allowed(machine: pytest.MonkeyPatch, tmp_path: Path, size: int, part: int) -> None:
     path = tmp_path / "vectors.faiss"
     with path.open("wb") as file:
         file.truncate(size)  # takes no room

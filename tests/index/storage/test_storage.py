@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 import obstore
 import pytest
 from obstore.exceptions import PermissionDeniedError
+from pydantic import ValidationError
 
 from benchmarks.common.servers import free_port
 from embedder.errors import FetchError
@@ -24,14 +26,14 @@ from index.analysis.duplicates import near_duplicates
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.live_rows import LiveRows
-from index.collection.records import ModelRecord, RunStart
+from index.collection.records import IndexSettings, RunStart, _checksum
 from index.errors import CollectionError, UnreachableError
 from index.search import Searcher
 from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
 from index.storage.storage import FileInfo, Storage, canonical_address
 from jobs.planning.plan import written_files
-from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.hand_made import MODEL, add_run, rows, unit_vectors
 from tests.support.collections.s3_server import FAULTS, Bucket, FaultyProxy
 from tests.support.servers.scripted_server import Reply, scripted
 
@@ -54,9 +56,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["write", "sync", "rename"])
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     storage = Storage.open(tmp_path)
     storage.write_atomic("file", b"old")
 
@@ -167,14 +167,30 @@ def test_azure_takes_the_account_from_the_address_or_the_environment(monkeypatch
 
 
 def test_a_record_refuses_altered_content() -> None:
-    model = ModelRecord(id="m", revision=None, fingerprint="f", dim=4)
-    start = RunStart(run_id="20261121T033100Z-1a2b", source="é", model=model, started_at=datetime.now(UTC))
+    start = RunStart(run_id="20261121T033100Z-1a2b", source="é", model=MODEL, started_at=datetime.now(UTC))
     data = start.to_bytes()
     assert RunStart.from_bytes(data) == start
     for position in (at for at in range(len(data)) if data[at] not in b" \n"):  # white space may change
         flipped = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         with pytest.raises(ValueError):  # noqa: PT011  (not JSON, or not what was written)
             RunStart.from_bytes(flipped)
+
+
+def test_mend_07_settings_that_are_unknown_are_refused() -> None:
+    with pytest.raises(ValidationError, match="latency"):
+        IndexSettings(latency=1.0)  # type: ignore[call-arg]
+
+
+def test_fields_of_a_later_release_are_passed_over_and_another_format_is_refused() -> None:
+    start = RunStart(run_id="r", source="s", model=MODEL, started_at=datetime.now(UTC))
+
+    def read(**later: object) -> RunStart:
+        content = start.model_dump(mode="json") | later
+        return RunStart.from_bytes(json.dumps({**content, "checksum": _checksum(content)}).encode())
+
+    assert read(added_later=True) == start
+    with pytest.raises(ValueError, match="format"):
+        read(format=2)
 
 
 @pytest.mark.parametrize("size", [1_000, 20_000_000], ids=["at once", "in parts"])
@@ -293,9 +309,7 @@ def test_google_and_azure_are_found_by_the_environment(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("call", ["head", "get", "get_range"])
-def test_a_bucket_that_refuses_is_not_taken_for_a_damaged_one(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_bucket_that_refuses_is_not_damaged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """Nobody is told to restore files, and nothing is embedded again, because a token has expired."""
     collection = Collection.create_or_open(bucket.address("likeness"))
     run = add_run(collection, rows(["a", "b"]))
@@ -315,7 +329,7 @@ def test_a_collection_in_an_object_store(bucket: Bucket) -> None:
     collection = Collection.create_or_open(bucket.address("likeness"))
     vectors = unit_vectors(50)
     ids = [f"{number:02d}" for number in range(50)]
-    start = collection.start_run("memory:", ModelRecord(id="m", revision=None, fingerprint="f", dim=8))
+    start = collection.start_run("memory:", MODEL)
     assert [run.run_id for run in collection.snapshot().unfinished] == [start.run_id]
     add_run(collection, rows(ids[:30], vectors[:30]), rows(ids[30:], vectors[30:]), deletes=["gone"])
     reopened = pickle.loads(pickle.dumps(Collection.open(collection.location)))

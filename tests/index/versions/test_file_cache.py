@@ -79,9 +79,7 @@ def test_what_was_altered_on_the_disk_is_fetched_again(storage: Storage, cache: 
         assert cached.read_bytes() == CONTENT
 
 
-def test_what_the_bucket_does_not_have_as_recorded_is_refused(
-    storage: Storage, cache: FileCache, tmp_path: Path
-) -> None:
+def test_what_the_bucket_has_not_as_recorded_is_refused(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     for other in (CONTENT[:-1], b"x" + CONTENT[1:]):
         with pytest.raises(CollectionError, match="a is not what its manifest says"):
             cache.place(storage, "a", record(other), tmp_path / "view")
@@ -91,9 +89,7 @@ def test_what_the_bucket_does_not_have_as_recorded_is_refused(
     assert not (tmp_path / "view").exists()
 
 
-def test_threads_that_want_the_same_file_wait_for_one_download(
-    storage: Storage, cache: FileCache, tmp_path: Path
-) -> None:
+def test_threads_that_want_one_file_wait_for_a_download(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     with reads(storage.location) as opened:
         targets = [tmp_path / "view" / str(number) for number in range(8)]
         with ThreadPoolExecutor(8) as threads:
@@ -165,9 +161,7 @@ def test_another_users_files_are_used_and_left(storage: Storage, cache: FileCach
     assert opened == []
 
 
-def test_a_file_that_is_removed_while_it_is_placed_is_fetched_again(
-    storage: Storage, cache: FileCache, tmp_path: Path
-) -> None:
+def test_a_file_removed_while_it_is_placed_is_fetched_again(storage: Storage, cache: FileCache, tmp_path: Path) -> None:
     (cache.folder / record().sha256).write_bytes(CONTENT)
     utime = os.utime
     removed: list[Path] = []
@@ -289,9 +283,7 @@ def test_a_build_without_changes_downloads_nothing(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("name", ["vectors.faiss", "rows.arrow"])
-def test_a_version_whose_files_others_remove_while_it_is_opened_is_not_damaged(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_files_removed_while_a_version_is_opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The cache is on another disk."""
     collection = twenty(bucket)
     cached = FileCache.of_environment().folder / build_index(collection).segments[0].files[name].sha256

@@ -4,15 +4,17 @@ import json
 import os
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from index.collection import Collection
 from index.collection.records import ModelRecord, RunStart
 from index.storage import Storage
 from index.versions.prune import ABANDONED, FORGOTTEN, prune
-from jobs.cli import app
+from jobs.cli.app import app
 from tests.support.collections.hand_made import MODEL, add_run, rows
 from tests.support.collections.storage_steps import KilledError
 
@@ -87,18 +89,9 @@ def test_what_is_half_removed_is_found_again(collection: Collection, monkeypatch
     assert left(collection) == []
 
 
-def test_the_command_tells_of_them(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = begin(collection, 2 * FORGOTTEN)
-
-    def told(*options: str) -> str:
-        monkeypatch.setattr("sys.argv", ["likeness", "prune", collection.location, *options])
-        with pytest.raises(SystemExit) as end:
-            app.main()
-        assert not end.value.code
-        return capsys.readouterr().out
-
-    assert json.loads(told("--dry-run", "--format", "json"))["runs"] == [run.run_id]
-    assert f"{run.run_id}\trun that was not finished" in told()
-    assert "nothing to remove" in told()
+def test_the_command_tells_of_them(collection: Collection) -> None:
+    run, told = begin(collection, 2 * FORGOTTEN), partial(CliRunner().invoke, app, ["prune", collection.location])
+    plan = CliRunner().invoke(app, ["prune", collection.location, "--dry-run", "--format", "json"])
+    assert json.loads(plan.stdout)["runs"] == [run.run_id]
+    assert f"{run.run_id}\trun that was not finished" in told().stdout
+    assert "nothing to remove" in told().stdout

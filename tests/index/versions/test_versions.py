@@ -189,9 +189,7 @@ def test_rolling_back_from_a_damaged_version_and_with_nowhere_to_go(collection: 
 # Serve
 
 
-def test_the_newest_good_version_before_a_damaged_one_is_served(
-    collection: Collection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_newest_good_version_before_it_is_served(collection: Collection, caplog: pytest.LogCaptureFixture) -> None:
     promote(collection, "000004")
     file_of(collection, "000004/queries.arrow").unlink()
     below_target(collection, "000003")
@@ -268,9 +266,7 @@ def test_nothing_is_pruned_while_another_job_writes(collection: Collection, no_g
     assert len(collection.versions()) == 5
 
 
-def test_going_back_meanwhile_stops_the_pruning(
-    collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_going_back_stops_the_pruning(collection: Collection, no_grace: None, monkeypatch: pytest.MonkeyPatch) -> None:
     remove = Storage.delete
 
     def roll_back_first(storage: Storage, path: str) -> None:
@@ -344,9 +340,7 @@ def test_segments_that_an_unreadable_manifest_may_name_stay(collection: Collecti
     assert segments(collection) == ["000001-00", "000002-00", "000003-00", "000006-00"]
 
 
-def test_a_build_under_way_is_left_alone_until_it_has_been_idle_for_long(
-    collection: Collection, no_grace: None
-) -> None:
+def test_a_build_under_way_stays_until_it_has_been_idle_for_long(collection: Collection, no_grace: None) -> None:
     old, new = file_of(collection, "segments/000006-00"), file_of(collection, "segments/000006-01-1/.scratch-x")
     version = file_of(collection, "000006")
     for folder in (old, new, version):

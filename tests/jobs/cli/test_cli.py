@@ -5,8 +5,6 @@ import json
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import COLOURS, embedded_row, put_pictures
 from tests.support.command_line import Result, Run
+from tests.support.processes import python
 
 COMMANDS = (
     *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
@@ -193,10 +192,6 @@ def test_rejects(run: Run, collection: Path) -> None:
     assert none == "none for 'nothing'; there are: truncated: 1, timeout: 1\n"
 
 
-def test_index_says_that_it_covers_everything(run: Run, collection: Path) -> None:
-    assert run("index", collection).out == "index 000001 already covers every row: 3 images\n"
-
-
 # Versions
 
 
@@ -215,7 +210,7 @@ def test_while_another_job_writes_one_is_told_and_exits_with_75(run: Run, growin
             assert "is being written by `likeness reembed`" in result.err
         assert run("promote", growing, "000001").code == 0  # an operator does not wait for a job of hours
         assert run("info", growing).code == 0
-    assert run("index", growing).code == 0
+    assert run("index", growing).out == "index 000001 already covers every row: 3 images\n"
 
 
 def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Path) -> None:
@@ -235,7 +230,8 @@ def test_index_takes_settings_and_says_what_became_of_them(run: Run, growing: Pa
 def test_a_version_goes_live_back_and_away(run: Run, growing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "index 000002 is built and not live" in run("index", growing, "--latency", "4", "--no-promote").out
     assert Collection.open(str(growing)).current() == "000001"
-    assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "000002").out
+    assert "index 000002 is live: 3 images, recall@10 1.0000" in run("promote", growing, "2").out
+    assert "expected a version's number, such as 000002 or 2, got '../1'" in run("promote", growing, "../1").err
     assert "index 000003 is live" in run("compact", growing).out
     assert "index 000002 is live, in place of 000003: 3 images" in run("rollback", growing).out
     facts = facts_of(run, "versions", growing)
@@ -313,22 +309,15 @@ def test_help_names_every_command_and_the_version_is_the_packages(run: Run) -> N
 
 
 def assert_one_line(result: Result, *parts: str) -> None:
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("error: ")
-    assert result.err.count("\n") == 1
+    assert (result.code, result.out, result.err.partition(" ")[0], result.err.count("\n")) == (2, "", "error:", 1)
     for part in parts:
         assert part in result.err
 
 
-def assert_usage(result: Result, *parts: str) -> None:
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("Usage: ")
+def assert_usage(result: Result, part: str) -> None:
+    assert (result.code, result.out, result.err.partition(" ")[0]) == (2, "", "Usage:")
     assert "Traceback" not in result.err
-    text = " ".join(result.err.replace("│", " ").split())
-    for part in parts:
-        assert part in text
+    assert part in " ".join(result.err.replace("│", " ").split())
 
 
 def test_sources_and_places_that_cannot_be(run: Run, pictures: Path, tmp_path: Path) -> None:
@@ -361,7 +350,17 @@ def test_a_collection_of_another_model(run: Run, collection: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     "command",
     [
-        *("index", "search --text x", "search --like x", "serve", "serve --local", "info", "rejects", "versions"),
+        *(
+            "index",
+            "search --text x",
+            "search x.jpg",
+            "search --like x",
+            "serve",
+            "serve --local",
+            "info",
+            "rejects",
+            "versions",
+        ),
         *("promote 000001", "rollback", "prune", "compact", "duplicates"),
     ],
 )
@@ -406,16 +405,12 @@ def test_a_collection_without_an_index(run: Run, tmp_path: Path) -> None:
         (["--text", "  "], "text: expected words"),
     ],
 )
-def test_queries_that_cannot_be_answered(
-    run: Run, collection: Path, tmp_path: Path, options: list[str], part: str
-) -> None:
+def test_queries_without_an_answer(run: Run, collection: Path, tmp_path: Path, options: list[str], part: str) -> None:
     (tmp_path / "note.jpg").write_text("not a picture")
     assert_one_line(run("search", collection, *options), part)
 
 
-def test_mend_smaller_embed_ends_with_a_line_about_the_index_and_the_next_command(
-    run: Run, growing: Path, pictures: Path
-) -> None:
+def test_mend_smaller_embed_ends_with_the_index_and_the_next_command(run: Run, growing: Path, pictures: Path) -> None:
     shutil.rmtree(growing / "index")
     (growing / "CURRENT").unlink()
     assert "hidden" not in next_commands("s3://key:hidden@bucket/c")
@@ -430,19 +425,6 @@ def test_mend_smaller_embed_ends_with_a_line_about_the_index_and_the_next_comman
 @pytest.mark.parametrize("words", ["a red star", "star #3", "note: red", "red star" * 40])
 def test_mend_smaller_words_in_place_of_a_picture_are_pointed_to_text(run: Run, collection: Path, words: str) -> None:
     assert_one_line(run("search", collection, words), f" Words are searched with --text {shlex.quote(words)}")
-
-
-def test_mend_smaller_a_missing_collection_is_named_before_the_picture(run: Run) -> None:
-    result = run("search", "nosuch", "x.jpg")
-    assert_one_line(result, "nosuch does not exist")
-    assert "x.jpg" not in result.err
-
-
-def test_mend_smaller_a_version_may_be_promoted_by_its_bare_number(run: Run, growing: Path) -> None:
-    run("compact", growing)
-    assert "index 000001 is live: 3 images" in run("promote", growing, "1").out
-    assert Collection.open(str(growing)).current() == "000001"
-    assert "expected a version's number, such as 000002 or 2, got '../1'" in run("promote", growing, "../1").err
 
 
 def test_mend_smaller_a_ray_that_does_not_start_is_tried_again(
@@ -527,8 +509,7 @@ def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: st
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)\n"
         "app.main()"
     )
-    command = [sys.executable, "-c", code, "compact", str(growing), str(most)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", code, "compact", growing, most)
     result = Result(done.returncode, done.stdout, done.stderr)
     assert_one_line(
         result, "File too large", f"'{growing}{file}", "free some space there and run the same command again"
@@ -555,5 +536,5 @@ sys.meta_path.insert(0, Interrupt())
 sys.argv = ["likeness", "--help"]
 likeness.load()()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -1,9 +1,6 @@
 """Commands and programs that used a model end with their own exit code, and leave no thread that holds it."""
 
-import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -16,8 +13,8 @@ from benchmarks.common.servers import serving
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
 from tests.support.collections.small_collection import PLAIN, make_collection
-from tests.support.paths import ROOT
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
+from tests.support.processes import python
 
 # Python waits for other threads before it calls what is registered here.
 LEFT_AT_EXIT: Final = (
@@ -38,6 +35,14 @@ OPEN_WITH_FAKE: Final = (
     "    return Likeness(Searcher.open(Collection.open(sys.argv[1])), Model)\n"
 )
 KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
+AGAIN: Final = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
+SERVICE: Final = (
+    "from api.compose import build_service\n"
+    "from api.settings import ServeSettings\n"
+    "settings = ServeSettings(collection=sys.argv[1], swap_interval_s=0.1)\n"
+    "service = build_service(settings, load_model=lambda _: FakeEmbedder())\n"
+    "service.live.start()"
+)
 
 
 @pytest.mark.parametrize(
@@ -49,38 +54,19 @@ KEPT: Final = "likeness = opened()\nprint(len(likeness.search('a red star')))\n"
         (KEPT, 0, ["3"]),
         (KEPT + "sys.exit(7)", 7, ["3"]),
         (KEPT + "raise ValueError('mine')", 1, ["3"]),
+        (KEPT + AGAIN, 0, ["3", "3", "freed"]),
+        (SERVICE, 0, []),
     ],
-    ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception"],
+    ids=["closed", "with", "dropped", "forgotten", "sys.exit", "exception", "closed and loaded again", "a service"],
 )
-def test_mend_00_a_program_ends_with_its_own_exit_code_and_leaves_no_thread(
-    tmp_path: Path, program: str, code: int, printed: list[str]
-) -> None:
+def test_mend_00_a_program_ends_with_its_own_code(tmp_path: Path, program: str, code: int, printed: list[str]) -> None:
+    """And leaves no thread."""
     make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
-    done = run("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
+    done = python("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
     assert done.returncode == code, done.stderr
     before, threads, _ = done.stdout.partition("threads: ['MainThread']\n")
     assert (sorted(before.splitlines()), bool(threads)) == (printed, True)
     assert done.stderr == "" or done.stderr.endswith("ValueError: mine\n")
-
-
-def test_mend_00_a_search_that_was_closed_loads_its_model_again(tmp_path: Path) -> None:
-    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
-    again = "likeness.close()\nlikeness.close()\nprint(len(likeness.search('blue')))"
-    done = run("-c", OPEN_WITH_FAKE + KEPT + again, str(tmp_path / "c"))
-    assert done.stdout.splitlines()[:3] == ["3", "freed", "3"]
-
-
-def test_mend_00_a_service_that_nobody_stops_does_not_hold_up_the_end_of_the_program(tmp_path: Path) -> None:
-    make_collection(tmp_path / "c", PLAIN, FakeEmbedder())
-    program = (
-        "from api.compose import build_service\n"
-        "from api.settings import ServeSettings\n"
-        "settings = ServeSettings(collection=sys.argv[1], swap_interval_s=0.1)\n"
-        "service = build_service(settings, load_model=lambda _: FakeEmbedder())\n"
-        "service.live.start()"
-    )
-    done = run("-c", OPEN_WITH_FAKE + program, str(tmp_path / "c"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "threads: ['MainThread']\n", "")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +96,7 @@ def ends(deep: Path, kind: str) -> None:
     if kind == "served":
         served(deep)
         return
-    done = run("-c", *PROGRAMS[kind], folder=deep)
+    done = python("-c", *PROGRAMS[kind], folder=deep)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "threads: ['MainThread']"
 
@@ -141,8 +127,3 @@ def test_mend_00_no_run_is_aborted_at_its_end(deep: Path, kind: str, part: int) 
     with ThreadPoolExecutor(2) as two:
         for _ in two.map(lambda _: ends(deep, kind), range(10)):
             pass
-
-
-def run(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=environment)

@@ -22,6 +22,7 @@ from tests.support.collections.small_collection import png, put_pictures
 from tests.support.command_line import Run
 from tests.support.nights.quiet_night import make_job
 from tests.support.nights.reembed_nights import DEMO, Nights
+from tests.support.processes import python
 
 WITHOUT = ("torch", "transformers", "ray")
 
@@ -56,7 +57,7 @@ def test_without_changes_neither_torch_nor_ray_is_loaded(here: Path, model: list
         f"atexit.register(lambda: print([name for name in {WITHOUT!r} if name in sys.modules], file=sys.stderr)); "
         f"sys.argv = {command!r}; app.main()"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = python("-c", script, folder=Path())
     assert done.stderr.strip().endswith("[]")
     report = json.loads(done.stdout)
     assert (report["listed"], report["unchanged"], report["to_embed"], report["runs"]) == (3, 3, 0, [])

@@ -23,29 +23,23 @@ from ray.cluster_utils import Cluster
 from rich.console import Console
 
 from embedder.fake import FakeEmbedder
-from embedder.images.decode import decode_image
 from embedder.protocol import Embedder
 from index.build.build_index import build_index, run_here
 from index.build.segment import SegmentJob
 from index.collection import Collection
-from index.collection.live_rows import LiveRows
 from index.collection.records import IndexSettings, SegmentRecord
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embedding.commit import commit
-from jobs.embedding.model import ModelSource, model_record
-from jobs.embedding.on_ray import blocks_on_ray
-from jobs.embedding.pipeline import write
+from jobs.embedding.model import ModelSource
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import JobError
 from jobs.indexing.on_ray import run_on_ray
-from jobs.sources.list_images import list_images
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
-from tests.support.collections.plans import plan_of
+from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
 pytestmark = [
     pytest.mark.ray,
@@ -194,21 +188,7 @@ def live(collection: Collection) -> pa.Table:
     return collection.live_rows().sort_by("image_id")
 
 
-def embed_slowly(gallery: Gallery, location: Path, pool: Pool, load: Callable[[], Embedder], told: Told) -> EmbedReport:
-    """A whole job with the fake model; Ray is connected."""
-    collection = Collection.create_or_open(str(location))
-    fake = FakeEmbedder()
-    source = str(gallery.folder)
-    plan = plan_of(list_images(source), collection, source, model_record(fake.identity))
-    blocks = partial(blocks_on_ray, pool)
-    written = write(plan, collection, load=load, crop=fake.crop, blocks=blocks, block_size=BLOCK, progress=told)
-    commit(collection, [written], 0.5)
-    return written.report
-
-
-def test_the_rows_are_those_of_one_machine_and_each_actor_has_a_device_of_its_own(
-    three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_and_devices(three: Nodes, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     put_stale_packages(elsewhere)
@@ -261,23 +241,12 @@ def test_nodes_that_are_lost_cost_no_row_and_double_none(gallery: Gallery, tmp_p
             pool = Pool.fitting(None, None, resources={"npu": 1})
             assert pool.actors == (count, count)
             told = Told((60, lose), (150, lose))
-            report = embed_slowly(gallery, tmp_path / "c", pool, Slow(str(log), 0.05), told)
+            report = embed(gallery.folder, tmp_path / "c", load=Slow(str(log), 0.05), pool=pool, progress=told)
         assert told.then == []
     finally:
         nodes.shutdown()
     assert (report.embedded, report.rejected) == (COUNT - BROKEN, BROKEN)
-    collection = Collection.open(str(tmp_path / "c"))
-    (run,) = collection.runs()
-    written = LiveRows.of_files(collection.storage, run.files).read(["image_id"])["image_id"].to_pylist()
-    expected = {exhibit.image_id for exhibit in gallery.exhibits} | set(gallery.broken)
-    assert Counter(written) == Counter(expected)
-    fake = FakeEmbedder()
-    for row in live(collection).to_pylist():
-        if row["image_id"] in gallery.broken:
-            assert (row["embedding"], row["error_reason"]) == (None, gallery.broken[row["image_id"]])
-        else:
-            pixels = decode_image((gallery.folder / row["image_id"]).read_bytes(), fake.crop).pixels
-            np.testing.assert_allclose(row["embedding"], fake.embed_images(pixels[None])[0], atol=1e-5)
+    assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
     assert len(set(log.read_text().split())) >= 2
 
 
@@ -293,9 +262,7 @@ def exported(name: str, label: str) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_a_pool_grows_with_what_is_to_do_and_stages_are_counted_in_metrics_of_ray(
-    three: Nodes, gallery: Gallery, tmp_path: Path
-) -> None:
+def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: Gallery, tmp_path: Path) -> None:
     class Watched(Told):
         def __call__(self, report: EmbedReport) -> None:
             for name, label in (("rows", "stage"), ("rejects", "reason"), ("stage_seconds", "stage")):
@@ -308,7 +275,8 @@ def test_a_pool_grows_with_what_is_to_do_and_stages_are_counted_in_metrics_of_ra
         Watched()(EmbedReport(listed=0, already_there=0))
         before, seen = seen, {}
         pool = Pool.fitting((1, 2), None, resources={"npu": 1})
-        report = embed_slowly(gallery, tmp_path / "c", pool, Slow(str(tmp_path / "log"), 0.1), Watched())
+        load = Slow(str(tmp_path / "log"), 0.1)
+        report = embed(gallery.folder, tmp_path / "c", load=load, pool=pool, progress=Watched())
     assert report.embedded == COUNT - BROKEN
     assert set((tmp_path / "log").read_text().split()) == three.ids
     assert len(report.actors) == 2

@@ -1,5 +1,6 @@
-"""How many embedding actors a cluster gets, what is told where it cannot hold them, and what options may ask for."""
+"""How many embedding actors a cluster gets, what is told where it cannot hold them, and the end of a job's Ray."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -9,8 +10,9 @@ import ray
 from ray._private.runtime_env.packaging import get_uri_for_directory
 
 from embedder.models.checkpoint import Checkpoint
+from jobs.cluster import session
 from jobs.cluster.pool import Pool
-from jobs.cluster.session import join, lacking, shipped_code
+from jobs.cluster.session import join, lacking, ray_cluster, shipped_code
 from jobs.embedding.model import ModelSource, loaded_memory
 from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
@@ -176,3 +178,21 @@ def test_a_package_that_a_worker_lacks_is_named() -> None:
     assert told is not None
     assert told.startswith("a worker has no package 'faiss': the image of every node must hold what Likeness needs")
     assert lacking(RuntimeError("out of memory")) is None
+
+
+def test_ray_ends_with_no_garbage_left_that_another_thread_could_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ObjectRef that is freed while Ray ends makes Ray end the process, silently and with status 1."""
+
+    class Holder:
+        """Holds itself, as what failed does with its traceback: only garbage collection frees it."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    left: list[object] = []
+    monkeypatch.setattr(session, "init", lambda **_: None)
+    with monkeypatch.context() as patch, ray_cluster(None, verbose=True):
+        holder = weakref.ref(Holder())
+        assert holder() is not None
+        patch.setattr(ray, "shutdown", lambda: left.append(holder()))
+    assert left == [None]

@@ -1,9 +1,11 @@
-"""The small demo collection: what `likeness demo` would make, without Ray."""
+"""The small demo collection, what `likeness demo` would make, and the demo's two nights; without Ray."""
 
 from pathlib import Path
 
+from index.analysis.compare import changes
 from index.search import Searcher
 from jobs.demo.collection import make_demo_collection
+from jobs.demo.nights import make_nights
 from jobs.planning.rejects import list_rejects
 
 
@@ -27,3 +29,16 @@ def test_broken_pictures_are_rejects_of_it(tmp_path: Path) -> None:
     collection = make_demo_collection(tmp_path, count=100)
     assert [row["error_reason"] for row in list_rejects(collection)] == ["empty"]
     assert Searcher.open(collection).ntotal == 99
+
+
+def test_the_second_night_holds_what_has_changed(tmp_path: Path) -> None:
+    nights = make_nights(tmp_path, count=40)
+    before, after = (Searcher.open(nights.nightly, version) for version in ("000001", "000002"))
+    found = changes(before, after)
+    assert set(found.added) == set(nights.new)
+    assert set(found.removed) == {*nights.gone, *nights.broken}
+    assert set(found.edited) == set(nights.edited)
+    assert [row["image_id"] for row in list_rejects(nights.nightly)] == sorted(nights.broken)
+    other = Searcher.open(nights.other)
+    assert other.ntotal == after.ntotal == 40 - 12 - 3 + 20
+    assert other.model.fingerprint != after.model.fingerprint

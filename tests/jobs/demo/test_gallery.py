@@ -12,6 +12,7 @@ from embedder.images.decode import CropSpec, decode_image
 from jobs.demo.broken import BROKEN, Breakage
 from jobs.demo.drawing import SHAPES
 from jobs.demo.gallery import make_gallery, plan_exhibit
+from tests.support.pictures.sample_images import encode
 
 CROP = CropSpec(side=64, shortest_edge=64)
 
@@ -64,14 +65,8 @@ def test_exif_turns_rotated_exhibits_upright(orientation: int) -> None:
     with Image.open(BytesIO(data)) as stored:
         across = orientation >= 5
         assert stored.size == (exhibit.size[::-1] if across else exhibit.size)
-    upright = np.asarray(decode_image(_png(exhibit.draw_upright()), CROP).pixels, dtype=np.int16)
+    upright = np.asarray(decode_image(encode(exhibit.draw_upright(), "png"), CROP).pixels, dtype=np.int16)
     shown = decode_image(data, CROP)
     assert (shown.width, shown.height) == exhibit.size
     # Palettes, alpha corners and compression shift colours a little; a wrong turn moves whole edges.
     assert np.abs(shown.pixels - upright).mean() < 6
-
-
-def _png(picture: Image.Image) -> bytes:
-    data = BytesIO()
-    picture.save(data, "PNG")
-    return data.getvalue()

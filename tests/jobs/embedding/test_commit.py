@@ -73,9 +73,7 @@ def test_deletes_of_two_writers_of_a_run_do_not_replace_each_other(collection: C
 
 
 @pytest.mark.parametrize("changed", ["nothing", "a delete", "it is for good", "it was for good", "the place"])
-def test_a_run_whose_pictures_failed_again_is_published_only_if_something_changed(
-    collection: Collection, changed: str
-) -> None:
+def test_a_run_that_failed_again_is_published_only_if_something_changed(collection: Collection, changed: str) -> None:
     def late(*, retryable: bool = True) -> pa.Table:
         return rows([], unit_vectors(0), rejected={"a": "timeout"}, metadata={"retryable": [retryable]})
 

@@ -37,9 +37,7 @@ def ids(collection: Collection) -> list[str]:
     return [str(image_id) for image_id in collection.live_rows(["image_id"])["image_id"].to_pylist()]
 
 
-def test_mend_03_an_interrupted_embed_is_resumed_after_another_source_was_committed(
-    nights: Nights, tmp_path: Path
-) -> None:
+def test_mend_03_an_interrupted_embed_is_resumed_after_another_source(nights: Nights, tmp_path: Path) -> None:
     with pytest.raises(KilledError), at(is_step("run manifest"), after=False, happen=kill):
         nights.embed()
     expire(nights.collection.storage)
@@ -68,9 +66,7 @@ def test_mend_08_embed_says_what_is_gone_and_which_command_removes_it(
     assert "likeness reembed" not in capsys.readouterr().out
 
 
-def test_mend_08_the_command_that_removes_what_is_gone_works_as_it_is_printed(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mend_08_the_command_works_as_it_is_printed(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     """With more gone than `reembed` allows by itself, and only some kinds of files taken."""
     nights.embed(None, DEMO, "--extensions", "bmp,png")
     for seed in range(4):
@@ -109,9 +105,7 @@ def test_mend_09_a_repeated_id_costs_its_own_row_and_no_other(
     assert Searcher.open(nights.collection).ntotal == 10
 
 
-def test_mend_09_rows_that_a_list_refuses_stay_rejects_with_another_model(
-    nights: Nights, tmp_path: Path, other_model: str
-) -> None:
+def test_mend_09_refused_rows_stay_rejects_with_another_model(nights: Nights, tmp_path: Path, other_model: str) -> None:
     """Also if it was another source that named the model."""
     listed = tmp_path / "list.csv"
     listed.write_text("uri,id\nmy pictures/0.bmp,x\nmy pictures/1.bmp,x\nbroken,line,here\n")
@@ -191,9 +185,7 @@ def test_embed_leaves_the_index_alone_where_it_shall(nights: Nights, capsys: pyt
     assert "index 000001 is live, recall@10 1.0000" in capsys.readouterr().out
 
 
-def test_ids_that_stood_for_another_sources_images_are_told_of(
-    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_of_another_source_are_told_of(nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights.embed()
     nights.embed(put(tmp_path / "other", *range(10)))
     said = capsys.readouterr().out

@@ -55,7 +55,15 @@ def test_what_was_listed_and_cannot_be_read_now_is_tried_again(
     assert outcome() == ("permission_denied", True)
 
 
-def test_whoever_writes_a_block_late_replaces_nothing(collection: Collection, tmp_path: Path) -> None:
+def test_a_line_of_a_list_gets_its_size_and_one_without_a_uri_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
+    columns: dict[str, list[str | None]] = {"image_id": ["a", "blank"], "uri": [str(tmp_path / "a.png"), None]}
+    table = fetch_and_decode(listing_table(columns, {}), settings=SETTINGS)
+    assert table["error_reason"].to_pylist() == [None, "no_uri"]
+    assert table["size"].to_pylist() == [len(png((1, 2, 3))), None]
+
+
+def test_a_late_block_replaces_nothing(collection: Collection, tmp_path: Path) -> None:
     """An actor that was frozen, and on another device: its vectors are others, and so is the size of its file."""
     (tmp_path / "a.png").write_bytes(png((1, 2, 3)))
     table = fetch_and_decode(listed(str(tmp_path / "a.png")), settings=SETTINGS)
@@ -103,9 +111,7 @@ class OtherDevice(FakeEmbedder):
         return np.eye(len(pixels), self.identity.dim, dtype=np.float32)
 
 
-def test_mend_13_hostile_pictures_of_a_job_are_rejects_that_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mend_13_hostile_pictures_are_rejects_that_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = hostile.progressive_jpeg(12_000, 12_000, 64)  # five seconds of work
     pictures = {
         "scans.jpg": (hostile.progressive_jpeg(800, 800, 300), "too_many_scans"),

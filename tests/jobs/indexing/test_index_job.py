@@ -141,9 +141,7 @@ class TestOnCluster:
         assert there.segments == here.segments
         assert collection.current() == there.version
 
-    def test_records_come_in_the_order_of_the_jobs_and_each_is_told_of(
-        self, collection: Collection, tmp_path: Path
-    ) -> None:
+    def test_records_come_in_the_order_of_jobs_and_are_told_of(self, collection: Collection, tmp_path: Path) -> None:
         jobs = jobs_of(collection)[:2]
         notes = tmp_path / "notes"
         jobs = [after(jobs[0], await_notes, notes), after(jobs[1], note_threads, notes)]
@@ -238,9 +236,7 @@ class TestOnCluster:
         assert manifest.ntotal == ROW_COUNT
         assert "4/4 segments" in capsys.readouterr().out
 
-    def test_a_job_takes_no_more_than_half_a_node(
-        self, collection: Collection, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_job_takes_at_most_half_a_node(self, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
         def node(cpus: float, gib: float, *, alive: bool = True) -> dict[str, object]:
             return {"Alive": alive, "Resources": {"CPU": cpus, "memory": gib * 2**30}}
 
@@ -259,9 +255,7 @@ class TestOnCluster:
 
 
 @pytest.mark.parametrize("segment_rows", [SEGMENT_ROWS, ROW_COUNT])
-def test_what_is_small_is_built_here(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch, segment_rows: int
-) -> None:
+def test_small_ones_are_built_here(collection: Collection, monkeypatch: pytest.MonkeyPatch, segment_rows: int) -> None:
     def started(address: str | None, *, verbose: bool) -> AbstractContextManager[None]:
         raise AssertionError("Ray was started")
 

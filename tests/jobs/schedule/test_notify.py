@@ -66,9 +66,7 @@ def test_a_hook_that_is_down_for_a_moment_is_asked_again(hook: ScriptedServer) -
     assert len(hook.asked) == 3
 
 
-def test_a_hook_that_asks_for_an_hour_does_not_hold_the_job(
-    hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_that_asks_for_an_hour_holds_no_job(hook: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("urllib3.util.retry.time", SimpleNamespace(sleep=slept.append, time=time.time))
     hook.replies = answering(429)

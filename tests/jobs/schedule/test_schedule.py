@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,7 @@ from jobs.schedule.scheduler import ScheduledJob, run_schedule
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
 from tests.support.nights.quiet_night import make_job
-
-LIKENESS = [sys.executable, "-m", "jobs"]
+from tests.support.processes import python
 
 
 def next_times(cron: str, number: int, zone: str, start: str) -> list[datetime]:
@@ -215,9 +214,7 @@ def test_a_run_that_cannot_be_started_is_written_down_and_told(
     assert json.loads((spec.parent / "failed.json").read_text())["id"] == run.id
 
 
-def test_runs_do_not_overlap_and_stopping_interrupts_the_one_under_way(
-    child: Callable[[str], ScheduledJob], spec: Path
-) -> None:
+def test_runs_do_not_overlap_and_stopping_interrupts_one(child: Callable[[str], ScheduledJob], spec: Path) -> None:
     job = child(
         WRITE_DOWN + "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
         "    save(storage, run.end('stopped', 'put down'))\n    sys.exit(130)"
@@ -265,7 +262,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
-    command = [*LIKENESS, "schedule", str(spec), "--cron", "0 3 * * *", "--timezone", "UTC"]
+    command = [sys.executable, "-m", "jobs", "schedule", str(spec), "--cron", "0 3 * * *", "--timezone", "UTC"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scheduler:
         assert scheduler.stderr is not None
         assert "the next run is at" in scheduler.stderr.readline()
@@ -274,9 +271,7 @@ def test_a_scheduler_without_a_run_ends_on_sigterm(spec: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [CollectionError("manifest damaged"), OSError("no such device")])
-def test_old_versions_that_stay_are_a_note_and_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_old_versions_that_stay_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr("jobs.schedule.run_job.prune", Mock(side_effect=error))
     update = Update(spec=read_spec(make_job(tmp_path)), console=Console(quiet=True))
     run_job(update)
@@ -306,12 +301,7 @@ def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_suc
 def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     job.write_text(job.read_text() + TOLD)
-    environment = {**os.environ, "COLUMNS": "200"}
-
-    def likeness(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*LIKENESS, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+    likeness = partial(python, "-m", "jobs", folder=tmp_path, COLUMNS="200")
 
     def told(file: str) -> dict[str, Any]:
         return dict(json.loads((tmp_path / file).read_text()))

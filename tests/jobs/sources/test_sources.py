@@ -331,9 +331,7 @@ def test_mend_09_one_list_or_tar_that_cannot_be_read_costs_itself_alone(tmp_path
         list_images(str(tmp_path))
 
 
-def test_mend_09_a_folder_that_cannot_be_listed_costs_itself_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mend_09_an_unreadable_folder_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "a.jpg")
     put(tmp_path / "locked" / "b.jpg")
     scandir = os.scandir
@@ -555,9 +553,7 @@ def test_a_bucket_is_listed_whole_in_order_and_with_etags(
 
 
 @pytest.mark.parametrize("page", [3, 1000], ids=["pages", "one page"])
-def test_keys_with_any_characters_are_listed_and_fetched(
-    store: Bucket, monkeypatch: pytest.MonkeyPatch, page: int
-) -> None:
+def test_keys_of_any_characters_are_fetched(store: Bucket, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     monkeypatch.setattr("index.storage.list_objects._PAGE", page)
     names = sorted(["a b.jpg", "100%25.jpg", "é#?&+~.jpg", "sub dir/50%.jpg", "日本/x=1.jpg", "q'uote\".jpg"])
     for name in names:

@@ -10,34 +10,27 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
-from embedder.fake import FakeEmbedder
-from embedder.images.decode import decode_image
 from index.collection import Collection
 from jobs.demo.gallery import make_gallery
+from tests.support.nights.fake_job import assert_gallery_is_embedded, crops_of
+from tests.support.nights.fault_driver import BLOCK
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
-DRIVER = ROOT / "tests" / "support" / "nights" / "fault_driver.py"
-BLOCK = 32  # fault_driver's
-VICTIMS = ("driver", "fetch_and_decode", "EmbedBlock")
+DRIVER = ("-m", "tests.support.nights.fault_driver")
+VICTIMS = ("driver", "decode_images", "EmbedImages")
 
 
 class Job:
     """A running driver and the processes of the Ray that it has started."""
 
     def __init__(self, source: Path, collection: Path, log: Path) -> None:
-        environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-        self.process = subprocess.Popen(
-            [sys.executable, str(DRIVER), str(source), str(collection), str(log)],
-            stdout=subprocess.DEVNULL,
-            env=environment,
-        )
+        command = [sys.executable, *DRIVER, *map(str, (source, collection, log))]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
 
     def kill(self, victim: str) -> bool:
         """SIGKILL the driver, or a worker in that stage; False when there is none such now."""
@@ -89,30 +82,10 @@ def test_however_often_it_is_killed_every_good_image_is_there_once(
         job = Job(gallery.folder, collection_folder, log)
     assert job.process.wait(timeout=300) == 0
 
-    collection = Collection.open(str(collection_folder))
-    rows = collection.live_rows()
-    assert len(collection.runs()) == 1
-    assert collection.runs()[0].files
-    files = [collection.storage.absolute(file.path) for file in collection.runs()[0].files]
-    written = [name for file in files for name in pq.read_table(file, columns=["image_id"])["image_id"].to_pylist()]
-    assert Counter(written).most_common(1)[0][1] == 1, "a row was published twice"
-    expected = {exhibit.image_id for exhibit in gallery.exhibits} | set(gallery.broken)
-    assert rows["image_id"].to_pylist() == sorted(expected)
-
-    fake = FakeEmbedder()
+    assert_gallery_is_embedded(Collection.open(str(collection_folder)), gallery)
     lines = Counter(log.read_text().splitlines())
-    good = {exhibit.image_id for exhibit in gallery.exhibits}
-    seen = set()
-    for row in rows.to_pylist():
-        if row["image_id"] not in good:
-            assert row["error_reason"] == gallery.broken[row["image_id"]]
-            assert row["embedding"] is None
-            continue
-        pixels = decode_image((gallery.folder / row["image_id"]).read_bytes(), fake.crop).pixels
-        np.testing.assert_allclose(row["embedding"], fake.embed_images(pixels[None])[0], atol=1e-6)
-        seen.add(hashlib.sha256(pixels.tobytes()).hexdigest())
-    assert seen == set(lines), "pictures were embedded that are not in the source, or the reverse"
+    good = {hashlib.sha256(crop.tobytes()).hexdigest() for crop in crops_of(gallery).values()}
+    assert good == set(lines), "pictures were embedded that are not in the source, or the reverse"
     # A kill of the driver or of the actor costs at most the block in hand; one of a decoding worker costs none.
-    costly = sum(victim != "fetch_and_decode" for victim in victims)
-    repeated = sum(lines.values()) - len(good)
-    assert repeated <= costly * BLOCK
+    costly = sum(victim != "decode_images" for victim in victims)
+    assert sum(lines.values()) - len(gallery.exhibits) <= costly * BLOCK

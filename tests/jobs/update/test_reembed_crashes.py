@@ -1,8 +1,6 @@
 """Jobs killed at each step of their commits while a server answers: nothing is lost, doubled or left unanswered."""
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from benchmarks.common.servers import Server, eventually, serving
 from tests.support.collections.s3_server import CREDENTIALS, new_bucket
 from tests.support.collections.storage_steps import STEPS
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
-from tests.support.paths import ROOT
+from tests.support.processes import python
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -133,7 +131,7 @@ def kill_and_go_on(served: ServedNights, step: str, when: str) -> None:
     served.change(2)
     with load(served.served.url, served.queries, _RATE) as going:
         command = ["-m", "tests.support.nights.killed_night", str(nights.pictures), nights.location, step, when]
-        killed = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+        killed = python(*command)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         served.await_version()  # the new one, where CURRENT was written
         assert_search_is_exact(nights.collection)

@@ -1,14 +1,17 @@
 """Collections made by hand, for the tests of index."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index.build.build_index import build_index
 from index.collection import Collection
-from index.collection.records import ModelRecord, RunManifest
+from index.collection.records import IndexSettings, ModelRecord, RunManifest
+from index.search import Searcher
 
 DIM = 8
 MODEL = ModelRecord(id="hand-made", revision="1", fingerprint="a" * 64, dim=DIM)
@@ -53,3 +56,13 @@ def add_run(
     """Write and commit a run with one file per table."""
     counts = {"rows": sum(table.num_rows for table in tables)}
     return collection.add_run(source, model, tables, deletes=deletes or (), counts=counts)
+
+
+def searcher_of(
+    folder: Path, ids: Sequence[str], vectors: npt.NDArray[np.floating[Any]], settings: IndexSettings | None = None
+) -> Searcher:
+    """Of a new collection of these rows, which has one run and one index version."""
+    collection = Collection.create_or_open(str(folder))
+    add_run(collection, rows(ids, vectors.astype(np.float32)))
+    build_index(collection, settings)
+    return Searcher.open(collection)

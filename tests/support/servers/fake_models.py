@@ -13,6 +13,15 @@ from embedder.fake import FakeEmbedder
 from index.collection.records import ModelRecord
 
 
+def one_fake(side: int = 32) -> Models:
+    """This fake model, whichever is asked for. Nested: it pickles by value."""
+
+    def models(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
+        return lambda record: FakeEmbedder(side=side)
+
+    return models
+
+
 def fakes(notes: Path) -> Models:
     """Fake models by their fingerprints. Loading leaves the process id in `notes`. Nested: it pickles by value.
 

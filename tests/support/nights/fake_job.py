@@ -1,0 +1,69 @@
+"""An embedding job with a fake model; all else, Ray too, is as in any job."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedder.fake import FakeEmbedder
+from embedder.images.decode import decode_image
+from embedder.protocol import Embedder
+from index.collection import Collection
+from index.collection.live_rows import LiveRows
+from jobs.cluster.pool import Pool
+from jobs.demo.gallery import Gallery
+from jobs.embedding.commit import commit
+from jobs.embedding.model import model_record
+from jobs.embedding.on_ray import blocks_on_ray
+from jobs.embedding.pipeline import write
+from jobs.embedding.report import EmbedReport
+from jobs.sources.list_images import list_images
+from tests.support.collections.plans import plan_of
+
+
+def embed(
+    source: Path,
+    location: Path,
+    *,
+    load: Callable[[], Embedder] = FakeEmbedder,
+    pool: Pool | None = None,
+    block_size: int = 16,
+    max_reject_rate: float = 0.5,
+    progress: Callable[[EmbedReport], None] = lambda _: None,
+) -> EmbedReport:
+    """A whole job; Ray is connected."""
+    collection, fake = Collection.create_or_open(str(location)), FakeEmbedder()
+    plan = plan_of(list_images(str(source)), collection, str(source), model_record(fake.identity))
+    if plan.done:
+        return EmbedReport.of(plan)
+    blocks = partial(blocks_on_ray, pool or Pool())
+    written = write(
+        plan, collection, load=load, crop=fake.crop, blocks=blocks, block_size=block_size, progress=progress
+    )
+    commit(collection, [written], max_reject_rate)
+    return written.report
+
+
+def crops_of(gallery: Gallery) -> dict[str, NDArray[np.uint8]]:
+    """What the fake model gets of each good picture."""
+    files = {exhibit.image_id: gallery.folder / exhibit.image_id for exhibit in gallery.exhibits}
+    return {name: decode_image(path.read_bytes(), FakeEmbedder().crop).pixels for name, path in files.items()}
+
+
+def assert_gallery_is_embedded(collection: Collection, gallery: Gallery) -> None:
+    """By one run, each picture once: a good one with its own vector, a broken one with its reason."""
+    (run,) = collection.runs()
+    written = LiveRows.of_files(collection.storage, run.files).read(["image_id"])["image_id"].to_pylist()
+    exhibits = {exhibit.image_id: exhibit for exhibit in gallery.exhibits}
+    assert Counter(written) == Counter([*exhibits, *gallery.broken])
+    rows = {str(row["image_id"]): row for row in collection.live_rows().to_pylist()}
+    assert list(rows) == sorted(map(str, written))
+    for image_id, reason in gallery.broken.items():
+        assert (rows[image_id]["embedding"], rows[image_id]["error_reason"]) == (None, reason)
+    for image_id, pixels in crops_of(gallery).items():
+        row, exhibit = rows[image_id], exhibits[image_id]
+        np.testing.assert_allclose(row["embedding"], FakeEmbedder().embed_images(pixels[None])[0], atol=1e-6)
+        assert (row["width"], row["height"], row["label"]) == (*exhibit.size, exhibit.subject.shape)
