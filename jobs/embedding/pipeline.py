@@ -58,7 +58,7 @@ def write_plans(
     try:
         with ExitStack() as started:
             ray = cache(partial(_start_ray, started, resources, checkpoint, console, verbose=verbose))
-            blocks = _Placement(resources, ray, console)
+            blocks = Placement(resources, ray, console)
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
@@ -99,7 +99,7 @@ def _start_ray(
     return partial(blocks_on_ray, pool)
 
 
-class _Placement:
+class Placement:
     """`Blocks` in this process, until it is seen that hours are left, or on Ray. Says where, and why."""
 
     def __init__(self, resources: Resources, start_ray: Callable[[], Blocks], console: Console) -> None:

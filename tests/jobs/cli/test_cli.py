@@ -436,7 +436,7 @@ def test_mend_smaller_a_ray_that_does_not_start_is_tried_again(
     monkeypatch.setattr(ray, "init", late)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    for command in (["embed", pictures, "new", "--model", "demo"], ["serve", collection]):
+    for command in (["embed", pictures, "new", "--model", "demo", "--on", "ray"], ["serve", collection]):
         result = run(*command)
         assert (result.code, result.err.count("\n")) == (75, 1)
         assert "Ray did not start on this machine (The current node timed out during startup.)" in result.err

@@ -137,14 +137,24 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("with_spec", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool) -> None:
+@pytest.mark.parametrize(
+    ("with_spec", "on"), [(True, "ray"), (False, "local"), pytest.param(False, "ray", marks=pytest.mark.long)]
+)
+def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Path, with_spec: bool, on: str) -> None:
     """Ray has a handler of its own for SIGTERM, which would end it with 15."""
     pictures, collection = put_pictures(tmp_path / "pictures"), tmp_path / "collection"
     Collection.create_or_open(str(collection))
-    (tmp_path / "job.yaml").write_text("source: pictures\ncollection: collection\nmodel: demo\n")
-    named = ["--spec", str(tmp_path / "job.yaml")] if with_spec else [str(pictures), str(collection), "--model", "demo"]
-    command = [sys.executable, "-m", "jobs", "reembed", *named]
+    (tmp_path / "job.yaml").write_text(
+        f"source: pictures\ncollection: collection\nmodel: demo\nresources: {{on: {on}}}\n"
+    )
+    here = [str(pictures), str(collection), "--model", "demo", "--on", on]
+    command = [
+        sys.executable,
+        "-m",
+        "jobs",
+        "reembed",
+        *(["--spec", str(tmp_path / "job.yaml")] if with_spec else here),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         deadline = time.monotonic() + 200
         while not list(collection.glob("runs/*/started.json")):  # Ray is there, and the model is being loaded

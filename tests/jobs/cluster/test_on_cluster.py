@@ -32,6 +32,7 @@ from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.model import ModelSource
+from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import JobError
 from jobs.indexing.on_ray import run_on_ray
@@ -241,7 +242,13 @@ def test_nodes_that_are_lost_cost_no_row_and_double_none(gallery: Gallery, tmp_p
             pool = Pool.fitting(None, None, resources={"npu": 1})
             assert pool.actors == (count, count)
             told = Told((60, lose), (150, lose))
-            report = embed(gallery.folder, tmp_path / "c", load=Slow(str(log), 0.05), pool=pool, progress=told)
+            report = embed(
+                gallery.folder,
+                tmp_path / "c",
+                load=Slow(str(log), 0.05),
+                blocks=partial(blocks_on_ray, pool),
+                progress=told,
+            )
         assert told.then == []
     finally:
         nodes.shutdown()
@@ -276,7 +283,9 @@ def test_a_pool_grows_and_rays_metrics_count_its_stages(three: Nodes, gallery: G
         before, seen = seen, {}
         pool = Pool.fitting((1, 2), None, resources={"npu": 1})
         load = Slow(str(tmp_path / "log"), 0.1)
-        report = embed(gallery.folder, tmp_path / "c", load=load, pool=pool, progress=Watched())
+        report = embed(
+            gallery.folder, tmp_path / "c", load=load, blocks=partial(blocks_on_ray, pool), progress=Watched()
+        )
     assert report.embedded == COUNT - BROKEN
     assert set((tmp_path / "log").read_text().split()) == three.ids
     assert len(report.actors) == 2

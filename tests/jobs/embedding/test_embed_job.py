@@ -15,6 +15,8 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
+from jobs.embedding.here import blocks_here
+from jobs.embedding.model import ModelSource
 from jobs.errors import JobError, TooManyRejectsError
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
@@ -46,6 +48,17 @@ class TestEmbed:
         report = embed(gallery.folder, tmp_path / "c")
         assert (report.listed, report.already_there, report.embedded, report.rejected) == (60, 0, 40, 20)
         assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
+
+    def test_rows_are_those_of_a_job_without_ray_bit_for_bit(self, gallery: Gallery, tmp_path: Path) -> None:
+        load = ModelSource(model="demo", device="cpu")
+        demo = load()
+        for name, blocks, size in (("ray", None, 16), ("here", blocks_here, 16), ("larger", blocks_here, 64)):
+            embed(gallery.folder, tmp_path / name, load=load, blocks=blocks, block_size=size, like=demo)
+        ray, *others = (
+            Collection.open(str(tmp_path / name)).live_rows().sort_by("image_id") for name in ("ray", "here", "larger")
+        )
+        assert ray.num_rows == 60
+        assert all(other.equals(ray) for other in others)
 
     def test_too_many_rejects_leave_the_work_for_the_next_attempt(self, gallery: Gallery, tmp_path: Path) -> None:
         with pytest.raises(

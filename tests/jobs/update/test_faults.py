@@ -23,13 +23,15 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 DRIVER = ("-m", "tests.support.nights.fault_driver")
 VICTIMS = ("driver", "decode_images", "EmbedImages")
+ON_RAY, HERE = tuple((victim, "ray") for victim in VICTIMS), (("driver", "local"), ("decoder_worker", "local"))
+CROSSWISE = (("driver", "local"), ("driver", "ray"))
 
 
 class Job:
-    """A running driver and the processes of the Ray that it has started."""
+    """A running driver and the processes that it has started."""
 
-    def __init__(self, source: Path, collection: Path, log: Path) -> None:
-        command = [sys.executable, *DRIVER, *map(str, (source, collection, log))]
+    def __init__(self, source: Path, collection: Path, log: Path, on: str) -> None:
+        command = [sys.executable, *DRIVER, *map(str, (source, collection, log)), on]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
 
     def kill(self, victim: str) -> bool:
@@ -41,7 +43,7 @@ class Job:
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 title = " ".join(child.cmdline())
-                if title.startswith("ray::") and victim in title:
+                if victim in title:
                     os.kill(child.pid, signal.SIGKILL)
                     return True
             except (psutil.Error, ProcessLookupError):
@@ -55,19 +57,24 @@ def embedded_so_far(log: Path) -> int:
 
 @pytest.mark.parametrize(
     ("victims", "count"),
-    [pytest.param(VICTIMS, 300, marks=pytest.mark.slow), pytest.param(VICTIMS * 3, 900, marks=pytest.mark.long)],
+    [
+        pytest.param(ON_RAY, 300, marks=pytest.mark.slow),
+        pytest.param((*HERE, *CROSSWISE), 300, marks=pytest.mark.slow),
+        pytest.param(ON_RAY * 3, 900, marks=pytest.mark.long),
+        pytest.param(CROSSWISE * 5, 900, marks=pytest.mark.long),
+    ],
 )
 def test_however_often_it_is_killed_every_good_image_is_there_once(
-    tmp_path: Path, victims: tuple[str, ...], count: int
+    tmp_path: Path, victims: tuple[tuple[str, str], ...], count: int
 ) -> None:
     rng = random.Random(20261121)
     gallery = make_gallery(tmp_path / "pictures", count=count)
     log = tmp_path / "log"
     collection_folder = tmp_path / "collection"
     job: Job | None = None
-    for victim in victims:
+    for victim, on in victims:
         if job is None or job.process.poll() is not None:
-            job = Job(gallery.folder, collection_folder, log)
+            job = Job(gallery.folder, collection_folder, log, on)
         aim = embedded_so_far(log) + rng.randint(1, 60)
         deadline = time.monotonic() + 120
         while embedded_so_far(log) < aim:
@@ -79,7 +86,7 @@ def test_however_often_it_is_killed_every_good_image_is_there_once(
             assert time.monotonic() < deadline, f"no process of {victim} to kill"
             time.sleep(0.01)
     if job is None or job.process.poll() is not None:
-        job = Job(gallery.folder, collection_folder, log)
+        job = Job(gallery.folder, collection_folder, log, "local")
     assert job.process.wait(timeout=300) == 0
 
     assert_gallery_is_embedded(Collection.open(str(collection_folder)), gallery)
@@ -87,5 +94,5 @@ def test_however_often_it_is_killed_every_good_image_is_there_once(
     good = {hashlib.sha256(crop.tobytes()).hexdigest() for crop in crops_of(gallery).values()}
     assert good == set(lines), "pictures were embedded that are not in the source, or the reverse"
     # A kill of the driver or of the actor costs at most the block in hand; one of a decoding worker costs none.
-    costly = sum(victim != "decode_images" for victim in victims)
+    costly = sum("decode" not in victim for victim, _ in victims)
     assert sum(lines.values()) - len(gallery.exhibits) <= costly * BLOCK

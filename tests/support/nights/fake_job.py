@@ -1,4 +1,4 @@
-"""An embedding job with a fake model; all else, Ray too, is as in any job."""
+"""An embedding job with a fake model; all else is as in any job."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,10 +18,12 @@ from jobs.demo.gallery import Gallery
 from jobs.embedding.commit import commit
 from jobs.embedding.model import model_record
 from jobs.embedding.on_ray import blocks_on_ray
-from jobs.embedding.pipeline import write
+from jobs.embedding.pipeline import Blocks, write
 from jobs.embedding.report import EmbedReport
 from jobs.sources.list_images import list_images
 from tests.support.collections.plans import plan_of
+
+FAKE = FakeEmbedder()
 
 
 def embed(
@@ -29,19 +31,20 @@ def embed(
     location: Path,
     *,
     load: Callable[[], Embedder] = FakeEmbedder,
-    pool: Pool | None = None,
+    blocks: Blocks | None = None,
     block_size: int = 16,
     max_reject_rate: float = 0.5,
     progress: Callable[[EmbedReport], None] = lambda _: None,
+    like: Embedder = FAKE,
 ) -> EmbedReport:
-    """A whole job; Ray is connected."""
-    collection, fake = Collection.create_or_open(str(location)), FakeEmbedder()
-    plan = plan_of(list_images(str(source)), collection, str(source), model_record(fake.identity))
+    """A whole job with a model that is `like` another, by default on Ray, which is connected."""
+    collection = Collection.create_or_open(str(location))
+    plan = plan_of(list_images(str(source)), collection, str(source), model_record(like.identity))
     if plan.done:
         return EmbedReport.of(plan)
-    blocks = partial(blocks_on_ray, pool or Pool())
+    blocks = blocks or partial(blocks_on_ray, Pool())
     written = write(
-        plan, collection, load=load, crop=fake.crop, blocks=blocks, block_size=block_size, progress=progress
+        plan, collection, load=load, crop=like.crop, blocks=blocks, block_size=block_size, progress=progress
     )
     commit(collection, [written], max_reject_rate)
     return written.report

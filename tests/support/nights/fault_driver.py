@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from embedder.fake import FakeEmbedder
 from jobs.cluster.session import ray_cluster
+from jobs.embedding.here import blocks_here
 from tests.support.nights.fake_job import embed
 
 BLOCK: Final = 32
@@ -38,6 +39,10 @@ class LoggingEmbedder(FakeEmbedder):
 
 
 if __name__ == "__main__":
-    source, location, log = (Path(argument).absolute() for argument in sys.argv[1:])
-    with ray_cluster(None, verbose=False):
-        embed(source, location, load=partial(LoggingEmbedder, str(log)), block_size=BLOCK)
+    source, location, log = (Path(argument).absolute() for argument in sys.argv[1:4])
+    load = partial(LoggingEmbedder, str(log))
+    if sys.argv[4] == "local":
+        embed(source, location, load=load, block_size=BLOCK, blocks=blocks_here)
+    else:
+        with ray_cluster(None, verbose=False):
+            embed(source, location, load=load, block_size=BLOCK)

@@ -4,7 +4,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Collection as Names
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +25,9 @@ from index.collection import Collection
 from index.collection.live_rows import LiveRows
 from index.search import Searcher
 from jobs.cli import app
+from jobs.embedding.here import blocks_here
 from jobs.embedding.report import BlockSummary, Report
-from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode
+from jobs.embedding.stages import DecodeSettings
 from jobs.spec import JobSpec, Resources
 from jobs.update import Update
 from jobs.values import DEMO_MODEL
@@ -88,12 +89,9 @@ class Nights:
         embedded: list[str] = []
         self.embedded.append(embedded)
 
-        def blocks(todo: pa.Table, decode: DecodeSettings, actor: dict[str, Any], *_: object) -> Iterator[BlockSummary]:
-            embed = EmbedBlock(**actor)
-            for start in range(0, todo.num_rows, self.block):
-                part = todo.slice(start, self.block)
-                block = embed(fetch_and_decode(part, settings=decode))
-                embedded.extend(map(str, part["image_id"].to_pylist()))
+        def blocks(todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], _: int) -> Generator[BlockSummary]:
+            for number, block in enumerate(blocks_here(todo, decode, embed, self.block)):
+                embedded.extend(map(str, todo["image_id"].slice(number * self.block, self.block).to_pylist()))
                 after_block()
                 yield block
 

@@ -1,0 +1,85 @@
+"""Embedding without Ray: the same rows, and Ray for what takes hours."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+
+from embedder.errors import ModelError
+from embedder.fake import FakeEmbedder
+from index.collection import Collection
+from jobs.demo.gallery import Gallery, make_gallery
+from jobs.embedding.here import blocks_here
+from jobs.embedding.pipeline import Placement
+from jobs.embedding.report import BlockSummary
+from jobs.embedding.stages import DecodeSettings
+from jobs.spec import Resources
+from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    return make_gallery(tmp_path_factory.mktemp("pictures"), count=60, broken=20)
+
+
+class Failing(FakeEmbedder):
+    """Loads, and fails on every batch."""
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        raise ModelError("the device has no memory left")
+
+
+def test_a_failure_ends_decoding_and_the_next_job_goes_on(gallery: Gallery, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no memory left"):
+        embed(gallery.folder, tmp_path / "c", load=Failing, blocks=blocks_here)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("likeness-decode")]
+    collection = Collection.open(str(tmp_path / "c"))
+    assert collection.runs() == []
+    embed(gallery.folder, tmp_path / "c", blocks=blocks_here)
+    assert_gallery_is_embedded(collection, gallery)
+
+
+class Elsewhere:
+    """Stands for Ray: notes what it is given, and embeds it here."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def __call__(
+        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+    ) -> Iterator[BlockSummary]:
+        self.given.append(todo.num_rows)
+        yield from blocks_here(todo, decode, embed, block_size)
+
+
+@pytest.mark.parametrize(
+    ("resources", "worth_hours", "given", "said"),
+    [
+        (Resources(), 1.0, [], "in this process: no need of Ray for less than hours"),
+        (Resources(), 0.0, [44], "on Ray: at this rate the rest takes 0.0 hours"),
+        (Resources(on="local"), 0.0, [], "in this process: no need of Ray for less than hours"),
+        (Resources(on="ray"), 1.0, [60], "on Ray: --on ray"),
+        (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: --actors, --num-gpus"),
+    ],
+)
+def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
+    gallery: Gallery,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resources: Resources,
+    worth_hours: float,
+    given: list[int],
+    said: str,
+) -> None:
+    monkeypatch.setattr("jobs.embedding.pipeline._WORTH_RAY_HOURS", worth_hours)
+    there, console = Elsewhere(), Console(record=True, quiet=False, file=(tmp_path / "out").open("w"))
+    embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: there, console))
+    assert there.given == given
+    assert console.export_text().splitlines()[-1] == f"embedding {said}"
+    assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
