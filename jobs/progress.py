@@ -18,6 +18,7 @@ def rate_bar(console: Console, doing: str, total: int, rate: str) -> Iterator[Ca
         rich.progress.BarColumn(),
         rich.progress.MofNCompleteColumn(),
         rich.progress.TextColumn("{task.fields[rate]}"),
+        rich.progress.TimeElapsedColumn(),
         rich.progress.TimeRemainingColumn(),
         console=console,
     )

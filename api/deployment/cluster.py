@@ -25,6 +25,8 @@ _HERE: Final = "local"
 
 # Only for a cluster on this machine; they apply to everything that it starts.
 _RAY_DEFAULTS: Final = {
+    # Its own patience with its processes is 30 s, too little on a busy machine.
+    "RAY_raylet_start_wait_time_s": "300",
     # Ray's workers yield to every other process (nice 15) by default, but callers wait for these.
     "RAY_worker_niceness": "0",
     # The parts of Ray's RAY_SERVE_THROUGHPUT_OPTIMIZED that suit an app that never blocks its event loop: each request
@@ -56,7 +58,7 @@ def connect(host: str, port: int) -> bool:
     try:
         with _sigterm_kept():
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
+    except Exception as error:  # Ray raises nothing narrower when its processes are late
         ray.shutdown()
         if address == _HERE:
             raise RayStartError(

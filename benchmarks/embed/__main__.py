@@ -102,7 +102,6 @@ def main() -> int:
     options = parser.parse_args()
     # Ray's workers yield to every other process (nice 15); the bare forward pass does not.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # on a busy machine its own 30 s are too few
     report = Report("embed")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -19,6 +19,8 @@ import ray.exceptions
 
 from jobs.errors import JobError, RayStartError
 
+_START_S = 300
+"""Ray's own patience with its processes is 30 s, too little on a busy machine."""
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
 
@@ -44,6 +46,7 @@ def ray_cluster(address: str | None, *, verbose: bool) -> Iterator[None]:
 
 
 def _start_here(**options: Any) -> None:
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(_START_S))
     try:
         init(
             address="local",  # never the remains of a cluster whose driver was killed
@@ -51,11 +54,11 @@ def _start_here(**options: Any) -> None:
             include_dashboard=False,
             **options,
         )
-    except Exception as error:  # Ray raises nothing narrower when its processes are late, for which it allows 30 s
+    except Exception as error:  # Ray raises nothing narrower when its processes are late
         ray.shutdown()
         raise RayStartError(
-            f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, or join a "
-            "cluster with --address"
+            f"Ray did not start on this machine ({error}). It may be too busy: run the same command again, without Ray "
+            "by --on local, or on a cluster by --address"
         ) from error
 
 

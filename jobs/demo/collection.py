@@ -4,19 +4,14 @@ It has the first pictures of the gallery that `likeness demo` draws, and lies wh
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
+from rich.console import Console
 
-from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
-from index.storage import Storage
 from jobs.demo.gallery import make_gallery
-from jobs.embedding.model import ModelSource, model_record
-from jobs.embedding.stages import SECONDS, DecodeSettings, embed_rows, fetch_and_decode
-from jobs.sources.list_images import list_images
+from jobs.spec import JobSpec, Resources
+from jobs.update import Update
 from jobs.values import DEMO_MODEL
 
 COUNT = 600
@@ -24,26 +19,25 @@ COUNT = 600
 
 def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
     """`folder`/collection with an index, of `count` pictures drawn into `folder`/pictures; as it is if it is there."""
-    collection = Collection.create_or_open(str(folder / "collection"))
+    collection = Collection.planned(str(folder / "collection"))
     if collection.current() is None:
-        if not collection.runs():
-            make_gallery(folder / "pictures", count=count)
-            embedder = ModelSource(model=str(DEMO_MODEL), device="cpu")()
-            embed_here(list_images(str(folder / "pictures")), folder / "pictures", collection, embedder)
-        build_index(collection)
+        make_gallery(folder / "pictures", count=count)
+        collection = embed_here(folder / "pictures", folder / "collection")
     return collection
 
 
-def embed_here(
-    listing: pa.Table, pictures: Path, collection: Collection, embedder: Embedder, deletes: Sequence[str] = ()
-) -> None:
-    """One run of the images of a listing of `pictures`, as `likeness embed` would write it; `deletes` are ids."""
-    decoded = fetch_and_decode(listing, settings=DecodeSettings(crop=embedder.crop, draft=True))
-    rows = embed_rows(decoded.drop_columns(list(SECONDS)), embedder)
-    embedded = rows["error_reason"].null_count
-    counts = {"listed": len(rows), "already_there": 0, "embedded": embedded, "rejected": len(rows) - embedded}
-    source = Storage.open(str(pictures)).location.rstrip("/")
-    collection.add_run(source, model_record(embedder.identity), [rows], deletes=deletes, counts=counts)
+def embed_here(pictures: Path, collection: Path, model: Path = DEMO_MODEL) -> Collection:
+    """What `likeness reembed` does, without Ray or a word, whatever is gone or broken; returns the collection."""
+    job = JobSpec(
+        source=str(pictures),
+        collection=str(collection),
+        model=str(model),
+        resources=Resources(on="local", device="cpu"),
+        max_missing=1,
+        max_reject_rate=1,
+    )
+    Update(spec=job, console=Console(quiet=True)).run()
+    return Collection.open(str(collection))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from safetensors.numpy import load_file, save_file
 
-from embedder.protocol import Embedder
-from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.broken import BROKEN
 from jobs.demo.collection import embed_here
 from jobs.demo.gallery import make_gallery, plan_exhibit
-from jobs.embedding.model import ModelSource
-from jobs.sources.list_images import list_images
 from jobs.values import DEMO_MODEL
 
 GONE, EDITED, NEW, BROKEN_NOW = 12, 8, 20, 3
@@ -44,10 +38,7 @@ def make_nights(folder: Path, *, count: int = 240) -> Nights:
     """Draw, embed and index in an empty folder. `count` is at least as many as change: 23."""
     pictures = folder / "pictures"
     gallery = make_gallery(pictures, count=count, broken=0)
-    model = _load(DEMO_MODEL)
-    nightly = Collection.create_or_open(str(folder / "nightly"))
-    embed_here(list_images(str(pictures)), pictures, nightly, model)
-    build_index(nightly)
+    embed_here(pictures, folder / "nightly")
 
     ids = [exhibit.image_id for exhibit in gallery.exhibits]
     gone, edited, broken = ids[:GONE], ids[GONE:][:EDITED], ids[GONE + EDITED :][:BROKEN_NOW]
@@ -62,19 +53,9 @@ def make_nights(folder: Path, *, count: int = 240) -> Nights:
         (pictures / drawn.image_id).write_bytes(drawn.data())
     new = [drawn.image_id for drawn in extra[:NEW]]
 
-    listing = list_images(str(pictures))
-    changed = pc.is_in(listing["image_id"], value_set=pa.array([*edited, *broken, *new]))
-    embed_here(listing.filter(changed), pictures, nightly, model, deletes=gone)
-    build_index(nightly)
-
-    other = Collection.create_or_open(str(folder / "other-model"))
-    embed_here(listing, pictures, other, _load(_worse_model(folder / "model-b")))
-    build_index(other)
+    nightly = embed_here(pictures, folder / "nightly")
+    other = embed_here(pictures, folder / "other-model", _worse_model(folder / "model-b"))
     return Nights(nightly=nightly, other=other, gone=gone, edited=edited, new=new, broken=broken)
-
-
-def _load(model: Path) -> Embedder:
-    return ModelSource(model=str(model), device="cpu")()
 
 
 def _worse_model(folder: Path) -> Path:

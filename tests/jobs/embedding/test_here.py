@@ -1,5 +1,6 @@
 """Embedding without Ray: the same rows, and Ray for what takes hours."""
 
+import io
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
     said: str,
 ) -> None:
     monkeypatch.setattr("jobs.embedding.pipeline._WORTH_RAY_HOURS", worth_hours)
-    there, console = Elsewhere(), Console(record=True, quiet=False, file=(tmp_path / "out").open("w"))
+    there, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
     embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: there, console))
     assert there.given == given
     assert console.export_text().splitlines()[-1] == f"embedding {said}"
