@@ -19,6 +19,11 @@ CollectionError
     └── FilterError          a filter with an unknown column or operator, or a value of the wrong type
 """
 
+import errno
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The system's errors for a file without room: the disk is full, a quota, or the maximum file size."""
+
 
 class CollectionError(Exception):
     """Base of every error that `index` raises on purpose."""

@@ -21,7 +21,6 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from api.errors import KeysError
-from index.storage.disk import write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -186,4 +185,6 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, contents: _Contents) -> None:
+    from index.storage.disk import write_atomic  # late: pyarrow comes with it
+
     write_atomic(path.resolve(), f"{contents.model_dump_json(indent=2)}\n".encode(), mode=0o600)

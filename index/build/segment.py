@@ -19,13 +19,12 @@ from index.build.tune import tune
 from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
 from index.collection.rows import EMBEDDING
-from index.errors import CollectionError, DamagedVersionError
+from index.errors import DISK_FULL, CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
 from index.segments.segment import Segment
 from index.segments.vector_file import VectorFile, flat_header
 from index.storage import Storage
-from index.storage.disk import DISK_FULL
 from index.versions.files import file_record
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
 """Puts files on this machine's disk, complete or not at all, and changes one file so that no change is undone."""
 
-import errno
 import fcntl
 import os
 import uuid
@@ -8,10 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from index.errors import CollectionError
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The system's errors for a file without room: the disk is full, a quota, or the maximum file size."""
+from index.errors import DISK_FULL, CollectionError
 
 
 def write_atomic(target: Path, data: bytes, *, mode: int = 0o666) -> None:

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from index.collection.records import FileRecord
-from index.errors import CollectionError
+from index.errors import DISK_FULL, CollectionError
 from index.storage import Storage
-from index.storage.disk import DISK_FULL
 
 FOLDER: Final = "LIKENESS_CACHE_DIR"
 BYTES: Final = "LIKENESS_CACHE_BYTES"

@@ -3,7 +3,6 @@
 Commands import what they need when they run: FastAPI, Ray and torch each take seconds that `--help` should not cost.
 """
 
-import importlib.metadata
 import io
 import os
 import signal
@@ -18,8 +17,7 @@ from api.errors import ApiError
 from api.errors import RayStartError as ServeRayStartError
 from embedder.errors import EmbedderError
 from embedder.openmp import WAITING
-from index.errors import CollectionError, LeaseError, RecallTooLowError
-from index.storage.disk import DISK_FULL
+from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
 from jobs.cli.demo import demo
 from jobs.cli.embed import embed, reembed
 from jobs.cli.index import compact, duplicates, index, promote, prune, rollback, versions
@@ -86,6 +84,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata
+
         print(f"likeness {importlib.metadata.version('likeness')}")
         raise typer.Exit
 

@@ -4,18 +4,16 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from index.storage.bucket import without_secrets
-from jobs.cli.job_tables import closing_lines, embed_table, reembed_table
 from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, errors, job_spec
-from jobs.embedding.report import Report
 from jobs.errors import UsageError
-from jobs.schedule.history import outcome_of
-from jobs.schedule.spec_file import read_spec
 from jobs.values import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from jobs.embedding.report import Report
 
 ModelOption = Annotated[
     str | None,
@@ -84,8 +82,10 @@ def embed(
         print(next_commands(collection))
 
 
-def show_embedded(report: Report) -> None:
+def show_embedded(report: "Report") -> None:
     """The closing table of `embed`, and a line about the index."""
+    from jobs.cli.job_tables import closing_lines, embed_table
+
     for embedding in report.embedding:
         console.print(embed_table(embedding))
     for line in closing_lines(report):
@@ -94,6 +94,8 @@ def show_embedded(report: Report) -> None:
 
 def next_commands(collection: str) -> str:
     """What one does with a collection that has just been made."""
+    from index.storage.bucket import without_secrets
+
     name = shlex.quote(without_secrets(collection))
     return f"Search it with `likeness search {name} PICTURE`, or serve it with `likeness serve {name} --local`"
 
@@ -138,6 +140,7 @@ def reembed(
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
     from jobs.schedule.run_job import run_job
+    from jobs.schedule.spec_file import read_spec
     from jobs.update import Update
 
     if report is not None and not report.absolute().parent.is_dir():
@@ -159,8 +162,12 @@ def reembed(
 
 
 @contextmanager
-def _reporting(path: Path | None, output: str) -> Iterator[Report]:
+def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     """Write and show the report. A job that fails has one too: otherwise an earlier job's would seem to be its own."""
+    from jobs.cli.job_tables import closing_lines, reembed_table
+    from jobs.embedding.report import Report
+    from jobs.schedule.history import outcome_of
+
     report = Report()
     try:
         yield report

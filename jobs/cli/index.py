@@ -2,27 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from index.collection import Collection
-from index.collection.records import IndexSettings
 from index.errors import RecallTooLowError, RolledBackError
-from index.versions.current import standing_manifest
 from jobs.cli.options import (
     AddressOption,
     CollectionArgument,
     FormatOption,
     OnOption,
     console,
+    open_collection,
     parsed,
     show,
     without_none,
 )
 from jobs.errors import UsageError
 from jobs.values import parse_size
+
+if TYPE_CHECKING:
+    from index.collection import Collection
 
 AcceptLostRunsOption = Annotated[
     bool,
@@ -68,7 +69,7 @@ def index(
         changes["max_memory"] = None if max_memory == "none" else parsed("--max-memory", max_memory, parse_size)
     if factory is not None:
         changes["factory"] = None if factory == "auto" else factory
-    opened = Collection.open(collection)
+    opened = open_collection(collection)
     build_and_show(opened, changes, promote=promote, accept_lost_runs=accept_lost_runs, on=on, address=address)
 
 
@@ -82,12 +83,12 @@ def compact(
 
     Example: `likeness compact my-collection`
     """
-    opened = Collection.open(collection)
+    opened = open_collection(collection)
     build_and_show(opened, rebuild=True, accept_lost_runs=accept_lost_runs, on=on, address=address)
 
 
 def build_and_show(
-    collection: Collection,
+    collection: "Collection",
     changes: Mapping[str, Any] | None = None,
     *,
     promote: bool = True,
@@ -101,6 +102,8 @@ def build_and_show(
     """
     from index.build.build_index import build_index
     from index.collection import writing
+    from index.collection.records import IndexSettings
+    from index.versions.current import standing_manifest
     from jobs.cli.collection_tables import choice_table
     from jobs.cli.index_tables import quality_table
     from jobs.indexing.on_ray import run_on_ray
@@ -141,7 +144,7 @@ def versions(collection: CollectionArgument, output: FormatOption = "table") -> 
     from index.versions.promotion import list_versions
     from jobs.cli.index_tables import version_facts, versions_table
 
-    facts = [version_facts(version) for version in list_versions(Collection.open(collection))]
+    facts = [version_facts(version) for version in list_versions(open_collection(collection))]
     show(output, facts, lambda: versions_table(facts))
 
 
@@ -152,7 +155,7 @@ def promote(collection: CollectionArgument, version: VersionArgument) -> None:
     """
     from index.versions import promotion
 
-    opened = Collection.open(collection)
+    opened = open_collection(collection)
     if not version.isdecimal():
         raise UsageError(f"expected a version's number, such as 000002 or 2, got {version!r}")
     version = version.zfill(6)
@@ -175,7 +178,7 @@ def rollback(collection: CollectionArgument) -> None:
     from index.versions import promotion
 
     with console.status("verifying"):
-        rolled_back = promotion.rollback(Collection.open(collection))
+        rolled_back = promotion.rollback(open_collection(collection))
     for reason in rolled_back.skipped.values():
         console.print(f"[yellow]passed over:[/yellow] {escape(reason)}", soft_wrap=True, highlight=False)
     live = rolled_back.manifest
@@ -197,7 +200,7 @@ def prune(
     from index.versions import prune
     from jobs.cli.index_tables import pruned_table
 
-    pruned = prune.prune(Collection.open(collection), keep, dry_run=dry_run)
+    pruned = prune.prune(open_collection(collection), keep, dry_run=dry_run)
     show(output, {**asdict(pruned), "dry_run": dry_run}, lambda: pruned_table(pruned, dry_run=dry_run))
 
 
@@ -216,7 +219,7 @@ def duplicates(
 
     with console.status("opening the index") as status:
         groups = near_duplicates(
-            open_last_good(Collection.open(collection)),
+            open_last_good(open_collection(collection)),
             min_score,
             progress=lambda done, total: status.update(f"{done:,} of {total:,} images compared"),
         )

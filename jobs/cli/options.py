@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -11,6 +11,9 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from jobs.errors import UsageError
 from jobs.spec import JobSpec, Resources
+
+if TYPE_CHECKING:
+    from index.collection import Collection
 
 T = TypeVar("T")
 
@@ -38,6 +41,13 @@ class HelpGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _typeless_flags(super().get_params(ctx))
+
+
+def open_collection(location: str) -> "Collection":
+    """`Collection.open`, imported only now: pyarrow takes longer than all that `--help` needs."""
+    from index.collection import Collection
+
+    return Collection.open(location)
 
 
 CollectionArgument = Annotated[str, typer.Argument(help="The collection: a folder or bucket prefix.")]

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from index.collection import Collection
-from jobs.cli.options import CollectionArgument, FormatOption, show
+from jobs.cli.options import CollectionArgument, FormatOption, open_collection, show
 from jobs.errors import UsageError
 
 
@@ -61,7 +60,7 @@ def history(
     from jobs.cli.job_tables import history_table
     from jobs.schedule.history import facts, last_entries, read_output
 
-    opened = Collection.open(collection)
+    opened = open_collection(collection)
     if log is not None:
         try:
             print(read_output(opened.storage, log), end="")

@@ -5,17 +5,27 @@ import shlex
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from embedder.errors import FetchError
-from index.collection import Collection
-from index.match import Match
-from index.queries import MAX_K, SearchOptions
-from jobs.cli.options import CollectionArgument, FormatOption, MovedModelOption, console, parsed, show, without_none
+from jobs.cli.options import (
+    CollectionArgument,
+    FormatOption,
+    MovedModelOption,
+    console,
+    open_collection,
+    parsed,
+    show,
+    without_none,
+)
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
+
+if TYPE_CHECKING:
+    from index.match import Match
+    from index.queries import SearchOptions
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
@@ -49,6 +59,7 @@ def search(
     from api.http.responses import json_bytes
     from api.search.query import Part, Query
     from api.settings import ServeSettings
+    from index.queries import MAX_K, SearchOptions
     from jobs.cli.collection_tables import match_table
 
     if unlike and not like:
@@ -65,7 +76,7 @@ def search(
         matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
         # Before the model, which takes seconds.
-        Collection.open(collection)
+        open_collection(collection)
         picture = None if query is None else _picture(query)
         with console.status("loading the index and the model"):
             settings = ServeSettings(**without_none(collection=collection, model=model and model_named(model)))
@@ -87,7 +98,7 @@ def rejects(
     from jobs.cli.collection_tables import rejects_table
     from jobs.planning.rejects import list_rejects, shown_reasons
 
-    rejected = list_rejects(Collection.open(collection))
+    rejected = list_rejects(open_collection(collection))
     rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
     if rejected and not rows and output == "table":
         there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
@@ -103,7 +114,7 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
     """
     from jobs.cli.collection_tables import collection_facts, facts_table
 
-    facts = collection_facts(Collection.open(collection))
+    facts = collection_facts(open_collection(collection))
     show(output, facts, lambda: facts_table(facts))
 
 
@@ -120,12 +131,14 @@ def _picture(query: str) -> bytes:
         raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
 
 
-def _more_like(collection: str, *, like: list[str], unlike: list[str], k: int, options: SearchOptions) -> list[Match]:
+def _more_like(
+    collection: str, *, like: list[str], unlike: list[str], k: int, options: "SearchOptions"
+) -> "list[Match]":
     """Search by images of the collection, without loading a model."""
     from index.search.searcher import open_last_good
 
     with console.status("loading the index"):
-        searcher = open_last_good(Collection.open(collection))
+        searcher = open_last_good(open_collection(collection))
     examples = [*((image_id, 1.0) for image_id in like), *((image_id, -1.0) for image_id in unlike)]
     matches = searcher.more_like(examples, k, **options)
     if len(like) > 1 or unlike:

@@ -4,13 +4,12 @@ import os
 import resource
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.access.keys import KeyScope, add_key, list_keys, remove_key
 from api.observe.log import LogFormat
-from api.settings import Replicas
 from jobs.cli.options import (
     CollectionArgument,
     FormatOption,
@@ -25,6 +24,9 @@ from jobs.cli.options import (
 from jobs.cli.tables import TextTable
 from jobs.errors import UsageError
 from jobs.values import model_named
+
+if TYPE_CHECKING:
+    from api.settings import Replicas
 
 PortOption = Annotated[
     int | None,
@@ -137,7 +139,9 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
 
 
-def _replicas(option: str, text: str | None) -> Replicas | None:
+def _replicas(option: str, text: str | None) -> "Replicas | None":
+    from api.settings import Replicas
+
     try:
         return None if text is None else Replicas.parse(text)
     except ValueError as error:

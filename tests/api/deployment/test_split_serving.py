@@ -145,6 +145,7 @@ def test_a_machine_without_room_for_the_replicas_is_said_in_numbers(
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_the_parts_apart_answer_as_they_do_together(collection: Collection, cluster: int, notes: Path) -> None:
     settings = ServeSettings(
         collection=collection.location,

@@ -130,7 +130,7 @@ def test_out_of_memory_halves_the_batch_down_to_one_picture(load: Load, monkeypa
 
     monkeypatch.setattr(embedder.model, "get_image_features", limited)
     np.testing.assert_allclose(embedder.embed_images(pixels), expected, atol=1e-5)
-    assert embedder.batch_size == 4
+    assert embedder.batch_size == 5
     largest = 0
     with pytest.raises(ModelError, match=r"no memory left for a single input .* take a smaller model"):
         embedder.embed_images(pixels)

@@ -517,7 +517,13 @@ def test_a_full_disk_is_named_with_what_to_do(growing: Path, most: int, file: st
     assert Collection.open(str(growing)).current() == "000001"
 
 
-@pytest.mark.parametrize("module", ["pyarrow", "jobs.values"])
+def test_the_help_loads_none_of_what_takes_long() -> None:
+    heavy = "('numpy', 'pyarrow', 'PIL', 'faiss', 'fastapi', 'ray', 'torch', 'transformers')"
+    code = f"import sys; from jobs.cli.app import main; print([name for name in {heavy} if name in sys.modules])"
+    assert python("-c", code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", ["pydantic", "jobs.values"])
 def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
     """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
     code = f"""

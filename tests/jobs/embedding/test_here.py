@@ -20,6 +20,7 @@ from jobs.embedding.here import blocks_here
 from jobs.embedding.pipeline import Placement
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings
+from jobs.errors import TooManyRejectsError
 from jobs.spec import Resources
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
@@ -44,6 +45,21 @@ def test_a_failure_ends_decoding_and_the_next_job_goes_on(gallery: Gallery, tmp_
     assert collection.runs() == []
     embed(gallery.folder, tmp_path / "c", blocks=blocks_here)
     assert_gallery_is_embedded(collection, gallery)
+
+
+def test_too_many_rejects_leave_the_work_for_the_next_attempt(gallery: Gallery, tmp_path: Path) -> None:
+    with pytest.raises(
+        TooManyRejectsError, match=r"20 of 60 .* \(33.3%; mostly not_an_image.*more than the 5.0% allowed"
+    ):
+        embed(gallery.folder, tmp_path / "c", max_reject_rate=0.05, blocks=blocks_here)
+    collection = Collection.open(str(tmp_path / "c"))
+    assert collection.runs() == []
+    assert collection.live_rows().num_rows == 0
+    report = embed(gallery.folder, tmp_path / "c", max_reject_rate=0.4, blocks=blocks_here)
+    assert (report.already_there, report.embedded, report.rejected) == (60, 0, 0)
+    assert sum(report.reject_reasons.values()) == 20
+    assert len(collection.runs()) == 1
+    assert collection.live_rows().num_rows == 60
 
 
 class Elsewhere:

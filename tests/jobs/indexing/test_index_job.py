@@ -141,6 +141,7 @@ class TestOnCluster:
         assert there.segments == here.segments
         assert collection.current() == there.version
 
+    @pytest.mark.slow
     def test_records_come_in_the_order_of_jobs_and_are_told_of(self, collection: Collection, tmp_path: Path) -> None:
         jobs = jobs_of(collection)[:2]
         notes = tmp_path / "notes"
@@ -152,6 +153,7 @@ class TestOnCluster:
         threads, pid = map(int, notes.read_text().split())
         assert (threads, pid != os.getpid()) == (task_cpus(jobs), True)
 
+    @pytest.mark.slow
     def test_an_error_arrives_as_itself(self, collection: Collection) -> None:
         vectors = unit_vectors(3) * np.array([[1], [2], [1]], np.float32)
         add_run(collection, rows(["good", "bad", "fine"], vectors))
