@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from benchmarks.common.report import Report
 from embedder.fake import FakeEmbedder
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
+from jobs.embedding.on_ray import blocks_on_ray
 from jobs.sources.listing import listing_table
 
 SECONDS_PER_IMAGE = 0.02
@@ -68,8 +70,8 @@ def measure(address: str, nodes: int, listing: pa.Table, folder: Path) -> Outcom
     """Embed a listing on the cluster at `address`, which has so many nodes with an actor each."""
     joined = time.time()
     with ray_cluster(address, verbose=False):
-        pool = Pool.fitting(None, None, resources={"device": 1})
-        progress, report = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, pool=pool)
+        blocks = partial(blocks_on_ray, Pool.fitting(None, None, resources={"device": 1}))
+        progress, report = embed(listing, folder, FakeEmbedder(), SleepingEmbedder, block=_BLOCK, blocks=blocks)
     return Outcome(
         nodes=nodes,
         images_per_second=steady_rate(progress, nodes, listing.num_rows),

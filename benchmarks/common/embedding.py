@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.cluster.pool import Pool
 from jobs.embedding.model import model_record
-from jobs.embedding.on_ray import blocks_on_ray
-from jobs.embedding.pipeline import write
+from jobs.embedding.pipeline import Blocks, write
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare
 
@@ -32,9 +29,9 @@ class Progress:
 
 
 def embed(
-    listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, pool: Pool
+    listing: pa.Table, folder: Path, like: Embedder, load: Callable[[], Embedder], *, block: int, blocks: Blocks
 ) -> tuple[Progress, EmbedReport]:
-    """Embed a listing into a new collection in `folder`; Ray is connected. Actors `load` a model that is `like` one."""
+    """Embed a listing into a new collection in `folder`; `load` makes a model that is `like` one."""
     collection = Collection.create_or_open(str(folder))
     model = model_record(like.identity)
     change = compare(listing, collection.snapshot(), "benchmark", model, delete=False, verify_hash=False)
@@ -45,7 +42,7 @@ def embed(
         load=load,
         crop=like.crop,
         block_size=block,
-        blocks=partial(blocks_on_ray, pool),
+        blocks=blocks,
         progress=progress.advance,
     )
     return progress, written.report

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 import time
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,41 +16,51 @@ import pyarrow as pa
 import ray.data
 
 from benchmarks.common.embedding import embed
-from benchmarks.common.process import CORES, in_new_process, peak_rss
+from benchmarks.common.process import CORES
 from benchmarks.embed.rates import steady_rate
-from jobs.cluster.pool import Pool
-from jobs.cluster.session import ray_cluster
 from jobs.embedding.model import ModelSource
-from jobs.sources.list_images import list_images
-from jobs.values import DEMO_MODEL
+from jobs.embedding.pipeline import Blocks
+from jobs.errors import JobError
 
 _NAIVE_BATCH = 32
 
 
-def our_job(listing: pa.Table, model: Path, folder: Path, *, block: int, batch: int, device: str = "cpu") -> float:
-    """Images per second of the real job in steady state; Ray is connected."""
+def our_job(
+    listing: pa.Table, model: Path, folder: Path, blocks: Blocks, *, block: int, batch: int, device: str = "cpu"
+) -> float:
+    """Images per second of the real job in steady state; for blocks on Ray, that is connected."""
     load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
-    pool = Pool(num_gpus=float(device == "cuda"))
-    progress, _ = embed(listing, folder, load(), load, block=block, pool=pool)
+    progress, _ = embed(listing, folder, load(), load, block=block, blocks=blocks)
     return steady_rate([(at, done) for at, done, _ in progress.noted])
 
 
-def driver_memory(pictures: Path, count: int, folder: Path) -> float:
-    """Peak MiB of a driver of its own that embeds `count` images: the gallery's files under ever new ids."""
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A whole `likeness embed`: seconds from its start to its end, and the peak MiB of its process."""
+
+    seconds: float
+    peak_mib: float
+
+
+def command(pictures: Path, count: int, folder: Path, on: str) -> Command:
+    """Embed `count` images by the demo model: the gallery's files under ever new ids."""
     paths = [str(path) for path in sorted(pictures.rglob("*.*")) if path.is_file()]
     images = folder / f"{count}.csv"
     with images.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "uri"))
         writer.writerows((f"{i:06}", path) for i, path in zip(range(count), cycle(paths), strict=False))
-    return in_new_process(_drive, str(images), folder / f"memory-{count}")
-
-
-def _drive(source: str, folder: Path) -> float:
-    """One job, then the peak resident memory of this process in MiB."""
-    with ray_cluster(None, verbose=False):
-        our_job(list_images(source), DEMO_MODEL, folder, block=256, batch=64)
-    return peak_rss() / 2**20
+    options = ["--model", "demo", "--on", on, "--no-index", "--max-reject-rate", "1"]
+    started = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-m", "jobs", "embed", str(images), str(folder / f"{on}-{count}"), *options],
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise JobError(f"embedding {count} images on {on} exited with {process.returncode}")
+    return Command(seconds=time.perf_counter() - started, peak_mib=used.ru_maxrss / 2**10)
 
 
 class NaiveActor:
