@@ -88,7 +88,7 @@ class Resources(_Section):
     @classmethod
     def _here(cls, on: str | None, others: ValidationInfo) -> str | None:
         if on == "local" and (unheeded := cls.model_construct(**others.data).for_ray):
-            raise ValueError(f"is local, where nothing heeds {', '.join(unheeded)}: leave these out, or take ray")
+            raise ValueError(f"is local: expected ray, or none of {', '.join(unheeded)}, which are for Ray")
         return on
 
 

@@ -108,6 +108,9 @@ class Placement:
         self._may_move = resources.on is None
         self._why_ray = _why_ray(resources)
         self._say()
+        if self._why_ray:  # before a run begins: a cluster that cannot be had leaves nothing behind
+            with console.status("starting Ray: about ten seconds, on a busy machine minutes"):
+                start_ray()
 
     def __call__(
         self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int

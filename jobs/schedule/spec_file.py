@@ -13,18 +13,21 @@ from jobs.spec import JobSpec
 
 
 class _Loader(yaml.SafeLoader):
-    """Whole numbers as in YAML 1.2, and no dates: to YAML 1.1 an unquoted 2:8 is 128, 010 is 8, and 08 an error."""
+    """Whole numbers and booleans as in YAML 1.2, and no dates: to YAML 1.1 an unquoted 2:8 is 128, 010 is 8, 08 an
+    error, and the key `on` is true.
+    """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         return int(self.construct_scalar(node))
 
 
-_INT, _DATE = "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp"
+_INT, _BOOL, _DATE = (f"tag:yaml.org,2002:{name}" for name in ("int", "bool", "timestamp"))
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _DATE)]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT, _BOOL, _DATE)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(_BOOL, re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 
 

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from index.build.build_index import build_index
@@ -135,6 +137,13 @@ def test_where_the_report_goes_is_checked_before_anything_is_done(run: Run, tmp_
     assert last_entries(Collection.open(str(tmp_path / "collection")), 1) == []
 
 
+def in_ray(pid: int) -> bool:
+    """Whether an actor runs in the Ray of a job."""
+    with suppress(psutil.Error):
+        return any("EmbedImages" in " ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True))
+    return False
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -157,7 +166,8 @@ def test_a_job_that_is_told_to_stop_while_it_embeds_exits_with_130(tmp_path: Pat
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         deadline = time.monotonic() + 200
-        while not list(collection.glob("runs/*/started.json")):  # Ray is there, and the model is being loaded
+        # The model is being loaded, on Ray in a worker of its own.
+        while not (in_ray(job.pid) if on == "ray" else list(collection.glob("runs/*/started.json"))):
             assert job.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -68,6 +68,7 @@ def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
         ("resources: {actors: 2:8}", {"resources": Resources(actors=(2, 8))}),  # and not 128, as YAML once had it
         ("resources: {actors: 4}", {"resources": Resources(actors=(4, 4))}),
         # To YAML 1.1 an error, and 64.
+        ("resources: {on: ray}", {"resources": Resources(on="ray")}),  # and not a key that is true
         ("resources: {batch_size: 08, block_size: 0100}", {"resources": Resources(batch_size=8, block_size=100)}),
         ("revision: 2026-02-30", {"revision": "2026-02-30"}),
         ("extensions: [JPG, .png, ' .Tiff ']", {"extensions": ("jpg", "png", "tiff")}),
@@ -88,6 +89,7 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
         ("source: a\n", r"job\.yaml, line 1, collection: is missing"),
         (WHOLE.replace("0.95", "95"), r"line 6, index\.target_recall: Input should be less than or equal to 1, got 95"),
         (WHOLE.replace("2GiB", "lots"), r"line 7, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
+        (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
         (WHOLE + "retension: {}\n", r"line 19, retension: is no field of a job: deploy/job\.schema\.json lists them"),
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
