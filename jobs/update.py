@@ -227,7 +227,7 @@ class Update:
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
                 checkpoint = self._checkpoint or checkpoint_of(model)
-                # Late: a mistake in the job should not cost the seconds that Ray takes.
+                # Late: a mistake in the job should not cost the seconds that its imports take.
                 from jobs.embedding.pipeline import write_plans
 
                 written = write_plans(plans, collection, self.spec, checkpoint, self.console, verbose=self.verbose)

@@ -108,6 +108,8 @@ def build_and_show(
     from jobs.cli.index_tables import quality_table
     from jobs.indexing.on_ray import run_on_ray
 
+    if on == "local" and address is not None:
+        raise UsageError("--on is local: expected ray, or no --address, which is Ray's")
     before = standing_manifest(collection)
     settings = IndexSettings(**{**(before.settings.model_dump() if before else {}), **changes}) if changes else None
     try:

@@ -65,7 +65,8 @@ def _start_here(**options: Any) -> None:
 @contextmanager
 def _native_stderr_muted() -> Iterator[None]:
     """Hides warnings of Ray's C++ side about what Ray Data does by design. Python's own stderr is still shown."""
-    python_stderr = sys.stderr
+    # Not what a progress bar has put before it for as long as it is shown.
+    python_stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
     original = os.dup(2)
     with Path(os.devnull).open("w") as nowhere, os.fdopen(original, "w", buffering=1, closefd=False) as shown:
         os.dup2(nowhere.fileno(), 2)

@@ -27,7 +27,7 @@ def make_demo_collection(folder: Path, *, count: int = COUNT) -> Collection:
 
 
 def embed_here(pictures: Path, collection: Path, model: Path = DEMO_MODEL) -> Collection:
-    """What `likeness reembed` does, without Ray or a word, whatever is gone or broken; returns the collection."""
+    """What `likeness reembed` does, without Ray or output, whatever is gone or broken; returns the collection."""
     job = JobSpec(
         source=str(pictures),
         collection=str(collection),

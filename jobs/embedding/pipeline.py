@@ -3,6 +3,7 @@
 Both stages run in this process, or on Ray. Only summaries of blocks come back, so memory does not grow with the images.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
@@ -22,12 +23,14 @@ from jobs.embedding.here import blocks_here
 from jobs.embedding.model import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import CollectionAt, DecodeSettings
+from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
 from jobs.spec import JobSpec, Resources
 
 _WORTH_RAY_HOURS = 1.0
-"""Beyond this Ray takes over: on one machine it is no faster, but a worker that dies does not end the job."""
+"""Beyond this Ray takes over: with two cores it is no faster, but a worker that dies does not end the job."""
+_FORECAST_AFTER_S = 60.0
 
 
 class Blocks(Protocol):
@@ -105,48 +108,85 @@ class Placement:
     def __init__(self, resources: Resources, start_ray: Callable[[], Blocks], console: Console) -> None:
         self._start_ray, self._console = start_ray, console
         self._load = cache(lambda load: load())
-        self._may_move = resources.on is None
-        self._why_ray = _why_ray(resources)
-        self._say()
-        if self._why_ray:  # before a run begins: a cluster that cannot be had leaves nothing behind
+        self._on = resources.on
+        self._ray: Blocks | None = None
+        if why := _why_ray(resources):
+            self._say(f"on Ray: {why}")
+            # Before a run begins: a cluster that cannot be had leaves nothing behind.
             with console.status("starting Ray: about ten seconds, on a busy machine minutes"):
-                start_ray()
+                self._ray = start_ray()
+        else:
+            self._say("in this process" + (", and on Ray if more than an hour is left" if self._on is None else ""))
 
     def __call__(
         self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
     ) -> Iterator[BlockSummary]:
+        here = {**embed, "load": partial(self._load, embed["load"])}  # once for all plans
         done = 0
-        if not self._why_ray:
-            load = partial(self._load, embed["load"])  # once for all plans
-            with closing(blocks_here(todo, decode, {**embed, "load": load}, block_size)) as blocks:
-                began = 0.0
+        if self._ray is None and self._on is None:
+            with closing(blocks_here(todo, decode, here, block_size)) as blocks:
+                forecast = _Forecast(todo.num_rows)
                 for block in blocks:
-                    began, done = began or block.started_at, done + block.rows
+                    done += block.rows
                     yield block
-                    hours = (todo.num_rows - done) * (block.ended_at - began) / done / 3600
-                    if self._may_move and hours > _WORTH_RAY_HOURS:
-                        self._why_ray = f"at this rate the rest takes {hours:.1f} hours"
+                    if forecast.hours_left(block) > _WORTH_RAY_HOURS:
+                        self._move()
                         break
-            if self._why_ray:
-                self._load.cache_clear()  # the actors need the memory
-                self._say()
-        if done < todo.num_rows:
-            yield from self._start_ray()(todo.slice(done), decode, embed, block_size)
+        rest = todo.slice(done)
+        if self._ray is not None and rest.num_rows:
+            yield from self._ray(rest, decode, embed, block_size)
+        elif rest.num_rows:
+            yield from blocks_here(rest, decode, here, block_size)
 
-    def _say(self) -> None:
-        where = f"on Ray: {self._why_ray}" if self._why_ray else "in this process: no need of Ray for less than hours"
-        self._console.print(f"embedding {where}", highlight=False)
+    def _move(self) -> None:
+        """Go on on Ray; here if that does not start."""
+        self._say("what is left would take more than an hour: going on on Ray")
+        try:
+            self._ray = self._start_ray()
+        except JobError as error:
+            self._on = "local"
+            self._say(f"in this process after all: {error}")
+        else:
+            self._load.cache_clear()  # the actors need the memory
+
+    def _say(self, where: str) -> None:
+        self._console.print(f"embedding {where}", highlight=False, markup=False, soft_wrap=True)
+
+
+class _Forecast:
+    """How long the rest takes, by the blocks after the first, which warms up."""
+
+    def __init__(self, rows: int) -> None:
+        self._left = rows
+        self._done = 0
+        self._began: float | None = None
+
+    def hours_left(self, block: BlockSummary) -> float:
+        """0 until it is known well enough."""
+        self._left -= block.rows
+        if self._began is None:
+            self._began = block.ended_at
+            return 0.0
+        self._done += block.rows
+        seconds = block.ended_at - self._began
+        return self._left * seconds / self._done / 3600 if seconds >= _FORECAST_AFTER_S else 0.0
 
 
 def _why_ray(resources: Resources) -> str | None:
     """What only Ray can do for a job with these resources, or that it is told to."""
     if resources.on:
-        return "--on ray" if resources.on == "ray" else None
+        return "as told" if resources.on == "ray" else None
     if resources.for_ray:
-        return ", ".join(f"--{name.replace('_', '-')}" for name in resources.for_ray)
-    if resources.device in (None, "cuda") and (gpus := len(list(Path("/dev").glob("nvidia[0-9]*")))) > 1:
-        return f"it has {gpus} GPUs"
+        return f"the job names {' and '.join(resources.for_ray)}"
+    if resources.device in (None, "cuda") and (gpus := _gpus()) > 1:
+        return f"there are {gpus} GPUs"
     return None
+
+
+def _gpus() -> int:
+    """How many GPUs of Nvidia's this process may use; importing torch to ask it takes seconds."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) if visible is None else len(visible.split(","))
 
 
 def _show(show: Callable[[int, str], None], report: EmbedReport) -> None:

@@ -89,7 +89,7 @@ class EmbedReport:
 
     @property
     def images_per_second(self) -> float:
-        """Images embedded or rejected per second, without the start-up of Ray and the model."""
+        """Images embedded or rejected per second, without the start-up."""
         return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
 
     @property

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,7 +34,10 @@ from jobs.planning.plan import block_name
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
 _LEAST = 32
-"""Crops of a forward pass: of fewer, BLAS rounds otherwise, and a picture's vector would depend on its block's size."""
+"""Crops of a forward pass: of fewer, BLAS rounds otherwise, and a picture's vector would depend on its block's size.
+So a single new picture costs as much as 32.
+"""
+_POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
 """Columns of `fetch_and_decode` that are summed for each block and not written."""
 
@@ -75,8 +78,15 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
             raise CancelledError
         return _outcome(uri, fetcher, lambda data: decoders.decode(data, settings.crop, draft=settings.draft))
 
-    with ThreadPoolExecutor(settings.threads) as pool:
-        outcomes = list(pool.map(outcome, table["uri"].to_pylist()))
+    pool = ThreadPoolExecutor(settings.threads)
+    try:
+        futures = [pool.submit(outcome, uri) for uri in table["uri"].to_pylist()]
+        while wait(futures, _POLL_S, FIRST_EXCEPTION).not_done:
+            if not is_awaited():
+                raise CancelledError
+        outcomes = [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # whoever is stopped does not wait for a slow host
     pixels = pa.binary(settings.crop.side**2 * 3)
     found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, "pixels": pixels}))
     # Facts from the listing stay; a list of URLs has no sizes.
@@ -95,6 +105,11 @@ def _fetcher() -> Fetcher:
 
 _decoders = cache(DecodePool)
 """One per worker process, kept between batches."""
+
+
+def stop_decoders(settings: DecodeSettings) -> None:
+    """End the decoding processes of this process, whatever they do; the next batch starts others."""
+    _decoders(settings.decoders).close()
 
 
 def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], DecodedImage]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import io
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from embedder.fake import FakeEmbedder
 from index.collection import Collection
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.here import blocks_here
-from jobs.embedding.pipeline import Placement
+from jobs.embedding.pipeline import Blocks, Placement
 from jobs.embedding.report import BlockSummary
-from jobs.embedding.stages import DecodeSettings
-from jobs.errors import TooManyRejectsError
+from jobs.embedding.stages import DecodeSettings, fetch_and_decode
+from jobs.errors import RayStartError, TooManyRejectsError
+from jobs.sources.listing import listing_table
 from jobs.spec import Resources
 from tests.support.nights.fake_job import assert_gallery_is_embedded, embed
 
@@ -78,11 +81,11 @@ class Elsewhere:
 @pytest.mark.parametrize(
     ("resources", "worth_hours", "given", "said"),
     [
-        (Resources(), 1.0, [], "in this process: no need of Ray for less than hours"),
-        (Resources(), 0.0, [44], "on Ray: at this rate the rest takes 0.0 hours"),
-        (Resources(on="local"), 0.0, [], "in this process: no need of Ray for less than hours"),
-        (Resources(on="ray"), 1.0, [60], "on Ray: --on ray"),
-        (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: --actors, --num-gpus"),
+        (Resources(), 1.0, [], "in this process, and on Ray if more than an hour is left"),
+        (Resources(), 0.0, [28], "what is left would take more than an hour: going on on Ray"),
+        (Resources(on="local"), 0.0, [], "in this process"),
+        (Resources(on="ray"), 1.0, [60], "on Ray: as told"),
+        (Resources(actors=(1, 2), num_gpus=0.0), 1.0, [60], "on Ray: the job names actors and num_gpus"),
     ],
 )
 def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
@@ -95,8 +98,49 @@ def test_ray_takes_over_what_takes_hours_or_what_it_is_asked_for(
     said: str,
 ) -> None:
     monkeypatch.setattr("jobs.embedding.pipeline._WORTH_RAY_HOURS", worth_hours)
+    monkeypatch.setattr("jobs.embedding.pipeline._FORECAST_AFTER_S", 0.0)
     there, console = Elsewhere(), Console(record=True, file=io.StringIO(), width=200)
     embed(gallery.folder, tmp_path / "c", blocks=Placement(resources, lambda: there, console))
     assert there.given == given
     assert console.export_text().splitlines()[-1] == f"embedding {said}"
     assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
+
+
+def test_a_job_that_would_move_to_ray_goes_on_here_if_ray_does_not_start(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.embedding.pipeline._WORTH_RAY_HOURS", 0.0)
+    monkeypatch.setattr("jobs.embedding.pipeline._FORECAST_AFTER_S", 0.0)
+    tried: list[int] = []
+
+    def start() -> Blocks:
+        tried.append(1)
+        raise RayStartError("Ray did not start")
+
+    console = Console(record=True, file=io.StringIO(), width=200)
+    embed(gallery.folder, tmp_path / "c", blocks=Placement(Resources(), start, console))
+    assert tried == [1]
+    assert console.export_text().splitlines()[-1] == "embedding in this process after all: Ray did not start"
+    assert_gallery_is_embedded(Collection.open(str(tmp_path / "c")), gallery)
+
+
+def test_a_batch_that_is_not_awaited_any_more_waits_for_no_slow_host() -> None:
+    answered, asked = threading.Event(), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.set()
+            answered.wait(60)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{server.server_port}/{number}" for number in range(8)]
+        listing = listing_table({"image_id": urls, "uri": urls}, {})
+        settings = DecodeSettings(crop=FakeEmbedder().crop, draft=True, threads=4)
+        with pytest.raises(CancelledError):
+            fetch_and_decode(listing, settings=settings, is_awaited=lambda: not asked.is_set())
+        assert not answered.is_set()
+        answered.set()
+        server.shutdown()
