@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +17,7 @@ import index.collection.lease
 from index.build.build_index import build_index
 from index.collection import Collection, writing
 from index.collection.layout import LEASE
-from index.collection.lease import LeaseRecord
+from index.collection.lease import TTL, LeaseRecord
 from index.errors import CollectionError, LeaseHeldError, LeaseLostError
 from index.storage import Storage
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
@@ -144,6 +145,42 @@ def test_a_writer_that_lost_its_lease_commits_nothing(collection: Collection) ->
     assert len(collection.runs()) == 1
     assert collection.versions() == ["000001"]
     assert held_record(collection).token == "another"  # and it is left to its owner
+
+
+@pytest.mark.parametrize("away", [TTL, -TTL], ids=["a machine that slept", "a clock that was set back"])
+def test_a_block_after_a_silence_notices_that_the_lease_is_lost(collection: Collection, away: timedelta) -> None:
+    with writing(collection, "embed") as held:
+        put(collection, a_record())
+        held.check_lease_lately()  # renewed a moment ago: nobody is asked
+        assert held.lease
+        held.lease._renewed -= away
+        for _ in range(2):
+            with pytest.raises(LeaseLostError, match="now it is with `likeness reembed` of ann"):
+                held.check_lease_lately()
+
+
+def test_what_is_wrong_with_renewals_is_logged(
+    collection: Collection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew = Storage.update
+
+    def refused(storage: Storage, *arguments: Any) -> None:
+        if threading.current_thread().name == "lease":
+            raise OSError("no route to the store")
+        renew(storage, *arguments)
+
+    def wait_for(text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in caplog.text:
+            assert time.monotonic() < deadline, caplog.text
+            time.sleep(0.05)
+
+    with writing(collection, "embed", SHORT):
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "update", refused)
+            wait_for("could not be renewed: no route to the store")
+        put(collection, a_record())
+        wait_for("was lost: this process was silent")
 
 
 def test_mend_00_a_last_renewal_is_waited_for(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
