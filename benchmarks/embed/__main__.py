@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -22,6 +23,7 @@ from statistics import mean
 import pyarrow as pa
 
 from benchmarks.common.models import save_clip
+from benchmarks.common.process import in_new_process
 from benchmarks.common.report import Report
 from benchmarks.embed.jobs import Command, command, our_job, tutorial_job
 from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, stock_rate
@@ -66,17 +68,17 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
         rates[f"{DEMO}: {FORWARD}"].append(forward_rate(DEMO_MODEL, batch=64, seconds=seconds, device=device))
         rates[f"{DEMO}: {DECODING}"].append(decode_rate(listing, demo_crop))
 
-    alone()
-
-    def both(blocks: Blocks, name: str) -> None:
-        vit = our_job(some, large, folder / f"vit {name}", blocks, block=2 * batch, batch=batch, device=device)
+    def both(name: str, blocks: Blocks, run: Callable[[Callable[[], float]], float]) -> None:
+        job = partial(our_job, blocks=blocks, device=device)
+        vit = run(partial(job, some, large, folder / f"vit {name}", block=2 * batch, batch=batch))
         rates[f"{VIT}: {name}"].append(vit)
-        demo = our_job(many, DEMO_MODEL, folder / f"demo {name}", blocks, block=256, batch=64, device=device)
+        demo = run(partial(job, many, DEMO_MODEL, folder / f"demo {name}", block=256, batch=64))
         rates[f"{DEMO}: {name}"].append(demo)
 
-    both(blocks_here, JOB)
+    alone()
+    both(JOB, blocks_here, in_new_process)  # what has computed here would keep threads and memory from Ray's actor
     with ray_cluster(None, verbose=False):
-        both(partial(blocks_on_ray, Pool(num_gpus=float(device == "cuda"))), ON_RAY)
+        both(ON_RAY, partial(blocks_on_ray, Pool(num_gpus=float(device == "cuda"))), lambda job: job())
         rates[f"{VIT}: {TUTORIAL}"].append(tutorial_job(good[: vit_images // 2], large))
         rates[f"{DEMO}: {TUTORIAL}"].append(tutorial_job(good, DEMO_MODEL))
     alone()

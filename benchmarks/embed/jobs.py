@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import re
 import subprocess
 import sys
 import time
@@ -26,7 +26,7 @@ _NAIVE_BATCH = 32
 
 
 def our_job(
-    listing: pa.Table, model: Path, folder: Path, blocks: Blocks, *, block: int, batch: int, device: str = "cpu"
+    listing: pa.Table, model: Path, folder: Path, *, blocks: Blocks, block: int, batch: int, device: str = "cpu"
 ) -> float:
     """Images per second of the real job in steady state; for blocks on Ray, that is connected."""
     load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
@@ -51,16 +51,17 @@ def command(pictures: Path, count: int, folder: Path, on: str) -> Command:
         writer.writerow(("id", "uri"))
         writer.writerows((f"{i:06}", path) for i, path in zip(range(count), cycle(paths), strict=False))
     options = ["--model", "demo", "--on", on, "--no-index", "--max-reject-rate", "1"]
-    started = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-m", "jobs", "embed", str(images), str(folder / f"{on}-{count}"), *options],
-        stdout=subprocess.DEVNULL,
-    ) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    arguments = [sys.executable, "-m", "jobs", "embed", str(images), str(folder / f"{on}-{count}"), *options]
+    started, peak = time.perf_counter(), 0
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            # Not `ru_maxrss`, which a new process begins with its parent's.
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            peak = max([peak, *map(int, re.findall(r"VmHWM:\s+(\d+) kB", status))])
+            time.sleep(0.05)
     if process.returncode:
         raise JobError(f"embedding {count} images on {on} exited with {process.returncode}")
-    return Command(seconds=time.perf_counter() - started, peak_mib=used.ru_maxrss / 2**10)
+    return Command(seconds=time.perf_counter() - started, peak_mib=peak / 2**10)
 
 
 class NaiveActor:
