@@ -1,6 +1,7 @@
 """The stages by Ray Data: fetching and decoding in tasks, embedding in actors, both counted in Ray's own metrics."""
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -87,10 +88,10 @@ class EmbedImages:
         self._ended: float | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
+        since = self._ended or time.perf_counter()
         block, metrics = self._embed(table), worker_metrics()
+        self._ended = time.perf_counter()
         metrics.stage("embed", block.embedded, block.model_seconds)
         metrics.stage("write", block.rows, block.write_seconds)
-        elapsed = block.ended_at - (self._ended or block.started_at)
-        metrics.idle.set(max(0.0, 1 - block.model_seconds / elapsed))
-        self._ended = block.ended_at
+        metrics.idle.set(max(0.0, 1 - block.model_seconds / (self._ended - since)))
         return pa.Table.from_pylist([vars(block)])

@@ -60,8 +60,8 @@ def write_plans(
     ).for_workers()
     try:
         with ExitStack() as started:
-            ray = cache(partial(_start_ray, started, resources, checkpoint, console, verbose=verbose))
-            blocks = Placement(resources, ray, console)
+            start_ray = partial(_start_ray, started, resources, checkpoint, console, verbose=verbose)
+            blocks = Placement(resources, start_ray, console)
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
@@ -108,7 +108,7 @@ class Placement:
     def __init__(self, resources: Resources, start_ray: Callable[[], Blocks], console: Console) -> None:
         self._start_ray, self._console = start_ray, console
         self._load = cache(lambda load: load())
-        self._on = resources.on
+        self._may_move = resources.on is None
         self._ray: Blocks | None = None
         if why := _why_ray(resources):
             self._say(f"on Ray: {why}")
@@ -116,35 +116,33 @@ class Placement:
             with console.status("starting Ray: about ten seconds, on a busy machine minutes"):
                 self._ray = start_ray()
         else:
-            self._say("in this process" + (", and on Ray if more than an hour is left" if self._on is None else ""))
+            self._say("in this process" + (", and on Ray if more than an hour is left" if self._may_move else ""))
 
     def __call__(
         self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
     ) -> Iterator[BlockSummary]:
-        here = {**embed, "load": partial(self._load, embed["load"])}  # once for all plans
         done = 0
-        if self._ray is None and self._on is None:
+        if self._ray is None:
+            here = {**embed, "load": partial(self._load, embed["load"])}  # once for all plans
             with closing(blocks_here(todo, decode, here, block_size)) as blocks:
                 forecast = _Forecast(todo.num_rows)
                 for block in blocks:
                     done += block.rows
                     yield block
-                    if forecast.hours_left(block) > _WORTH_RAY_HOURS:
+                    if self._may_move and forecast.hours_left(block) > _WORTH_RAY_HOURS:
                         self._move()
+                    if self._ray is not None:
                         break
-        rest = todo.slice(done)
-        if self._ray is not None and rest.num_rows:
-            yield from self._ray(rest, decode, embed, block_size)
-        elif rest.num_rows:
-            yield from blocks_here(rest, decode, here, block_size)
+        if self._ray is not None:
+            yield from self._ray(todo.slice(done), decode, embed, block_size)
 
     def _move(self) -> None:
-        """Go on on Ray; here if that does not start."""
+        """Start Ray for what is left; once, for what does not start now is not tried again."""
         self._say("what is left would take more than an hour: going on on Ray")
+        self._may_move = False
         try:
             self._ray = self._start_ray()
         except JobError as error:
-            self._on = "local"
             self._say(f"in this process after all: {error}")
         else:
             self._load.cache_clear()  # the actors need the memory

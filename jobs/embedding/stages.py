@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -71,12 +71,13 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
 
     Raises CancelledError soon after `is_awaited` no longer holds.
     """
-    fetcher, decoders = _fetcher(), _decoders(settings.decoders)
+    fetcher = _fetcher()
+    decode = partial(_decoders(settings.decoders).decode, crop=settings.crop, draft=settings.draft)
 
     def outcome(uri: str | None) -> dict[str, Any]:
         if not is_awaited():
             raise CancelledError
-        return _outcome(uri, fetcher, lambda data: decoders.decode(data, settings.crop, draft=settings.draft))
+        return _outcome(uri, fetcher, decode)
 
     pool = ThreadPoolExecutor(settings.threads)
     try:
