@@ -11,7 +11,7 @@ from api.access.caller_addresses import is_loopback
 from api.access.keys import KeyRing
 from api.errors import ListenError
 from api.observe.log import LogFormat
-from index.queries import MAX_K
+from index.query_vectors import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
 _SEARCHES_PER_CORE: Final = 16

@@ -21,10 +21,9 @@ from pydantic import (
     model_validator,
 )
 
+from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
 from jobs.values import (
-    IMAGE_EXTENSIONS,
     checked_amount,
-    checked_extensions,
     checked_resources,
     model_named,
     parse_actors,

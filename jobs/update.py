@@ -18,9 +18,10 @@ from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.current import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model import checkpoint_of, model_record
+from jobs.embedding.model_source import checkpoint_of, model_record
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
+from jobs.file_extensions import IMAGE_EXTENSIONS
 from jobs.indexing.on_ray import run_on_ray
 from jobs.planning.changes import SourceChange, compare
 from jobs.planning.plan import Plan
@@ -29,7 +30,7 @@ from jobs.sources.files import require_place
 from jobs.sources.list_images import left_out_warning, list_images
 from jobs.sources.listing import LISTING, UNREADABLE, refused_mask
 from jobs.spec import JobSpec
-from jobs.values import DEFAULT_MODEL, IMAGE_EXTENSIONS
+from jobs.values import DEFAULT_MODEL
 
 
 @dataclass(kw_only=True)

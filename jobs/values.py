@@ -6,13 +6,12 @@ A ValueError says what is wrong with the value: who raises it further puts the o
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
 
 _MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
@@ -40,14 +39,6 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
             "for GPUs"
         )
     return {name: checked_amount(amount, name, least=_MIN_AMOUNT) for name, amount in amounts.items()}
-
-
-def checked_extensions(extensions: Sequence[str]) -> tuple[str, ...]:
-    """`jpg` and `png` of `jpg` and ` .PNG`."""
-    known = tuple(part.strip().lower().lstrip(".") for part in extensions if part.strip())
-    if not known:
-        raise ValueError(f"is {','.join(extensions)!r}: expected extensions such as jpg,png")
-    return known
 
 
 def model_named(name: str) -> str:

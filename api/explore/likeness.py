@@ -24,7 +24,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED
 from index.errors import QueryError
-from index.queries import SearchOptions, mix
+from index.query_vectors import SearchOptions, mix
 from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.storage.picture_reader import PictureReader

@@ -21,7 +21,7 @@ from api.http.problems import MAX_ERRORS, not_as_described, problem_of_invalid
 from api.http.requests import BatchRequest, EmbedRequest, Example, Options, QuerySource, SearchRequest, UploadFields
 from api.search.query import Part, Query
 from api.settings import RequestLimits
-from index.queries import MAX_K, SearchOptions
+from index.query_vectors import MAX_K, SearchOptions
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embedder.identity import ModelIdentity
 from index.match import Match
-from index.queries import SearchOptions
+from index.query_vectors import SearchOptions
 
 DISTINCT: Final = 0.98
 """The cosine from which on images count as duplicates if a caller names none."""

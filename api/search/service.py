@@ -23,7 +23,7 @@ from embedder.protocol import Embedder
 from index.collection.rows import FIXED
 from index.errors import FilterError, QueryError
 from index.match import Match
-from index.queries import SearchOptions, mix
+from index.query_vectors import SearchOptions, mix
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
 

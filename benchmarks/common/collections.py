@@ -9,7 +9,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from jobs.demo.clustered import Clustered, add_rows
 from jobs.demo.gallery import plan_exhibit
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 
 
 def make_collection(folder: Path, model: str, rows: int) -> Collection:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from embedder.protocol import Embedder
 from index.collection import Collection
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import Blocks, write
 from jobs.embedding.report import EmbedReport
 from jobs.planning.changes import compare

@@ -18,7 +18,7 @@ import ray.data
 from benchmarks.common.embedding import embed
 from benchmarks.common.process import CORES
 from benchmarks.embed.rates import steady_rate
-from jobs.embedding.model import ModelSource
+from jobs.embedding.model_source import ModelSource
 from jobs.embedding.pipeline import Blocks
 from jobs.errors import JobError
 

@@ -18,7 +18,7 @@ from index.collection.records import VersionManifest
 from index.collection.rows import metadata_columns
 from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
 from index.match import Match as Match
-from index.queries import QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
+from index.query_vectors import QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
 from index.search.filter_cache import FilterCache
 from index.search.ranking import Hit, hits_of, rank, rounded
 from index.segments.searchable import Searchable

@@ -25,7 +25,7 @@ from jobs.values import model_named, parse_object
 
 if TYPE_CHECKING:
     from index.match import Match
-    from index.queries import SearchOptions
+    from index.query_vectors import SearchOptions
 
 _FILTER = '{"label": "cat", "width": {"$gte": 640}}'
 
@@ -59,7 +59,7 @@ def search(
     from api.http.responses import json_bytes
     from api.search.query import Part, Query
     from api.settings import ServeSettings
-    from index.queries import MAX_K, SearchOptions
+    from index.query_vectors import MAX_K, SearchOptions
     from jobs.cli.collection_tables import match_table
 
     if unlike and not like:

@@ -20,7 +20,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.here import blocks_here
-from jobs.embedding.model import ModelSource, loaded_memory
+from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import CollectionAt, DecodeSettings
 from jobs.errors import JobError

@@ -68,11 +68,6 @@ def require_place(location: str) -> None:
         raise _not_found(without_secrets(location), storage)
 
 
-def extension(path: str) -> str:
-    """The last extension in lower case without its dot; empty where there is none."""
-    return PurePosixPath(path).suffix.lower().lstrip(".")
-
-
 def hidden(name: str) -> bool:
     """Whether a file, or a folder that it lies in, has a name that starts with a dot."""
     return any(part.startswith(".") for part in PurePosixPath(name).parts)

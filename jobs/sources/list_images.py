@@ -14,20 +14,14 @@ import pyarrow.compute as pc
 
 from index.storage.bucket import without_secrets
 from jobs.errors import EmptySourceError, SourceError
-from jobs.sources.files import SourceFile, extension, source_files
+from jobs.file_extensions import COMPANION_EXTENSIONS, IMAGE_EXTENSIONS, TABLE_EXTENSIONS, extension
+from jobs.sources.files import SourceFile, source_files
 from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, listing_table, refused_listing
 from jobs.sources.tables import list_table
 from jobs.sources.tars import list_tar
-from jobs.values import IMAGE_EXTENSIONS
 
-TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
 _BATCH = 2**15
 _DUPLICATE = "#duplicate="
-_COMPANIONS = frozenset(
-    {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "tsv", "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
-    | {"ini", "db", "log", "aae"}
-)
-"""Nobody misses these where there are pictures; images are among them because --extensions may leave them out."""
 
 
 def list_images(
@@ -44,7 +38,7 @@ def list_images(
     listing, unread = found.images, list[Refused]()
     if listing.num_rows:
         if left_out is not None:
-            others = found.extensions.keys() - {*extensions, *_COMPANIONS}
+            others = found.extensions.keys() - {*extensions, *COMPANION_EXTENSIONS}
             left_out.update({kind: found.extensions[kind] for kind in sorted(others)})
     elif found.tars:
         listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, extensions), []))

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from index.collection.rows import TEXT
 from jobs.errors import SourceError
-from jobs.sources.files import SourceFile, extension
+from jobs.file_extensions import extension
+from jobs.sources.files import SourceFile
 from jobs.sources.listing import Column, Refused, as_text, column_of, listing_table
 
 URI_COLUMNS = ("uri", "url")

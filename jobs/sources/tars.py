@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.errors import SourceError
-from jobs.sources.files import SourceFile, extension, hidden
+from jobs.file_extensions import extension
+from jobs.sources.files import SourceFile, hidden
 from jobs.sources.listing import column_of, listing_table, text
 
 SIDECARS = ("json", "txt", "cls")

@@ -23,7 +23,7 @@ from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import ModelRecord
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from tests.support.collections.small_collection import PLAIN, add_pictures
 
 SIDES = (32, 64, 96)

@@ -29,7 +29,7 @@ from index.collection import Collection
 from index.errors import CollectionError
 from index.search import Searcher
 from index.search.sharded_index import ShardsLostError
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.sharded import DIM, LIMITS, ids_of, make_sharded
 from tests.support.servers.clients import told

@@ -22,7 +22,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import (
     COLOURS,

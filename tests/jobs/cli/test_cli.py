@@ -21,7 +21,7 @@ from index.collection.rows import row_schema
 from jobs.cli import app
 from jobs.cli.embed import next_commands
 from jobs.cli.options import console
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from jobs.values import DEFAULT_MODEL, DEMO_MODEL, parse_size
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import COLOURS, embedded_row, put_pictures

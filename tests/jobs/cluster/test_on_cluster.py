@@ -31,7 +31,7 @@ from index.collection.records import IndexSettings, SegmentRecord
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
-from jobs.embedding.model import ModelSource
+from jobs.embedding.model_source import ModelSource
 from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import JobError

@@ -13,7 +13,7 @@ from embedder.models.checkpoint import Checkpoint
 from jobs.cluster import session
 from jobs.cluster.pool import Pool
 from jobs.cluster.session import join, lacking, ray_cluster, shipped_code
-from jobs.embedding.model import ModelSource, loaded_memory
+from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.errors import JobError
 from jobs.values import DEMO_MODEL
 

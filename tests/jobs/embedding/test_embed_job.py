@@ -16,7 +16,7 @@ from index.collection import Collection
 from jobs.cluster.session import ray_cluster
 from jobs.demo.gallery import Gallery, make_gallery
 from jobs.embedding.here import blocks_here
-from jobs.embedding.model import ModelSource
+from jobs.embedding.model_source import ModelSource
 from jobs.errors import JobError
 from tests.support.nights.fake_job import embed
 

@@ -21,7 +21,7 @@ from embedder.images.decode import decode_image
 from embedder.images.decoder_pool import DecodePool
 from index.collection import Collection
 from jobs.embedding.commit import commit
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from jobs.embedding.pipeline import write
 from jobs.embedding.report import BlockSummary
 from jobs.embedding.stages import DecodeSettings, EmbedBlock, fetch_and_decode

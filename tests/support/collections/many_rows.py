@@ -10,7 +10,7 @@ from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import row_schema
 from jobs.demo.gallery import plan_exhibit
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, unit_vectors
 
 _FILLERS = 20_000

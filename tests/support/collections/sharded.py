@@ -7,7 +7,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.records import IndexSettings
 from index.search.shard import Shard
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 
 COUNT = 800

@@ -19,7 +19,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from index.search import Searcher
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from tests.support.collections.hand_made import add_run
 
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 40, 210)}

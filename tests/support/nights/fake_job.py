@@ -16,7 +16,7 @@ from index.collection.live_rows import LiveRows
 from jobs.cluster.pool import Pool
 from jobs.demo.gallery import Gallery
 from jobs.embedding.commit import commit
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import Blocks, write
 from jobs.embedding.report import EmbedReport

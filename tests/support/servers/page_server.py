@@ -18,7 +18,7 @@ from index.build.build_index import build_index
 from index.collection import Collection
 from index.collection.rows import row_schema
 from jobs.demo.gallery import Exhibit, Gallery, make_gallery
-from jobs.embedding.model import model_record
+from jobs.embedding.model_source import model_record
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run
 from tests.support.collections.small_collection import embedded_row
