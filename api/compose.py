@@ -10,6 +10,7 @@ from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
+from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.records import ModelRecord
@@ -63,13 +64,16 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
     """
 
     def load(record: ModelRecord) -> Embedder:
-        # Imported late: a mistyped collection should not cost the seconds that torch takes.
-        from embedder.models.clip import ClipEmbedder
-
         model, revision = record.id, record.revision
         if first is None or record.fingerprint == first.fingerprint:
             recorded = revision if settings.model is None else None
             model, revision = settings.model or model, settings.revision or recorded
-        return ClipEmbedder.load(model, revision=revision, device=settings.device, threads=settings.threads)
+        return load_embedder(
+            model,
+            revision=revision,
+            device=settings.device,
+            precision=settings.precision,
+            threads=settings.threads,
+        )
 
     return load

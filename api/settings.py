@@ -11,6 +11,7 @@ from api.access.caller_addresses import is_loopback
 from api.access.keys import KeyRing
 from api.errors import ListenError
 from api.observe.log import LogFormat
+from embedder.identity import Precision
 from index.query_vectors import MAX_K
 
 _REQUESTS_PER_MINUTE: Final = 600
@@ -97,6 +98,8 @@ class ServeSettings(BaseSettings):
     """The model's branch, tag or commit on the hub. By default the one in the index."""
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""
+    precision: Precision = "auto"
+    """What the model computes in: `fp32`, `bf16`, on CPUs `int8`; by default the fastest that agrees with `fp32`."""
     threads: int | None = Field(None, ge=1)
     """CPU threads for the model. By default all cores, or with several replicas `LIKENESS_NUM_CPUS`."""
 

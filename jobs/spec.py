@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from embedder.identity import Precision
 from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
 from jobs.values import (
     checked_amount,
@@ -71,6 +72,9 @@ class Resources(_Section):
         default_factory=dict, description="what each actor takes of a cluster's own resources, such as {npu: 1}"
     )
     device: str | None = Field(None, description="cuda, cpu, …; none: a GPU where there is one")
+    precision: Precision = Field(
+        "auto", description="what a forward pass computes in: auto, fp32, bf16, or on CPUs int8"
+    )
     batch_size: int = Field(64, ge=1, description="images in a forward pass")
     block_size: int = Field(256, ge=1, description="images written together: what a crash can cost")
     on: Literal["local", "ray"] | None = Field(

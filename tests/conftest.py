@@ -85,9 +85,9 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Bucket"
     """An empty bucket of this test's own, and a cache for its files. The environment has credentials for it, and not
     the server's address.
     """
-    from tests.support.collections.s3_server import CREDENTIALS, new_bucket
+    from tests.support.collections.s3_server import CREDENTIALS, new_bucket, new_cache
 
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("LIKENESS_CACHE_DIR", str(new_cache(tmp_path)))
     return new_bucket(s3)

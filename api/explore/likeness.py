@@ -20,6 +20,8 @@ from api.explore.query_like import BareQuery, example_of
 from api.search.query import DISTINCT, Part, Query
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.identity import Precision
+from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED
@@ -66,7 +68,13 @@ class Likeness:
 
     @classmethod
     def open(
-        cls, collection: str | Path, *, model: str | None = None, revision: str | None = None, device: str | None = None
+        cls,
+        collection: str | Path,
+        *,
+        model: str | None = None,
+        revision: str | None = None,
+        device: str | None = None,
+        precision: Precision = "auto",
     ) -> Self:
         """Open the live index of a collection, or the last good one before it.
 
@@ -78,10 +86,8 @@ class Likeness:
         recorded = searcher.model
 
         def load() -> Embedder:
-            from embedder.models.clip import ClipEmbedder  # torch takes seconds
-
             wanted = revision if model is not None else revision or recorded.revision
-            return ClipEmbedder.load(model or recorded.id, revision=wanted, device=device)
+            return load_embedder(model or recorded.id, revision=wanted, device=device, precision=precision)
 
         return cls(searcher, load, location=opened.location)
 

@@ -13,7 +13,15 @@ from transformers import PreTrainedModel
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.loading import Tokens, keep_freed_memory, load_tokenizer, load_weights, pick_device, pick_dtype
+from embedder.models.loading import (
+    Tokens,
+    keep_freed_memory,
+    load_tokenizer,
+    load_weights,
+    pick_device,
+    pick_dtype,
+    tokenizing,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +52,15 @@ class ClipEmbedder:
         *,
         revision: str | None = None,
         device: str | None = None,
+        precision: str = "auto",
         batch_size: int = 64,
         threads: int | None = None,
     ) -> "ClipEmbedder":
         """Load a checkpoint by local folder or hub id; raises ModelNotFoundError or ModelError.
 
-        `device` is cuda, mps or cpu (by default the first there is). `batch_size` bounds a forward pass and is halved
-        when a CUDA device runs out of memory. `threads` sets torch's CPU threads, for the whole process.
+        `device` is cuda, mps or cpu (by default the first there is), `precision` auto, fp32 or bf16. `batch_size`
+        bounds a forward pass and is halved when a CUDA device runs out of memory. `threads` sets torch's CPU threads,
+        for the whole process.
         """
         where = pick_device(device)
         if batch_size < 1:
@@ -64,13 +74,15 @@ class ClipEmbedder:
         # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
         # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
-            return thread.submit(cls._load, Checkpoint.find(model, revision), where, batch_size).result()
+            return thread.submit(
+                cls._load, Checkpoint.find(model, revision), where, pick_dtype(where, precision), batch_size
+            ).result()
 
     @classmethod
-    def _load(cls, checkpoint: Checkpoint, where: torch.device, batch_size: int) -> "ClipEmbedder":
+    def _load(cls, checkpoint: Checkpoint, where: torch.device, dtype: torch.dtype, batch_size: int) -> "ClipEmbedder":
         network = load_weights(checkpoint)
         try:
-            network.to(device=where, dtype=pick_dtype(where))  # type: ignore[call-arg]
+            network.to(device=where, dtype=dtype)  # type: ignore[call-arg]
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"{checkpoint.model_id} does not fit in the memory of {where}: free some, or use a CPU"
@@ -88,7 +100,7 @@ class ClipEmbedder:
             # Copied, because torch warns of read-only arrays, such as those from Arrow.
             crops = torch.from_numpy(pixels[start:stop].copy()).to(self._device)
             crops = crops.permute(0, 3, 1, 2) * self._scale - self._shift
-            return _image_features(self.model, crops.to(self._dtype))
+            return image_features(self.model, crops.to(self._dtype))
 
         return self._embed(len(pixels), forward)
 
@@ -145,7 +157,7 @@ class ClipEmbedder:
             torch.cuda.empty_cache()
 
 
-def _image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor:
+def image_features(model: PreTrainedModel, inputs: torch.Tensor) -> torch.Tensor:
     """`(n, dim)`, not normalised: the projected output of a two-tower model, else the pooled class token."""
     encode = getattr(model, "get_image_features", model)
     return encode(pixel_values=inputs).pooler_output  # type: ignore[no-any-return]
@@ -157,7 +169,7 @@ def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
     side, dim = checkpoint.preprocessing.crop.side, checkpoint.identity.dim
     blank = next(model.parameters()).new_zeros(1, 3, side, side)
     try:
-        found = _image_features(model, blank).shape[1]
+        found = image_features(model, blank).shape[1]
         if found != dim:
             raise ValueError(f"vectors of {found} dimensions, config.json says {dim}")
     except (RuntimeError, ValueError) as error:
@@ -170,12 +182,7 @@ def _require_fit(checkpoint: Checkpoint, model: PreTrainedModel) -> None:
 def _text_side(checkpoint: Checkpoint, model: PreTrainedModel) -> Callable[[Sequence[str]], Tokens]:
     """The tokenizer, or a function that says why there is none: pictures can be embedded without it."""
     try:
-        if hasattr(model, "get_text_features"):
-            return load_tokenizer(checkpoint, model.config)
-        raise ModelError(
-            f"{checkpoint.model_id} ({checkpoint.model_type}) knows pictures only: search by a picture, or "
-            "embed the collection with a CLIP or SigLIP model"
-        )
+        return tokenizing(checkpoint, load_tokenizer(checkpoint, model))
     except ModelError as error:
         problem = error
 

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from embedder.errors import ModelError
@@ -79,15 +78,22 @@ def pick_device(name: str | None) -> torch.device:
     return device
 
 
-def pick_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on CUDA devices that have it, float16 on others, else float32."""
+def pick_dtype(device: torch.device, precision: str = "auto") -> torch.dtype:
+    """What `precision` says; for auto bfloat16 on CUDA devices that have it, float16 on others, else float32."""
+    if precision != "auto":
+        return torch.float32 if precision == "fp32" else torch.bfloat16
     if device.type != "cuda":
         return torch.float32  # measured: bfloat16 is far slower on CPUs without AMX
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
-def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[str]], Tokens]:
-    """A thread-safe function from texts to the text model's input; raises ModelError."""
+def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """The tokenizer, padding and cutting as the model was trained; raises ModelError if texts cannot be embedded."""
+    if not hasattr(model, "get_text_features"):
+        raise ModelError(
+            f"{checkpoint.model_id} ({checkpoint.model_type}) knows pictures only: search by a picture, or "
+            "embed the collection with a CLIP or SigLIP model"
+        )
     # Without any of its files transformers makes an empty tokenizer, which treats all words alike.
     if not any((checkpoint.folder / name).is_file() for name in _VOCABULARIES):
         raise ModelError(
@@ -103,10 +109,21 @@ def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[st
             f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for the tokenizer does not "
             f"load ({type(error).__name__}: {str(error).strip().splitlines()[0]}){hint}"
         ) from error
-    limit = min(tokenizer.model_max_length, config.text_config.max_position_embeddings)
-    # SigLIP reads its answer off the last position, padding included, of a text padded to the full length,
-    # and was trained on lower case without a mask. CLIP reads it off the end-of-text token.
-    siglip = checkpoint.model_type == "siglip"
+    tokenizer.model_max_length = min(tokenizer.model_max_length, model.config.text_config.max_position_embeddings)
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def is_siglip(checkpoint: Checkpoint) -> bool:
+    """SigLIP reads its answer off the last position, padding included, of a text padded to the full length, and was
+    trained on lower case without a mask. CLIP reads it off the end-of-text token.
+    """
+    return checkpoint.model_type == "siglip"
+
+
+def tokenizing(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], Tokens]:
+    """A thread-safe function from texts to the text model's input."""
+    siglip = is_siglip(checkpoint)
     lock = threading.Lock()  # a fast tokenizer's padding and truncation are set on it by each call
 
     def tokenize(texts: Sequence[str]) -> Tokens:
@@ -115,9 +132,7 @@ def load_tokenizer(checkpoint: Checkpoint, config: Any) -> Callable[[Sequence[st
                 tokenizer(
                     [text.lower() for text in texts] if siglip else list(texts),
                     padding="max_length" if siglip else "longest",
-                    max_length=limit,
                     truncation=True,
-                    padding_side="right",
                     return_attention_mask=not siglip,
                     return_tensors="pt",
                 )

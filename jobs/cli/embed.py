@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from embedder.identity import Precision
 from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, errors, job_spec
 from jobs.errors import UsageError
 from jobs.values import DEFAULT_MODEL
@@ -24,6 +25,10 @@ ModelOption = Annotated[
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(help="What the model computes in; auto: what is fastest and agrees with fp32."),
+]
 NumGpusOption = Annotated[
     float | None, typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one.")
 ]
@@ -55,6 +60,7 @@ def embed(
     model: ModelOption = None,
     revision: RevisionOption = None,
     device: DeviceOption = None,
+    precision: PrecisionOption = "auto",
     num_gpus: NumGpusOption = None,
     actors: ActorsOption = None,
     accelerator_type: AcceleratorOption = None,
@@ -115,6 +121,7 @@ def reembed(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the outcome to this file as JSON.")] = None,
     device: DeviceOption = None,
+    precision: PrecisionOption = "auto",
     num_gpus: NumGpusOption = None,
     actors: ActorsOption = None,
     accelerator_type: AcceleratorOption = None,

@@ -10,6 +10,7 @@ import typer
 
 from api.access.keys import KeyScope, add_key, list_keys, remove_key
 from api.observe.log import LogFormat
+from embedder.identity import Precision
 from jobs.cli.options import (
     CollectionArgument,
     FormatOption,
@@ -78,6 +79,10 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
     model: MovedModelOption = None,
+    precision: Annotated[
+        Precision | None,
+        typer.Option(help="What the model computes in; by default the fastest that agrees with fp32."),
+    ] = None,
     replicas: ReplicasOption = None,
     embedders: EmbeddersOption = None,
     shards: ShardsOption = None,
@@ -106,6 +111,7 @@ def serve(
         host=host,
         port=port,
         model=model and model_named(model),
+        precision=precision,
         replicas=_replicas("--replicas", replicas),
         embedders=_replicas("--embedders", embedders),
         shards=shards,

@@ -4,8 +4,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import Self
 
+from embedder.identity import ModelIdentity, Precision
 from embedder.models.checkpoint import Checkpoint
-from embedder.protocol import Embedder, ModelIdentity
+from embedder.models.load import load_embedder
+from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError
 from jobs.values import DEMO_MODEL, model_named
@@ -18,19 +20,21 @@ class ModelSource:
     model: str
     revision: str | None = None
     device: str | None = None
+    precision: Precision = "auto"
     batch_size: int = 64
+    convert: bool = True
 
     def __call__(self) -> Embedder:
-        from embedder.models.clip import ClipEmbedder
-
         # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
         # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
-        return ClipEmbedder.load(
+        return load_embedder(
             model_named(self.model),
             revision=self.revision,
             device=self.device,
+            precision=self.precision,
             batch_size=self.batch_size,
             threads=os.cpu_count(),
+            convert=self.convert,
         )
 
     def for_workers(self) -> Self:

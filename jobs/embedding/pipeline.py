@@ -31,6 +31,8 @@ from jobs.spec import JobSpec, Resources
 _WORTH_RAY_HOURS = 1.0
 """Beyond this Ray takes over: with two cores it is no faster, but a worker that dies does not end the job."""
 _FORECAST_AFTER_S = 60.0
+_WORTH_CONVERTING = 2000
+"""Images from which on a model is converted for the processors first: with ViT-B/32 that takes as long as 300."""
 
 
 class Blocks(Protocol):
@@ -56,7 +58,12 @@ def write_plans(
     """
     resources, model, written = spec.resources, plans[0].model, []
     load = ModelSource(
-        model=model.id, revision=model.revision, device=resources.device, batch_size=resources.batch_size
+        model=model.id,
+        revision=model.revision,
+        device=resources.device,
+        precision=resources.precision,
+        batch_size=resources.batch_size,
+        convert=sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING,
     ).for_workers()
     try:
         with ExitStack() as started:

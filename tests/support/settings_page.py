@@ -33,7 +33,7 @@ _OTHERS = """\
 
 | variable | meaning |
 |---|---|
-| `LIKENESS_CACHE_DIR`, `LIKENESS_CACHE_BYTES` | The [cache of index files](buckets.md#the-cache-of-index-files). |
+| `LIKENESS_CACHE_DIR`, `LIKENESS_CACHE_BYTES` | The [cache](buckets.md#the-cache-of-index-files), also of models. |
 | `RAY_ADDRESS` | The Ray cluster to serve on, as `--address`. By default one is started here. |
 | `FORWARDED_ALLOW_IPS` | With `--local`: proxies whose `X-Forwarded-For` is trusted. By default this machine's. |
 | `LIKENESS_COLLECTION` | The collection that the [notebooks](python.md#notebooks) open. |

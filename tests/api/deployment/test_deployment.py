@@ -166,7 +166,9 @@ def test_a_new_model_is_loaded_from_where_the_index_says(tmp_path: Path) -> None
     moved = tmp_path / "moved"
     (tmp_path / "first").rename(moved)
     service = build_service(
-        ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=str(moved), swap_interval_s=60)
+        ServeSettings(
+            collection=str(tmp_path / "c"), device="cpu", precision="fp32", model=str(moved), swap_interval_s=60
+        )
     )
     before, collection = service.engine.embedder.identity, Collection.open(str(tmp_path / "c"))
 

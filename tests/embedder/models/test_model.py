@@ -151,7 +151,7 @@ def test_half_precision_gives_nearly_the_same_float32_vectors_and_the_same_finge
     load: Load, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     exact = load("clip")
-    monkeypatch.setattr("embedder.models.clip.pick_dtype", lambda _: dtype)
+    monkeypatch.setattr("embedder.models.clip.pick_dtype", lambda *_: dtype)
     half = load("clip")
     pixels = noise(4, 64)
     vectors = half.embed_images(pixels)

@@ -12,6 +12,8 @@ import requests
 from benchmarks.common.servers import serving
 from embedder.fake import FakeEmbedder
 from embedder.models.clip import ClipEmbedder
+from embedder.models.load import load_embedder
+from jobs.values import DEMO_MODEL
 from tests.support.collections.small_collection import PLAIN, make_collection
 from tests.support.pictures.tiny_checkpoints import save_deep_clip
 from tests.support.processes import python
@@ -71,10 +73,11 @@ def test_mend_00_a_program_ends_with_its_own_code(tmp_path: Path, program: str, 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a collection `c` of a model that takes long to free."""
+    """A folder with a collection `deep` of a model that takes torch long to free, and `c` of a converted one."""
     folder = tmp_path_factory.mktemp("deep")
     save_deep_clip(folder / "model")
-    make_collection(folder / "c", PLAIN, ClipEmbedder.load(str(folder / "model"), device="cpu"))
+    make_collection(folder / "deep", PLAIN, ClipEmbedder.load(str(folder / "model"), device="cpu"))
+    make_collection(folder / "c", PLAIN, load_embedder(str(DEMO_MODEL), device="cpu"))
     (folder / "red.png").write_bytes(PLAIN["red.png"])
     return folder
 
@@ -85,9 +88,9 @@ SEARCHED: Final = "print(len({}.search('a red star')))"
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "by words": (COMMAND, "search", "c", "--text", "a red star"),
     "by a picture": (COMMAND, "search", "c", "red.png"),
-    "closed": (PROGRAM + "with Likeness.open('c') as opened:\n    " + SEARCHED.format("opened"),),
-    "dropped": (PROGRAM + SEARCHED.format("Likeness.open('c')"),),
-    "forgotten": (PROGRAM + "likeness = Likeness.open('c')\n" + SEARCHED.format("likeness"),),
+    "closed": (PROGRAM + "with Likeness.open('deep', precision='fp32') as opened:\n    " + SEARCHED.format("opened"),),
+    "dropped": (PROGRAM + SEARCHED.format("Likeness.open('deep', precision='fp32')"),),
+    "forgotten": (PROGRAM + "likeness = Likeness.open('deep', precision='fp32')\n" + SEARCHED.format("likeness"),),
 }
 
 

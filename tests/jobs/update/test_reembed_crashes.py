@@ -13,7 +13,7 @@ import requests
 
 from benchmarks.common.load import Asked, load
 from benchmarks.common.servers import Server, eventually, serving
-from tests.support.collections.s3_server import CREDENTIALS, new_bucket
+from tests.support.collections.s3_server import CREDENTIALS, new_bucket, new_cache
 from tests.support.collections.storage_steps import STEPS
 from tests.support.nights.reembed_nights import DEMO, Nights, assert_rows_are_what_is_there, assert_search_is_exact, bmp
 from tests.support.processes import python
@@ -103,7 +103,7 @@ def in_bucket(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        patch.setenv("LIKENESS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LIKENESS_CACHE_DIR", str(new_cache(tmp_path_factory.mktemp("cached"))))
         location = new_bucket(s3).address("collection")
         with served_nights(tmp_path_factory.mktemp("bucket"), location) as served:
             yield served

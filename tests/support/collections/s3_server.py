@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -95,6 +96,15 @@ def new_bucket(server: str) -> Bucket:
     bucket = Bucket(f"b-{secrets.token_hex(6)}", server)
     bucket.client.create_bucket(Bucket=bucket.name)
     return bucket
+
+
+def new_cache(folder: Path) -> Path:
+    """An empty cache of index files in it. Converted models are those of all tests: to convert one takes seconds."""
+    models = Path("~/.cache/likeness/models").expanduser()
+    models.mkdir(parents=True, exist_ok=True)
+    (folder / "cache").mkdir()
+    (folder / "cache" / "models").symlink_to(models)
+    return folder / "cache"
 
 
 @dataclass

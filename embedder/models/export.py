@@ -1,0 +1,155 @@
+"""Makes a checkpoint's conversion for ONNX Runtime: `python -m embedder.models.export CHECKPOINT FOLDER auto|int8`."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import nn
+from transformers import PreTrainedModel
+
+from embedder.errors import ModelError
+from embedder.models.checkpoint import Checkpoint, Preprocessing
+from embedder.models.clip import image_features
+from embedder.models.converted import LEAST_AGREEMENT, LEAST_GAIN, run_of
+from embedder.models.loading import is_siglip, load_tokenizer, load_weights, tokenizing
+from embedder.models.quantize import to_int8
+
+_PICTURES = 16
+_PASS = 4  # pictures in a pass: their time is measured by the way
+_TEXTS = (
+    "a photo of a cat",
+    "two dogs running on a beach",
+    "a red car parked in front of an old house",
+    "mountains at sunset",
+    "a plate of food on a wooden table",
+    "people crossing a street in the rain",
+    "a close-up of a flower",
+    "a black and white portrait of an old man",
+    "a map",
+    "an empty room with a large window",
+    "blue",
+    "a child's drawing of a house and a tree",
+    "a screenshot of a web page with text",
+    "an aeroplane above the clouds",
+    "a striped red star",
+    "something that nobody has ever seen, painted in the style of a woodcut from the sixteenth century",
+)
+
+
+class _Pictures(nn.Module):
+    """From `(n, side, side, 3)` uint8 to features, normalisation of the pixels included."""
+
+    def __init__(self, model: PreTrainedModel, settings: Preprocessing) -> None:
+        super().__init__()
+        self.model = model
+        mean, std = torch.tensor(settings.mean), torch.tensor(settings.std)
+        self.scale = (settings.rescale / std).view(1, 3, 1, 1)
+        self.shift = (mean / std).view(1, 3, 1, 1)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return image_features(self.model, pixels.permute(0, 3, 1, 2).float() * self.scale - self.shift)
+
+
+class _Texts(nn.Module):
+    """From `(n, tokens)` int64 to features. Without a mask: what is padded on the right of the token that the answer is
+    read from changes nothing in CLIP, where each token sees those before it, and SigLIP was trained without one.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.model.get_text_features(input_ids=input_ids).pooler_output  # type: ignore[no-any-return, operator]
+
+
+def export(checkpoint: Checkpoint, folder: Path, wanted: str) -> None:
+    """Write `image.onnx`, for models with a text side `text.onnx` and `tokenizer.json`, and `about.json`, which says
+    in which precision, and how it compares. Raises ModelError.
+    """
+    model = load_weights(checkpoint).to(dtype=torch.float32)  # type: ignore[call-arg]
+    towers: dict[str, tuple[nn.Module, NDArray[Any]]] = {
+        "image": (_Pictures(model, checkpoint.preprocessing), _pictures(checkpoint.preprocessing.crop.side))
+    }
+    text: dict[str, Any] = {"lower_case": is_siglip(checkpoint)}
+    try:
+        towers["text"] = (_Texts(model), _save_tokenizer(checkpoint, model, folder / "tokenizer.json"))
+    except ModelError as error:
+        text = {"refusal": str(error)}
+    floats = {name: _graph(tower, rows) for name, (tower, rows) in towers.items()}
+    for name, graph in floats.items():
+        _save(to_int8(graph), folder / "int8" / f"{name}.onnx")
+        _save(graph, folder / "fp32" / f"{name}.onnx")
+    compared = {name: _compare(folder, name, rows) for name, (_, rows) in towers.items()}
+    agreement, gain = min(cosine for cosine, _ in compared.values()), compared["image"][1]
+    faster = agreement >= LEAST_AGREEMENT and gain >= LEAST_GAIN
+    kept, left = ("int8", "fp32") if wanted == "int8" or faster else ("fp32", "int8")
+    shutil.rmtree(folder / left)
+    for file in (folder / kept).iterdir():
+        file.rename(folder / file.name)
+    (folder / kept).rmdir()
+    about = {"precision": kept, "agreement": agreement, "gain": gain, "text": text}
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _graph(tower: nn.Module, rows: NDArray[Any]) -> onnx.ModelProto:
+    """The tower for any number of rows, and for texts of any length that the model takes."""
+    example = torch.from_numpy(rows[:2])
+    lengths = {0: torch.export.Dim.DYNAMIC} | ({1: torch.export.Dim.AUTO} if example.ndim == 2 else {})
+    program = torch.onnx.export(tower.eval(), (example,), dynamo=True, verbose=False, dynamic_shapes=(lengths,))
+    assert program is not None  # with dynamo
+    return program.model_proto
+
+
+def _save(graph: onnx.ModelProto, path: Path) -> None:
+    """The weights go to a file beside it, for one holds at most 2 GiB, and out of `graph`."""
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(graph, path, save_as_external_data=True, location=f"{path.stem}.weights")
+
+
+def _compare(folder: Path, name: str, rows: NDArray[Any]) -> tuple[float, float]:
+    """The lowest cosine between the vectors of int8 and of float32, and how many times as fast int8 is."""
+    runs = [run_of(folder / precision / f"{name}.onnx", None) for precision in ("fp32", "int8")]
+    seconds: list[list[float]] = [[], []]
+    vectors: list[list[NDArray[np.float32]]] = [[], []]
+    for start in range(0, len(rows), _PASS):
+        for which, run in enumerate(runs):  # one after the other: what else the machine does slows both
+            begun = time.perf_counter()
+            vectors[which].append(run(rows[start : start + _PASS]))
+            seconds[which].append(time.perf_counter() - begun)
+    expected, got = (_unit(np.concatenate(parts)) for parts in vectors)
+    return float((expected * got).sum(axis=1).min()), min(seconds[0]) / min(seconds[1])
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)  # type: ignore[no-any-return]
+
+
+def _pictures(side: int) -> NDArray[np.uint8]:
+    """Colour noise from coarse to fine, the same at each call."""
+    numbers = np.random.default_rng(16)
+    grids = [numbers.integers(0, 256, (cells, cells, 3), dtype=np.uint8) for cells in np.arange(_PICTURES) * 2 + 2]
+    return np.stack([np.asarray(Image.fromarray(grid).resize((side, side))) for grid in grids])
+
+
+def _save_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel, path: Path) -> NDArray[np.int64]:
+    """Writes it with its padding and its longest text, and returns the tokens of `_TEXTS`. Raises ModelError."""
+    tokenizer = load_tokenizer(checkpoint, model)
+    expected = tokenizing(checkpoint, tokenizer)(_TEXTS)["input_ids"].numpy()
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
+        raise ValueError(f"the tokenizer {type(tokenizer).__name__} needs transformers")
+    # As the call above has left it: padding and truncation are part of the file.
+    backend.save(str(path))
+    return expected
+
+
+if __name__ == "__main__":
+    export(Checkpoint.find(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

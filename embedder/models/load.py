@@ -1,0 +1,58 @@
+"""Loads a model: on a GPU by torch, on CPUs by ONNX Runtime, which needs neither torch nor transformers."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Final
+
+from embedder.errors import ModelError
+from embedder.identity import Precision
+from embedder.models.checkpoint import Checkpoint
+from embedder.models.converted import ConvertedEmbedder, converted
+from embedder.protocol import Embedder
+
+_ACCELERATORS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel", "/dev/dxg")
+
+logger = logging.getLogger(__name__)
+
+
+def load_embedder(
+    model: str,
+    *,
+    revision: str | None = None,
+    device: str | None = None,
+    precision: Precision = "auto",
+    batch_size: int = 64,
+    threads: int | None = None,
+    convert: bool = True,
+) -> Embedder:
+    """Load a checkpoint by local folder or hub id; raises ModelNotFoundError or ModelError.
+
+    `device` is cuda, mps or cpu (by default the first there is), `batch_size` bounds a forward pass, `threads` are the
+    CPU's. Without `convert` a checkpoint that was not converted on this machine yet is loaded by torch: converting
+    takes as long as some hundred pictures, once.
+    """
+    if precision == "int8" and device not in (None, "cpu"):
+        raise ModelError(f"int8 is for CPUs, and device is {device}: expected precision auto, fp32 or bf16")
+    on_cpu = device == "cpu" or precision == "int8" or (device is None and not _may_have_accelerator())
+    if on_cpu and precision in ("auto", "int8"):
+        if batch_size < 1 or (threads is not None and threads < 1):
+            raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
+        checkpoint = Checkpoint.find(model, revision)
+        try:
+            if folder := converted(checkpoint, precision, make=convert or precision == "int8"):
+                return ConvertedEmbedder(checkpoint, folder, batch_size, threads)
+        except ModelError as error:
+            if precision == "int8":
+                raise
+            logger.warning("%s; going on with torch", error)
+    from embedder.models.clip import ClipEmbedder  # torch and transformers take seconds
+
+    return ClipEmbedder.load(
+        model, revision=revision, device=device, precision=precision, batch_size=batch_size, threads=threads
+    )
+
+
+def _may_have_accelerator() -> bool:
+    """Whether torch must be asked: it takes seconds to say that a plain Linux machine has none."""
+    return sys.platform != "linux" or any(Path(path).exists() for path in _ACCELERATORS)

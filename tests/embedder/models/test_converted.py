@@ -1,0 +1,131 @@
+"""Checkpoints converted for ONNX Runtime: the same vectors without torch, faster where the processor allows it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embedder.errors import ModelError
+from embedder.models import load as loading
+from embedder.models.checkpoint import Checkpoint
+from embedder.models.clip import ClipEmbedder
+from embedder.models.converted import CACHE_DIR, ConvertedEmbedder, converted
+from embedder.models.load import load_embedder
+from embedder.protocol import Embedder
+from jobs.values import DEMO_MODEL
+from tests.support.pictures.tiny_checkpoints import noise
+from tests.support.processes import python
+
+TEXTS = ["a red star", "Two BLUE moons beside a green, dotted square " * 20, "", "☃ état"]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of its conversion to int8, which will be found and can be damaged."""
+    made = converted(Checkpoint.find(str(DEMO_MODEL)), "int8")
+    assert made is not None
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path))
+    return Path(shutil.copytree(made, tmp_path / "models" / made.name))
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip", "dinov2"])
+def test_vectors_are_those_of_torch(checkpoints: dict[str, Path], family: str) -> None:
+    folder = str(checkpoints[family])
+    ours: Embedder = load_embedder(folder, device="cpu", batch_size=3)
+    exact = load_embedder(folder, device="cpu", precision="fp32")
+    assert (type(ours), type(exact)) == (ConvertedEmbedder, ClipEmbedder)
+    assert (ours.identity, ours.crop) == (exact.identity, exact.crop)
+    pixels = noise(7, ours.crop.side)
+    vectors = ours.embed_images(pixels)
+    assert vectors.dtype == np.float32
+    assert np.einsum("nd,nd->n", vectors, exact.embed_images(pixels)).min() > 0.999
+    assert ours.embed_images(pixels[:0]).shape == (0, vectors.shape[1])
+    if family == "dinov2":
+        with pytest.raises(ModelError, match="knows pictures only"):
+            ours.embed_texts(TEXTS)
+        return
+    assert np.einsum("nd,nd->n", ours.embed_texts(TEXTS), exact.embed_texts(TEXTS)).min() > 0.999
+    assert ours.embed_texts([]).shape == (0, vectors.shape[1])
+    with pytest.raises(ModelError, match="got one text"):
+        ours.embed_texts("a red star")
+
+
+def test_int8_does_not_depend_on_the_batch_to_the_last_bit(demo: Path) -> None:
+    embedder = load_embedder(str(DEMO_MODEL), precision="int8")
+    assert isinstance(embedder, ConvertedEmbedder)
+    assert embedder.precision == "int8"
+    pixels = noise(40, embedder.crop.side)
+    together = embedder.embed_images(pixels)
+    for rows in (slice(0, 1), slice(5, 9), slice(3, 40)):
+        np.testing.assert_array_equal(embedder.embed_images(pixels[rows]), together[rows])
+
+
+def test_a_converted_model_needs_neither_torch_nor_transformers(demo: Path) -> None:
+    source = f"""
+import sys
+from embedder.models.load import load_embedder
+from numpy import zeros
+model = load_embedder({str(DEMO_MODEL)!r}, device="cpu", precision="int8")
+model.embed_texts(["a red star"]), model.embed_images(zeros((1, model.crop.side, model.crop.side, 3), "uint8"))
+print({{"torch", "transformers", "onnx"}} & set(sys.modules))
+"""
+    assert python("-c", source).stdout.strip() == "set()"
+
+
+def test_int8_that_is_another_model_is_refused_with_the_figure(demo: Path) -> None:
+    about = json.loads((demo / "about.json").read_text())
+    (demo / "about.json").write_text(json.dumps({**about, "agreement": 0.9871}))
+    with pytest.raises(ModelError, match=r"0\.9871 in the worst case, expected at least 0\.999: use precision fp32"):
+        load_embedder(str(DEMO_MODEL), precision="int8")
+
+
+def test_a_damaged_conversion_is_named(demo: Path) -> None:
+    (demo / "image.weights").write_bytes(b"")
+    embedder = load_embedder(str(DEMO_MODEL), precision="int8")
+    with pytest.raises(ModelError, match=r"image\.onnx cannot be loaded .*: remove .*, and it is made again"):
+        embedder.embed_images(noise(1, embedder.crop.side))
+
+
+def test_a_conversion_is_of_one_tokenizer(demo: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(DEMO_MODEL, tmp_path / "other"))
+    assert converted(Checkpoint.find(str(other)), "int8", make=False) == demo
+    (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + "\n")
+    assert converted(Checkpoint.find(str(other)), "int8", make=False) is None
+
+
+def test_what_cannot_be_converted_is_computed_by_torch(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path / "a file"))
+    (tmp_path / "a file").write_text("")
+    assert isinstance(load_embedder(str(copied), device="cpu"), ClipEmbedder)
+    assert "going on with torch" in caplog.text
+    with pytest.raises(ModelError, match=rf"no place for converted models .*: set {CACHE_DIR} to a folder"):
+        load_embedder(str(copied), precision="int8")
+
+
+def test_a_small_job_does_not_wait_for_a_conversion(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path / "none"))
+    assert isinstance(load_embedder(str(copied), device="cpu", convert=False), ClipEmbedder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "int8", "device": "cuda"}, "int8 is for CPUs, and device is cuda"),
+        ({"device": "cpu", "batch_size": 0}, "at least 1, got 0 and None"),
+        ({"device": "cpu", "threads": 0}, "at least 1, got 64 and 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load_embedder(str(DEMO_MODEL), **options)  # type: ignore[arg-type]
+
+
+def test_a_machine_with_an_accelerator_asks_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_ACCELERATORS", (__file__,))
+    assert isinstance(load_embedder(str(DEMO_MODEL)), ClipEmbedder)
