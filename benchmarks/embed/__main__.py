@@ -26,7 +26,7 @@ from benchmarks.common.models import save_clip
 from benchmarks.common.process import in_new_process
 from benchmarks.common.report import Report
 from benchmarks.embed.jobs import Command, command, our_job, tutorial_job
-from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, stock_rate
+from benchmarks.embed.rates import decode_rate, forward_rate, our_rate, photographs, stock_rate
 from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from jobs.cluster.pool import Pool
@@ -43,6 +43,7 @@ FORWARD, DECODING = "bare forward pass", "decoding alone, all cores"
 JOB, ON_RAY = "the job, steady state", "the job on Ray, steady state"
 TUTORIAL = "tutorial script, steady state"
 STOCK, OURS = "stock processor, one core, 224 pixels", "our decoding, one core, 224 pixels"
+GALLERY, PHOTOGRAPHS = "gallery", "JPEGs of 500 × 375"
 
 PLACES, COUNTS = ("local", "ray"), (500, 5_000, 20_000)
 
@@ -82,8 +83,9 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
         rates[f"{VIT}: {TUTORIAL}"].append(tutorial_job(good[: vit_images // 2], large))
         rates[f"{DEMO}: {TUTORIAL}"].append(tutorial_job(good, DEMO_MODEL))
     alone()
-    rates[STOCK].append(stock_rate(good, large, seconds))
-    rates[OURS].append(our_rate(good, CropSpec(side=224, shortest_edge=224), seconds))
+    for name, paths in ((GALLERY, good), (PHOTOGRAPHS, photographs(folder / "photographs"))):
+        rates[f"{name}: {STOCK}"].append(stock_rate(paths, large, seconds))
+        rates[f"{name}: {OURS}"].append(our_rate(paths, CropSpec(side=224, shortest_edge=224), seconds))
     return rates
 
 

@@ -1,8 +1,7 @@
 """The uint8 crop that a model takes, from the bytes of a picture.
 
-One `Image.resize` does crop and resize with the rounding of the stock image processors. Transparency is put over white
-first, EXIF orientation is applied to the small crop, and large JPEGs, but no other formats, are decoded at reduced
-scale.
+Crop and resize are one step, with the rounding of the stock image processors. Transparency is put over white first,
+EXIF orientation is applied to the small crop, and large JPEGs, but no other formats, are decoded at reduced scale.
 
 A file of a few hundred bytes can take gigabytes and hours, and a thread that decodes it cannot be stopped, so pictures
 are decoded in processes of their own, in jobs and servers alike. Headers are checked first (`limits.py`).

@@ -22,7 +22,8 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from embedder.errors import ImageError
 from embedder.images.formats import SUPPORTED, describe, ends_early, picture_format, webp_size
 from embedder.images.limits import DEFAULT_LIMITS, ImageLimits, cost_of, unpacked_bytes, webp_cost
-from embedder.images.pixel_modes import Box, Size, resized_rgb
+from embedder.images.pixel_modes import resized_rgb
+from embedder.images.resize import Box, Size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +101,7 @@ def decode_image(
     """Decode the first frame, turn it upright, put transparency over white and crop it; raises `ImageError`.
 
     With `draft`, JPEGs far larger than the crop are decoded at reduced scale: several times faster, nearly the same
-    pixels. Otherwise they are those of the reference but for rounding (1 grey level).
+    pixels. Otherwise they are those of the reference but for rounding (1 grey level, hardly ever 2).
     """
     import numpy as np  # not for `decode_rgb`
 

@@ -5,15 +5,14 @@ the conversion. A large picture is converted in strips: a whole one would double
 """
 
 from collections.abc import Callable
-from math import ceil, floor, isfinite
+from math import isfinite
 
 from PIL import Image
 
-_STRIP_PIXELS = 2**21
-_SUPPORT = 3.0  # pixels of the result that the widest of Pillow's filters reaches to each side
+from embedder.images.resize import Box, Size, resized, rows_for
 
-Size = tuple[int, int]
-Box = tuple[float, float, float, float]
+_STRIP_PIXELS = 2**21
+
 Convert = Callable[[Image.Image], Image.Image]
 
 
@@ -21,27 +20,26 @@ def resized_rgb(image: Image.Image, size: Size, resample: Image.Resampling, *, b
     """The part `box` of a loaded picture at `size`, as RGB."""
     convert, to_rgb = _linear(image)
     if convert is None:
-        return to_rgb(image.resize(size, resample, box=box))
+        return to_rgb(resized(image, size, resample, box))
     if image.width * image.height <= _STRIP_PIXELS:
-        return to_rgb(convert(image).resize(size, resample, box=box))
+        return to_rgb(resized(convert(image), size, resample, box))
     return to_rgb(_resized_in_strips(image, convert, size, resample, box))
 
 
 def _resized_in_strips(
     image: Image.Image, convert: Convert, size: Size, resample: Image.Resampling, box: Box
 ) -> Image.Image:
-    """The same pixels as `convert(image).resize(…)`, which too resizes first the rows, then the columns."""
-    reach = _SUPPORT * max(1.0, (box[3] - box[1]) / size[1]) + 1
-    first, last = max(0, floor(box[1] - reach)), min(image.height, ceil(box[3] + reach))
+    """The same pixels as `convert(image)` resized, which too resizes first the rows, then the columns."""
+    first, last = rows_for(image.height, size, box)
     step = max(1, _STRIP_PIXELS // image.width)
     strips = []
     for top in range(first, last, step):
         strip = convert(image.crop((0, top, image.width, min(top + step, last))))
-        strips.append(strip.resize((size[0], strip.height), resample, box=(box[0], 0, box[2], strip.height)))
+        strips.append(resized(strip, (size[0], strip.height), resample, (box[0], 0, box[2], strip.height)))
     narrow = Image.new(strips[0].mode, (size[0], last - first))
     for number, strip in enumerate(strips):
         narrow.paste(strip, (0, number * step))
-    return narrow.resize(size, resample, box=(0, box[1] - first, size[0], box[3] - first))
+    return resized(narrow, size, resample, (0, box[1] - first, size[0], box[3] - first))
 
 
 def _linear(image: Image.Image) -> tuple[Convert | None, Convert]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from embedder.images import resize
 from embedder.images.decode import CropSpec, decode_image
 from tests.support.pictures.sample_images import (
     BLUE,
@@ -17,6 +18,7 @@ from tests.support.pictures.sample_images import (
     smooth,
 )
 from tests.support.pictures.sixty_pictures import stock_crop
+from tests.support.processes import python
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -44,18 +46,53 @@ def test_broken_exif_does_not_lose_the_picture() -> None:
     assert decode_image(data, WHOLE).width == 96
 
 
+def noisy(size: tuple[int, int]) -> Image.Image:
+    noise = np.random.default_rng(1).integers(-40, 40, (size[1], size[0], 3))
+    return Image.fromarray(np.clip(smooth(*size).astype(int) + noise, 0, 255).astype(np.uint8))
+
+
 SIZES = [(500, 375), (375, 500), (640, 481), (97, 1003), (1000, 64), (33, 20), (64, 64), (65, 64), (801, 799)]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("side", "edge"), [(64, 64), (63, 64), (56, 73)])
 def test_crops_agree_with_the_stock_processor(size: tuple[int, int], side: int, edge: int) -> None:
-    rng = np.random.default_rng(1)
-    noisy = np.clip(smooth(*size).astype(int) + rng.integers(-40, 40, (size[1], size[0], 3)), 0, 255)
-    image = Image.fromarray(noisy.astype(np.uint8))
+    image = noisy(size)
     crop = CropSpec(side=side, shortest_edge=edge)
     pixels = decode_image(encode(image, "png"), crop, draft=False).pixels
     assert np.abs(pixels.astype(int) - stock_crop(image, crop)).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(300, 400), (375, 500), (300, 600), (300, 900)])
+def test_an_upright_picture_is_resized_in_the_stock_processors_order(size: tuple[int, int]) -> None:
+    """Pillow resizes the whole in another order than the part that is kept: up to four grey levels."""
+    image = noisy(size)
+    crop = CropSpec(side=224, shortest_edge=224)
+    pixels = decode_image(encode(image, "png"), crop, draft=False).pixels
+    assert np.abs(pixels.astype(int) - stock_crop(image, crop)).max() <= 1
+
+
+@pytest.mark.parametrize("resample", [Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.LANCZOS])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_resizing_is_pillows(resample: Image.Resampling, mode: str) -> None:
+    image = noisy((301, 200)).convert(mode)
+    box = (50.3, 0.0, 250.9, 200.0)
+    ours = np.asarray(resize.resized(image, (64, 64), resample, box), dtype=int)
+    differences = np.abs(ours - np.asarray(image.resize((64, 64), resample, box=box)))
+    assert (differences.max(), (differences > 0).mean() < 0.05) == (1, True)
+
+
+def test_without_wheels_of_the_resizer_pillow_resizes() -> None:
+    code = """
+import sys
+sys.modules["cykooz_resizer"] = None
+from PIL import Image
+from embedder.images.resize import resized
+image, box = Image.radial_gradient("L").convert("RGB"), (3.5, 0, 200.25, 256)
+assert resized(image, (64, 48), 3, box).tobytes() == image.resize((64, 48), 3, box=box).tobytes()
+"""
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_draft_decodes_a_large_jpeg_at_reduced_scale() -> None:

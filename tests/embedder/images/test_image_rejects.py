@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from embedder.errors import ImageError
+from embedder.images import decode
 from embedder.images.decode import decode_image
 from embedder.images.limits import ImageLimits
 from tests.support.pictures.sample_images import CENTRE, SAVE, encode, png, quarters, smooth
@@ -104,7 +105,7 @@ def test_out_of_memory_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Image.Image, "resize", fail)
+    monkeypatch.setattr(decode, "resized_rgb", fail)
     with pytest.raises(ImageError) as caught:
         decode_image(encode(quarters(), "png"), CENTRE)
     assert (caught.value.reason, caught.value.retryable) == ("out_of_memory", True)
