@@ -60,10 +60,7 @@ NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "memo
 HEAD: dict[str, Any] = {
     **NODE,
     "include_dashboard": False,
-    "_system_config": {
-        "metrics_report_interval_ms": 500,  # 10 s by default
-        "prestart_worker_first_driver": False,  # without the code that a job brings along these would never be used
-    },
+    "_system_config": {"metrics_report_interval_ms": 500},  # 10 s by default
 }
 NPU: dict[str, Any] = {"resources": {"npu": 1}}
 
