@@ -6,6 +6,7 @@ The OpenAPI document is made from these types. Times are ISO 8601.
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, WithJsonSchema
+from pydantic_core import to_json
 from typing_extensions import TypedDict  # pydantic refuses that of `typing` before Python 3.12
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
@@ -152,3 +153,8 @@ class ImageOut(TypedDict):
     format: str | None
     metadata: dict[str, Any]
     picture: str
+
+
+def json_bytes(document: object) -> bytes:
+    """JSON of any column's values: no NaN, bytes as URL-safe base64, times in ISO 8601."""
+    return to_json(document, inf_nan_mode="null", bytes_mode="base64", fallback=str)

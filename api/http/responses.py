@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import to_jsonable_python
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,6 +21,7 @@ from api.documents import (
     SearchResponse,
     TimingOut,
     VersionOut,
+    json_bytes,
 )
 from api.errors import invalid
 from api.search.query import SearchResult
@@ -41,11 +42,6 @@ _FOLDERS: Final = re.compile(rf"(?<=['\"]){_ROOT}(?:[^'\"\n]*[\\/])?|(?<![\w.~])
 def json_response(document: object) -> Response:
     """The document without FastAPI's validation against its type."""
     return Response(json_bytes(document), media_type="application/json")
-
-
-def json_bytes(document: object) -> bytes:
-    """JSON of any column's values: no NaN, bytes as URL-safe base64, times in ISO 8601."""
-    return to_json(document, inf_nan_mode="null", bytes_mode="base64", fallback=str)
 
 
 def tagged(request: Request, data: bytes, media_type: str, headers: Mapping[str, str]) -> Response:

@@ -11,11 +11,10 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from index.collection import Collection
 from index.collection.records import VersionManifest
-from index.collection.rows import metadata_columns
+from index.collection.rows import metadata_columns, text_array
 from index.errors import DamagedVersionError, EmptyCollectionError, QueryError
 from index.match import Match as Match
 from index.query_vectors import QueryLimits, SearchOptions, checked_cosine, mix, unit_vectors
@@ -145,7 +144,7 @@ class Searcher:
 
     def row(self, image_id: str) -> dict[str, Any] | None:
         """Every column of an image's row but the embedding, or None if the image is not in the index."""
-        positions = self._segments.positions(pa.array([image_id], pa.string()))
+        positions = self._segments.positions(text_array([image_id]))
         return self._segments.rows(positions, self._segments.schema.names)[0] if positions[0] >= 0 else None
 
     def vector(self, image_id: str) -> npt.NDArray[np.float32]:
@@ -163,7 +162,7 @@ class Searcher:
         return unit
 
     def _vectors(self, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        positions = self._segments.positions(pa.array(ids, pa.string()))
+        positions = self._segments.positions(text_array(ids))
         for image_id, position in zip(ids, positions, strict=True):
             if position < 0:
                 raise QueryError(f"index version {self.version} holds no image {image_id!r}: expected one of its ids")

@@ -93,7 +93,7 @@ class SegmentedIndex:
         for segment, start in zip(self.parts, self._starts, strict=False):
             positions = segment.positions(once.dictionary)
             found = np.where(positions >= 0, positions + start, found)
-        every: Positions = found[once.indices.to_numpy()]
+        every: Positions = found[np.from_dlpack(once.indices)]  # as `to_numpy`, without pandas
         return every
 
     def vectors(self, positions: Positions) -> Vectors:

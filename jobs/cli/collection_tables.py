@@ -12,7 +12,6 @@ from index.match import Match
 from index.versions.current import collection_model, live_version
 from index.versions.files import first_damage, version_files
 from jobs.cli.tables import TextTable, human_size
-from jobs.planning.rejects import shown_reasons
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
@@ -40,6 +39,8 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
+    from jobs.planning.rejects import shown_reasons  # with the client for HTTP, which `search` does without
+
     table = TextTable(
         ("image", "reason", "message"),
         [(row["image_id"], row["error_reason"], " ".join(row["error_message"].split())) for row in rows],

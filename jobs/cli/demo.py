@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from jobs.cli.embed import show_embedded
-from jobs.cli.options import console
-from jobs.spec import JobSpec
+from jobs.cli.options import console, serve_settings
 from jobs.values import DEMO_MODEL
 
 
@@ -26,9 +25,9 @@ def demo(
     from api.compose import build_service
     from api.http.app import create_app
     from api.local import running
-    from api.settings import ServeSettings
     from jobs.demo.gallery import make_gallery
     from jobs.demo.tour import show_queries
+    from jobs.spec import JobSpec
     from jobs.update import Update
 
     pictures, collection = folder / "pictures", folder / "collection"
@@ -38,7 +37,7 @@ def demo(
     show_embedded(Update(spec=job, console=console).run())
     port = _free_port(port)
     # The tour's URL query names this server itself.
-    settings = ServeSettings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
+    settings = serve_settings(collection=str(collection), port=port, allowed_hosts=frozenset({f"127.0.0.1:{port}"}))
     with (
         closing(build_service(settings)) as service,
         running(create_app(service, limits=settings.limits()), port=port) as url,

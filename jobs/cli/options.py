@@ -5,15 +5,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console, RenderableType
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from jobs.errors import UsageError
-from jobs.spec import JobSpec, Resources
 
 if TYPE_CHECKING:
+    from api.settings import ServeSettings
     from index.collection import Collection
+    from jobs.spec import JobSpec
 
 T = TypeVar("T")
 
@@ -85,8 +85,28 @@ def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
         raise UsageError(f"{option} {error}") from error
 
 
-def job_spec(context: typer.Context, **more: Any) -> JobSpec:
+def serve_settings(**options: Any) -> "ServeSettings":
+    """Those that were given, the others from the environment. UsageError names each wrong one; Typer has checked the
+    options, so it comes from the environment.
+    """
+    from pydantic import ValidationError
+
+    from api.settings import ServeSettings
+
+    try:
+        return ServeSettings(**without_none(**options))
+    except ValidationError as error:
+        wrong = [(".".join(map(str, e["loc"])), e["msg"], e["input"]) for e in error.errors()]
+        told = "; ".join(f"LIKENESS_{name.upper()}: {message}, got {value!r}" for name, message, value in wrong)
+        raise UsageError(told) from error
+
+
+def job_spec(context: typer.Context, **more: Any) -> "JobSpec":
     """The job that a command's options describe, by the names of its fields. UsageError names the first wrong one."""
+    from pydantic import ValidationError
+
+    from jobs.spec import JobSpec, Resources
+
     options = without_none(**{**context.params, **more})
     resources = {name: value for name, value in options.items() if name in Resources.model_fields}
     fields = {name: options[name] for name in JobSpec.model_fields if name in options and name != "index"}

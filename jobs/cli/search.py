@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +18,8 @@ from jobs.cli.options import (
     console,
     open_collection,
     parsed,
+    serve_settings,
     show,
-    without_none,
 )
 from jobs.errors import UsageError
 from jobs.values import model_named, parse_object
@@ -55,10 +56,7 @@ def search(
     Examples: `likeness search my-collection cat.jpg`, `likeness search my-collection --text "a red star"`,
     `likeness search my-collection --like cat.jpg --filter '{"width": {"$gte": 640}}' --min-score 0.8`
     """
-    from api.compose import build_service
-    from api.http.responses import json_bytes
-    from api.search.query import Part, Query
-    from api.settings import ServeSettings
+    from api.documents import json_bytes
     from index.query_vectors import MAX_K, SearchOptions
     from jobs.cli.collection_tables import match_table
 
@@ -73,16 +71,9 @@ def search(
     condition = None if filter is None else parsed("--filter", filter, lambda text: parse_object(text, _FILTER))
     options = SearchOptions(offset=offset, min_score=min_score, distinct=distinct, filter=condition)
     if like:
-        matches = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
+        matches: Sequence[Match] = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
-        # Before the model, which takes seconds.
-        open_collection(collection)
-        picture = None if query is None else _picture(query)
-        with console.status("loading the index and the model"):
-            settings = ServeSettings(**without_none(collection=collection, model=model and model_named(model)))
-            service = build_service(settings)
-        with closing(service):
-            matches = service.search(Query(parts=(Part(data=picture, text=text),), k=k, options=options)).matches
+        matches = _by_model(collection, model, picture=query, text=text, k=k, options=options)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -129,6 +120,22 @@ def _picture(query: str) -> bytes:
         if "://" in query or error.reason not in ("not_found", "bad_uri"):
             raise
         raise FetchError(error.reason, f"{error} Words are searched with --text {shlex.quote(query)}") from error
+
+
+def _by_model(
+    collection: str, model: str | None, *, picture: str | None, text: str | None, k: int, options: "SearchOptions"
+) -> "Sequence[Match]":
+    """Search by a picture or by words, with the model."""
+    from api.compose import build_service
+    from api.search.query import Part, Query
+
+    # Before the model, which takes seconds.
+    open_collection(collection)
+    data = None if picture is None else _picture(picture)
+    with console.status("loading the index and the model"):
+        service = build_service(serve_settings(collection=collection, model=model and model_named(model)))
+    with closing(service):
+        return service.search(Query(parts=(Part(data=data, text=text),), k=k, options=options)).matches
 
 
 def _more_like(

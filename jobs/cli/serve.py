@@ -4,11 +4,10 @@ import os
 import resource
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from api.access.keys import KeyScope, add_key, list_keys, remove_key
 from api.observe.log import LogFormat
 from embedder.identity import Precision
 from jobs.cli.options import (
@@ -19,8 +18,8 @@ from jobs.cli.options import (
     MovedModelOption,
     console,
     errors,
+    serve_settings,
     show,
-    without_none,
 )
 from jobs.cli.tables import TextTable
 from jobs.errors import UsageError
@@ -104,9 +103,7 @@ def serve(
             "--local is one process: --replicas, --embedders, --shards, --searchers and --address are for Ray Serve, "
             "without --local"
         )
-    from api.settings import ServeSettings
-
-    options = without_none(
+    settings = serve_settings(
         collection=collection,
         host=host,
         port=port,
@@ -121,7 +118,6 @@ def serve(
         allow_remote=allow_remote,
         log_format=log_format,
     )
-    settings = ServeSettings(**options)
     if searchers is not None and settings.shards is None:
         raise UsageError("--searchers is how many replicas each shard has: say with --shards how many shards")
     _allow_many_connections()
@@ -163,14 +159,16 @@ def add(
     name: NameOption,
     file: KeysArgument = _DEFAULT_FILE,
     scope: Annotated[
-        KeyScope, typer.Option(help="`search`, or `admin`, which may also change index versions.")
-    ] = KeyScope.search,
+        Literal["search", "admin"], typer.Option(help="`search`, or `admin`, which may also change index versions.")
+    ] = "search",
 ) -> None:
     """Make a key and print it once: the file keeps only its hash. Running servers accept it from now on.
 
     Example: `likeness keys add --name alice`
     """
-    key = add_key(file, name, scope)
+    from api.access.keys import KeyScope, add_key
+
+    key = add_key(file, name, KeyScope(scope))
     errors.print(f"{name}'s key, of scope {scope}, in {file}. It is not shown again:", soft_wrap=True, highlight=False)
     print(key)
 
@@ -181,6 +179,8 @@ def list_(file: KeysArgument = _DEFAULT_FILE, output: FormatOption = "table") ->
 
     Example: `likeness keys list`
     """
+    from api.access.keys import list_keys
+
     stored = list_keys(file)
     facts = [key.model_dump(mode="json", include={"name", "scope", "created_at"}) for key in stored]
     rows = [(key.name, key.scope, f"{key.created_at:%Y-%m-%d %H:%M} UTC") for key in stored]
@@ -193,5 +193,7 @@ def remove(name: NameOption, file: KeysArgument = _DEFAULT_FILE) -> None:
 
     Example: `likeness keys remove --name alice`
     """
+    from api.access.keys import remove_key
+
     remove_key(file, name)
     console.print(f"{name}'s key is removed from {file}", soft_wrap=True, highlight=False)

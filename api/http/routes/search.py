@@ -11,7 +11,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse
+from api.documents import BatchResponse, Embedded, EmbedResponse, Failed, Found, IndexOut, SearchResponse, json_bytes
 from api.errors import Problem
 from api.http.body import BodyReader, parts_of, searches_of
 from api.http.middleware.admission import Slots, admit
@@ -21,7 +21,6 @@ from api.http.problems import BODY_PROBLEMS, failed, problem_docs
 from api.http.responses import (
     LOCATION_COLUMNS,
     check_filter,
-    json_bytes,
     json_response,
     model_out,
     redact,

@@ -392,9 +392,10 @@ def test_a_first_search_does_not_import_pandas(tmp_path: Path) -> None:
     script = (
         "import sys; from index.collection import Collection; from index.search import Searcher; "
         "searcher = Searcher.open(Collection.open(sys.argv[1])); "
-        "print(len(searcher.search([[1.0] * searcher.dim], 10)[0]), 'pandas' in sys.modules)"
+        "print(len(searcher.search([[1.0] * searcher.dim], 10)[0]), len(searcher.more_like([('red.png', 1.0)])), "
+        "'pandas' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "c")], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert done.stdout == "3 False\n"
+    assert done.stdout == "3 2 False\n"

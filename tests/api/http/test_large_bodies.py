@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 
 import api.http.body
 from api.client.client import LikenessClient, Search, SearchResult
+from api.documents import json_bytes
 from api.http.app import create_app
-from api.http.responses import json_bytes
 from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits

@@ -523,7 +523,7 @@ def test_the_help_loads_none_of_what_takes_long() -> None:
     assert python("-c", code).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", ["pydantic", "jobs.values"])
+@pytest.mark.parametrize("module", ["typer", "jobs.values"])
 def test_ctrl_c_while_the_command_line_is_loaded_ends_it_quietly(module: str) -> None:
     """The command as it is installed, in a process that gets its SIGINT when it comes to some import."""
     code = f"""

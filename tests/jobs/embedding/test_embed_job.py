@@ -58,8 +58,8 @@ class TestEmbed:
     @pytest.mark.parametrize(
         ("load", "told"),
         [
-            (WithoutMemory, "the device has no memory left"),
-            pytest.param(without_model, "there is no such model on this machine", marks=pytest.mark.slow),
+            pytest.param(WithoutMemory, "the device has no memory left", marks=pytest.mark.slow),
+            (without_model, "there is no such model on this machine"),
         ],
     )
     def test_what_stops_a_worker_is_told_in_one_line(

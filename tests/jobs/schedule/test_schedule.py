@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from jobs.schedule.run_job import finish, run_job
 from jobs.schedule.scheduler import ScheduledJob, run_schedule
 from jobs.schedule.spec_file import read_spec
 from jobs.update import Update
+from tests.support.command_line import Run
 from tests.support.nights.quiet_night import make_job
-from tests.support.processes import python
 
 
 def next_times(cron: str, number: int, zone: str, start: str) -> list[datetime]:
@@ -298,37 +297,40 @@ def test_a_collection_that_cannot_be_reached_is_no_reason_to_forget_the_last_suc
     assert f'outcome="failed",source="{tmp_path}/pictures"}} 1.0' in metrics
 
 
-def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path) -> None:
+def test_a_job_from_a_file_and_what_is_left_of_it(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers are those of pytest's process
+    monkeypatch.chdir(tmp_path)
     job = make_job(tmp_path)
     job.write_text(job.read_text() + TOLD)
-    likeness = partial(python, "-m", "jobs", folder=tmp_path, COLUMNS="200")
 
     def told(file: str) -> dict[str, Any]:
         return dict(json.loads((tmp_path / file).read_text()))
 
-    assert likeness("history", "collection").stdout.startswith("the history is empty")
-    assert likeness("reembed", "--spec", "job.yaml", "--dry-run").returncode == 0
-    assert likeness("history", "collection").stdout.startswith("the history is empty")
+    assert run("history", "collection").out.startswith("the history is empty")
+    assert run("reembed", "--spec", "job.yaml", "--dry-run").code == 0
+    assert run("history", "collection").out.startswith("the history is empty")
     (tmp_path / "pictures" / "red.png").unlink()
-    done = likeness("reembed", "--spec", "job.yaml")
-    assert done.returncode == 3, done.stderr
+    done = run("reembed", "--spec", "job.yaml")
+    assert done.code == 3, done.err
     assert (told("failed.json")["outcome"], told("failed.json")["message"][:7]) == ("failed", "1 of th")
     job.write_text(job.read_text() + "max_missing: 0.5\n")
-    done = likeness("reembed", "--spec", "job.yaml")
-    assert done.returncode == 0, done.stderr
+    time.sleep(1)  # the history's order is that of the seconds in which jobs began
+    done = run("reembed", "--spec", "job.yaml")
+    assert done.code == 0, done.err
     assert (told("told.json")["outcome"], told("told.json")["index"]) == ("succeeded", "000002")
     assert {name: count for name, count in told("told.json")["counts"].items() if count} == {
         **{"listed": 2, "unchanged": 2, "missing": 1, "deleted": 1}
     }
     assert 'change="deleted",collection=' in (tmp_path / "job.prom").read_text()
+    time.sleep(1)
     with writing(Collection.open(str(tmp_path / "collection")), "compact"):
-        assert likeness("reembed", "--spec", "job.yaml").returncode == 75
+        assert run("reembed", "--spec", "job.yaml").code == 75
     assert told("failed.json")["outcome"] == "busy"
-    shown = json.loads(likeness("history", "collection", "--format", "json").stdout)
+    shown = json.loads(run("history", "collection", "--format", "json").out)
     assert [run["outcome"] for run in shown] == ["failed", "succeeded", "busy"]
-    table = likeness("history", "collection", "--last", "2").stdout
+    table = run("history", "collection", "--last", "2").out
     assert re.findall(r"(?m)^\d{8}T\d{6}Z-\w{4}\t\S+\t(\w+)", table) == ["succeeded", "busy"]
-    refused = likeness("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
-    assert refused.returncode == 2
-    assert "--model, source beside --spec" in refused.stderr
-    assert likeness("history", "collection", "--log", "no-such").returncode == 2
+    refused = run("reembed", "--spec", "job.yaml", "--model", "demo", "pictures")
+    assert refused.code == 2
+    assert "--model, source beside --spec" in refused.err
+    assert run("history", "collection", "--log", "no-such").code == 2
