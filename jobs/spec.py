@@ -24,10 +24,12 @@ from pydantic import (
 from embedder.identity import Precision
 from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
 from jobs.values import (
+    MIN_AMOUNT,
     checked_amount,
     checked_resources,
     model_named,
     parse_actors,
+    parse_duration,
     parse_object,
     parse_size,
 )
@@ -48,11 +50,18 @@ Actors = Annotated[
     tuple[int, int], _written(parse_actors), WithJsonSchema({"type": ["integer", "string"], "examples": [4, "2:8"]})
 ]
 Gpus = Annotated[float, Field(ge=0), AfterValidator(lambda amount: checked_amount(amount, "GPUs"))]
+Cpus = Annotated[float, Field(gt=0), AfterValidator(lambda amount: checked_amount(amount, "CPUs", least=MIN_AMOUNT))]
 Amounts = Annotated[
     dict[str, Any],
     _written(lambda text: parse_object(text, '{"npu": 1}')),
     AfterValidator(checked_resources),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}),
+]
+Duration = Annotated[
+    int,
+    _written(parse_duration),
+    Field(gt=0),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["10m", "90s", 600]}),
 ]
 Extensions = Annotated[tuple[str, ...], _written(lambda text: text.split(",")), AfterValidator(checked_extensions)]
 
@@ -67,9 +76,16 @@ class Resources(_Section):
     address: str | None = Field(None, description="a Ray cluster's address; none: one is started here if it pays")
     actors: Actors | None = Field(None, description="embedding actors: a number, or LEAST:MOST")
     num_gpus: Gpus | None = Field(None, description="GPUs for each actor: a whole number, or a share of one")
+    cpus_per_actor: Cpus | None = Field(
+        None, description="CPUs that Ray sets aside for each actor, one by default; the others decode"
+    )
     accelerator_type: str | None = Field(None, description="kind of GPU, as Ray names it")
     actor_resources: Amounts = Field(
         default_factory=dict, description="what each actor takes of a cluster's own resources, such as {npu: 1}"
+    )
+    wait_for_nodes: Duration | None = Field(
+        None,
+        description="how long to wait for nodes that a growing cluster has yet to add: 10m; none: not at all",
     )
     device: str | None = Field(None, description="cuda, cpu, …; none: a GPU where there is one")
     precision: Precision = Field(
@@ -84,8 +100,15 @@ class Resources(_Section):
     @property
     def for_ray(self) -> list[str]:
         """The fields that are set and that Ray alone can heed."""
-        names = ("address", "actors", "num_gpus", "accelerator_type", "actor_resources")
+        names = ("address", "actors", "num_gpus", "cpus_per_actor", "accelerator_type", "actor_resources")
         return [name for name in names if getattr(self, name) not in (None, {})]
+
+    @field_validator("wait_for_nodes")
+    @classmethod
+    def _of_a_cluster(cls, seconds: int | None, others: ValidationInfo) -> int | None:
+        if seconds is not None and others.data.get("address") is None:
+            raise ValueError("is for a Ray cluster that grows: expected its address as well")
+        return seconds
 
     @field_validator("on")
     @classmethod

@@ -13,8 +13,9 @@ from typing import Any
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 
-_MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
+MIN_AMOUNT = 0.0001  # Ray counts in multiples of this
 
+_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SIZE_UNITS = {"": 1, **{f"{letter}B": 1000**n for n, letter in enumerate(" KMGT") if n}}
 _SIZE_UNITS |= {f"{letter}IB": 1024**n for n, letter in enumerate(" KMGT") if n} | {"B": 1}
 
@@ -38,7 +39,7 @@ def checked_resources(amounts: Mapping[str, object]) -> dict[str, float]:
             f"names {', '.join(taken)}: Likeness sets CPU, memory and object store itself; use --num-gpus (num_gpus) "
             "for GPUs"
         )
-    return {name: checked_amount(amount, name, least=_MIN_AMOUNT) for name, amount in amounts.items()}
+    return {name: checked_amount(amount, name, least=MIN_AMOUNT) for name, amount in amounts.items()}
 
 
 def model_named(name: str) -> str:
@@ -65,6 +66,14 @@ def parse_size(text: str) -> int:
     if size <= 0:
         raise ValueError(f"is {text!r}: expected a size such as 600MB, 2GiB or a number of bytes")
     return size
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of `90`, `90s`, `10m` or `1h`."""
+    match = re.fullmatch(r"([0-9]+)\s*([smh]?)", text.strip())
+    if match is None:
+        raise ValueError(f"is {text!r}: expected a duration such as 90s, 10m or 1h, or a number of seconds")
+    return int(match[1]) * _DURATION_UNITS[match[2]]
 
 
 def parse_object(text: str, example: str) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from jobs.values import DEMO_MODEL
 VIT, DEMO = "ViT-B/32", "demo model"
 FORWARD, DECODING = "bare forward pass", "decoding alone, all cores"
 JOB, ON_RAY = "the job, steady state", "the job on Ray, steady state"
+INT8 = "the job in int8, steady state"
 TUTORIAL = "tutorial script, steady state"
 STOCK, OURS = "stock processor, one core, 224 pixels", "our decoding, one core, 224 pixels"
 GALLERY, PHOTOGRAPHS = "gallery", "JPEGs of 500 × 375"
@@ -70,7 +71,7 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
         rates[f"{DEMO}: {DECODING}"].append(decode_rate(listing, demo_crop))
 
     def both(name: str, blocks: Blocks, run: Callable[[Callable[[], float]], float]) -> None:
-        job = partial(our_job, blocks=blocks, device=device)
+        job = partial(our_job, blocks=blocks, device=device, precision="auto" if on_gpu else "fp32")
         vit = run(partial(job, some, large, folder / f"vit {name}", block=2 * batch, batch=batch))
         rates[f"{VIT}: {name}"].append(vit)
         demo = run(partial(job, many, DEMO_MODEL, folder / f"demo {name}", block=256, batch=64))
@@ -78,6 +79,9 @@ def measure(gallery: Gallery, folder: Path, *, quick: bool, device: str) -> Rate
 
     alone()
     both(JOB, blocks_here, in_new_process)  # what has computed here would keep threads and memory from Ray's actor
+    if not on_gpu:
+        int8 = partial(our_job, some, large, folder / "int8", blocks=blocks_here, block=64, batch=32, precision="int8")
+        rates[f"{VIT}: {INT8}"].append(in_new_process(int8))
     with ray_cluster(None, verbose=False):
         both(ON_RAY, partial(blocks_on_ray, Pool(num_gpus=float(device == "cuda"))), lambda job: job())
         rates[f"{VIT}: {TUTORIAL}"].append(tutorial_job(good[: vit_images // 2], large))
@@ -114,6 +118,8 @@ def judge(rates: Rates, commands: dict[tuple[str, int], Command], report: Report
     for name, bar in ((JOB, 0.95), (ON_RAY, 0.90)):
         share = mean(rates[f"{VIT}: {name}"]) / mean(rates[f"{VIT}: {FORWARD}"])
         report.at_least(f"{VIT}: {name} ÷ bare forward pass", share, bar)
+    if int8 := rates[f"{VIT}: {INT8}"]:
+        report.at_least(f"{VIT}: {INT8} ÷ in fp32", mean(int8) / mean(rates[f"{VIT}: {JOB}"]), 1.9)
     report.at_least(f"{DEMO}: {JOB} ÷ both, sharing the cores", mean(rates[f"{DEMO}: {JOB}"]) / most, 0.90)
     for on in PLACES:
         small, big = commands[on, COUNTS[1]].peak_mib, commands[on, COUNTS[2]].peak_mib

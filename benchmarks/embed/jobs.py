@@ -18,6 +18,7 @@ import ray.data
 from benchmarks.common.embedding import embed
 from benchmarks.common.process import CORES
 from benchmarks.embed.rates import steady_rate
+from embedder.identity import Precision
 from jobs.embedding.model_source import ModelSource
 from jobs.embedding.pipeline import Blocks
 from jobs.errors import JobError
@@ -26,10 +27,18 @@ _NAIVE_BATCH = 32
 
 
 def our_job(
-    listing: pa.Table, model: Path, folder: Path, *, blocks: Blocks, block: int, batch: int, device: str = "cpu"
+    listing: pa.Table,
+    model: Path,
+    folder: Path,
+    *,
+    blocks: Blocks,
+    block: int,
+    batch: int,
+    device: str = "cpu",
+    precision: Precision = "auto",
 ) -> float:
     """Images per second of the real job in steady state; for blocks on Ray, that is connected."""
-    load = ModelSource(model=str(model), revision=None, device=device, batch_size=batch)
+    load = ModelSource(model=str(model), revision=None, device=device, precision=precision, batch_size=batch)
     progress, _ = embed(listing, folder, load(), load, block=block, blocks=blocks)
     return steady_rate([(at, done) for at, done, _ in progress.noted])
 

@@ -33,6 +33,13 @@ NumGpusOption = Annotated[
     float | None, typer.Option(min=0, help="GPUs for each actor: a whole number, or a share of one.")
 ]
 ActorsOption = Annotated[str | None, typer.Option(help="Embedding actors: a number, or LEAST:MOST.")]
+CpusOption = Annotated[
+    float | None, typer.Option(help="CPUs that Ray sets aside for each actor, one by default; the others decode.")
+]
+WaitOption = Annotated[
+    str | None,
+    typer.Option(help="How long to wait for nodes that a growing cluster has yet to add: 10m. By default, not at all."),
+]
 ActorResourcesOption = Annotated[
     str | None, typer.Option(help='Resources of the cluster\'s own for each actor, as JSON: {"npu": 1}.')
 ]
@@ -63,6 +70,7 @@ def embed(
     precision: PrecisionOption = "auto",
     num_gpus: NumGpusOption = None,
     actors: ActorsOption = None,
+    cpus_per_actor: CpusOption = None,
     accelerator_type: AcceleratorOption = None,
     actor_resources: ActorResourcesOption = None,
     batch_size: BatchSizeOption = 64,
@@ -73,6 +81,7 @@ def embed(
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     on: OnOption = None,
     address: AddressOption = None,
+    wait_for_nodes: WaitOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Embed images into a collection, and index it. Run it again to continue after a crash, or to add new images.
@@ -124,6 +133,7 @@ def reembed(
     precision: PrecisionOption = "auto",
     num_gpus: NumGpusOption = None,
     actors: ActorsOption = None,
+    cpus_per_actor: CpusOption = None,
     accelerator_type: AcceleratorOption = None,
     actor_resources: ActorResourcesOption = None,
     batch_size: BatchSizeOption = 64,
@@ -133,6 +143,7 @@ def reembed(
     draft: DraftOption = True,
     on: OnOption = None,
     address: AddressOption = None,
+    wait_for_nodes: WaitOption = None,
     output: FormatOption = "table",
     verbose: VerboseOption = False,
 ) -> None:
@@ -141,8 +152,7 @@ def reembed(
     Exits with 0 when everything is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or
     an unreadable source, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
 
-    With --spec, old index versions are removed at the end, and notifications are sent as the file says. --max-missing
-    then overrides the file for this run.
+    With --spec, old index versions are removed, and notifications sent as the file says. --max-missing overrides it.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """

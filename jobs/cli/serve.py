@@ -32,6 +32,9 @@ PortOption = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Port to listen on; by default 8000. With --local, 0 takes a free one."),
 ]
+PrecisionOption = Annotated[
+    Precision | None, typer.Option(help="What the model computes in; by default the fastest that agrees with fp32.")
+]
 ReplicasOption = Annotated[
     str | None, typer.Option(help="How many replicas answer: a number, or `LEAST:MOST` to follow the load.")
 ]
@@ -78,10 +81,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
     model: MovedModelOption = None,
-    precision: Annotated[
-        Precision | None,
-        typer.Option(help="What the model computes in; by default the fastest that agrees with fp32."),
-    ] = None,
+    precision: PrecisionOption = None,
     replicas: ReplicasOption = None,
     embedders: EmbeddersOption = None,
     shards: ShardsOption = None,

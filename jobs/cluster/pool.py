@@ -18,9 +18,10 @@ _ACCELERATOR = "accelerator_type:"  # Ray's prefix for a kind of GPU in a node's
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How many embedding actors, (least, most), and what each reserves besides its CPU; `memory` is in bytes."""
+    """How many embedding actors, (least, most), and what each reserves; `memory` is in bytes."""
 
     actors: tuple[int, int] = (1, 1)
+    num_cpus: float = 1
     num_gpus: float = 0
     accelerator_type: str | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -30,12 +31,17 @@ class Pool:
     def reserved(self) -> dict[str, Any]:
         """Ray's options for one actor."""
         return {
-            "num_cpus": 1,
+            "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus or None,
             "accelerator_type": self.accelerator_type,
             "resources": dict(self.resources) or None,
             "memory": self.memory or None,
         }
+
+    @property
+    def demand(self) -> list[dict[str, float]]:
+        """The least that a job takes of a cluster, for its autoscaler: a bundle for each actor, and one to decode."""
+        return [self._needs] * self.actors[0] + [_DECODE]
 
     @classmethod
     def fitting(
@@ -44,6 +50,7 @@ class Pool:
         num_gpus: float | None,
         accelerator_type: str | None = None,
         *,
+        num_cpus: float = 1,
         resources: Mapping[str, float] | None = None,
         memory: int = 0,
     ) -> "Pool":
@@ -54,7 +61,13 @@ class Pool:
         # Not if the resources stand for another kind of device, on nodes without GPUs.
         able = [node for node in nodes if all(node.get(name, 0) >= need for name, need in (resources or {}).items())]
         share = (1.0 if any(node.get("GPU", 0) >= 1 for node in able) else 0.0) if num_gpus is None else num_gpus
-        pool = cls(num_gpus=share, accelerator_type=accelerator_type, resources=resources or {}, memory=memory)
+        pool = cls(
+            num_cpus=num_cpus,
+            num_gpus=share,
+            accelerator_type=accelerator_type,
+            resources=resources or {},
+            memory=memory,
+        )
         rooms = _rooms(nodes, pool._needs)
         most = _most_beside_decoding(nodes, rooms, pool._needs)
         if actors is None:
@@ -83,7 +96,7 @@ class Pool:
             return None
         return (
             f"the cluster has {_listed({name: free.get(name, 0.0) for name in short})} free, an actor and decoding "
-            f"take {_listed(short)}: the job waits until others there end"
+            f"take {_listed(short)}: the job waits until others there end, or the cluster grows"
         )
 
     @property
@@ -91,15 +104,15 @@ class Pool:
         """The needs of one actor, as Ray counts them, without those that are zero."""
         # Any number of actors may share a kind of accelerator: Ray itself takes so little of that resource.
         kind = {f"{_ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
-        needs = {"CPU": 1.0, "GPU": self.num_gpus, "memory": float(self.memory), **self.resources, **kind}
+        needs = {"CPU": self.num_cpus, "GPU": self.num_gpus, "memory": float(self.memory), **self.resources, **kind}
         return {name: need for name, need in needs.items() if need}
 
 
 def _rooms(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> list[int]:
     """How many actors with these needs each node can hold; JobError when none can hold one."""
-    for name, need in needs.items():
-        if (most := max(node.get(name, 0.0) for node in nodes)) < need:
-            raise JobError(_too_much(name, need, most, nodes))
+    most = {name: max(node.get(name, 0.0) for node in nodes) for name in needs}
+    if short := {name: need for name, need in needs.items() if most[name] < need}:
+        raise JobError(_too_much(short, most, nodes))
     # Shares such as 0.1 are not exact.
     rooms = [min(int(node.get(name, 0.0) / need + 1e-6) for name, need in needs.items()) for node in nodes]
     if not any(rooms):
@@ -124,8 +137,9 @@ def _most_beside_decoding(
     return max(0, sum(filled) - 1)
 
 
-def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, float]]) -> str:
-    """The message for a need that no node can meet."""
+def _too_much(short: Mapping[str, float], most: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
+    """The message for needs that no node can meet; `most` is what a node has at most."""
+    name = next(iter(short))
     if name.startswith(_ACCELERATOR):
         named = (kind for node in nodes for kind in node if kind.startswith(_ACCELERATOR))
         kinds = sorted({kind.removeprefix(_ACCELERATOR) for kind in named})
@@ -136,12 +150,12 @@ def _too_much(name: str, need: float, most: float, nodes: Sequence[Mapping[str, 
     remedy = {
         "GPU": "ask for a smaller share with --num-gpus",
         "memory": "free some memory, or add a larger node",
-        "CPU": "add a node with CPUs for Ray",
+        "CPU": "ask for less with --cpus-per-actor, or add a node with more CPUs for Ray",
     }.get(name, "ask for less with --actor-resources, or add a node that has it")
-    return (
-        f"an actor takes {_listed({name: need})}, the node with the most has {_listed({name: most})}: {remedy}; "
-        "a cluster that grows on demand needs one such node at the start"
-    )
+    if len(short) > 1:  # a cluster that has not grown yet
+        remedy = "ask for less, or add such a node"
+    has = {name: most[name] for name in short}
+    return f"an actor takes {_listed(short)}, the node with the most has {_listed(has)}: {remedy}"
 
 
 def _listed(amounts: Mapping[str, float]) -> str:

@@ -92,21 +92,24 @@ def _start_ray(
     until: ExitStack, resources: Resources, checkpoint: Checkpoint, console: Console, *, verbose: bool
 ) -> Blocks:
     # Late: importing Ray takes a second, and starting it ten.
+    from jobs.cluster.growth import fitting_in_time
     from jobs.cluster.pool import Pool
     from jobs.cluster.session import ray_cluster
     from jobs.embedding.on_ray import blocks_on_ray
 
-    until.enter_context(ray_cluster(resources.address, verbose=verbose))
-    pool = Pool.fitting(
-        resources.actors,
-        resources.num_gpus,
-        resources.accelerator_type,
-        resources=resources.actor_resources,
-        memory=loaded_memory(checkpoint),
-    )
-    if resources.address is not None and (waits := pool.lacking_now()):
-        console.print(waits)
-    return partial(blocks_on_ray, pool)
+    with console.status("starting Ray: about ten seconds, on a busy machine minutes"):
+        until.enter_context(ray_cluster(resources.address, verbose=verbose))
+    actor: dict[str, Any] = {
+        "num_cpus": resources.cpus_per_actor or 1,
+        "accelerator_type": resources.accelerator_type,
+        "resources": resources.actor_resources,
+        "memory": loaded_memory(checkpoint),
+    }
+    fitting = partial(Pool.fitting, resources.actors, resources.num_gpus, **actor)
+    if resources.address is None:
+        return partial(blocks_on_ray, fitting())
+    least = Pool(actors=resources.actors or (1, 1), num_gpus=resources.num_gpus or 0, **actor)
+    return partial(blocks_on_ray, fitting_in_time(fitting, least.demand, resources.wait_for_nodes, console))
 
 
 class Placement:
@@ -119,9 +122,7 @@ class Placement:
         self._ray: Blocks | None = None
         if why := _why_ray(resources):
             self._say(f"on Ray: {why}")
-            # Before a run begins: a cluster that cannot be had leaves nothing behind.
-            with console.status("starting Ray: about ten seconds, on a busy machine minutes"):
-                self._ray = start_ray()
+            self._ray = start_ray()  # before a run begins: a cluster that cannot be had leaves nothing behind
         else:
             self._say("in this process" + (", and on Ray if more than an hour is left" if self._may_move else ""))
 

@@ -46,10 +46,12 @@ def test_the_example_of_a_job_is_one() -> None:
 
 def test_what_is_commented_out_in_the_example_is_right_too(tmp_path: Path) -> None:
     text = (DEPLOY / "job.yaml").read_text()
-    optional = re.sub(r"(?m)^( *)# (?=address:|actors:|num_gpus:|max_memory:|on_success:|metrics_file:)", r"\1", text)
+    names = "address|actors|num_gpus|cpus_per_actor|wait_for_nodes|max_memory|on_success|metrics_file"
+    optional = re.sub(rf"(?m)^( *)# (?=({names}):)", r"\1", text)
     (tmp_path / "job.yaml").write_text(optional)
     spec = read_spec(tmp_path / "job.yaml")
     assert (spec.resources.address, spec.resources.actors, spec.resources.num_gpus) == ("auto", (1, 4), 1)
+    assert (spec.resources.cpus_per_actor, spec.resources.wait_for_nodes) == (4, 900)
     assert spec.index.max_memory == 2 * 1024**3
     assert spec.notify.on_success is not None
     assert spec.metrics_file == "/var/lib/node_exporter/textfile/likeness.prom"

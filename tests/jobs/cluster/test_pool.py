@@ -48,6 +48,7 @@ GPUS = [node(), node(8, GPU=4), node(8, GPU=2)]
         # What is needed most counts.
         ([node(npu=2), node(npu=3), node(8, 6, npu=4)], {"resources": {"npu": 1}, "memory": 4 * GIB}, (6, 6)),
         ([node(2, GPU=4), node(1, GPU=1)], {}, (2, 2)),  # one CPU is left for decoding
+        ([node(8, GPU=4)], {"num_cpus": 3}, (2, 2)),  # and two CPUs to decode
         ([node(GPU=1)], {"actors": (1, 16), "num_gpus": 1.0}, (1, 16)),  # more than there is yet
     ],
 )
@@ -78,7 +79,7 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
     assert Pool(num_gpus=0.5, memory=2 * GIB).lacking_now() is None
     assert Pool(num_gpus=1, memory=5 * GIB // 2).lacking_now() == (
         "the cluster has 3,072 MiB, 0.5 GPU free, an actor and decoding take 3,584 MiB, 1 GPU: the job waits until "
-        "others there end"
+        "others there end, or the cluster grows"
     )
 
 
@@ -91,6 +92,11 @@ def test_a_job_that_others_keep_waiting_says_so(monkeypatch: pytest.MonkeyPatch)
         ),
         ({"num_gpus": 3}, "an actor takes 3 GPU, the node with the most has 2 GPU: ask for a smaller share"),
         ({"resources": {"npu": 1}}, "an actor takes 1 npu, the node with the most has 0 npu: ask for less"),
+        ({"num_cpus": 9}, "an actor takes 9 CPU, the node with the most has 8 CPU: ask for less with --cpus-per-actor"),
+        (
+            {"num_cpus": 9, "resources": {"npu": 1}},
+            "an actor takes 9 CPU, 1 npu, the node with the most has 8 CPU, 0 npu: ask for less, or add such a node",
+        ),
         ({"memory": 64 * GIB}, "an actor takes 65,536 MiB, the node with the most has 32,768 MiB: free some memory"),
         ({"accelerator_type": "H200"}, "the cluster has no accelerator 'H200': it has A100, L4; name one of these"),
         (

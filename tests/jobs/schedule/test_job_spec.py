@@ -16,7 +16,8 @@ WHOLE = """\
 source: pictures
 collection: s3://bucket/collection
 model: demo
-resources: {actors: "2:8", num_gpus: 0.5, actor_resources: {npu: 2}, batch_size: 32, block_size: 128, address: auto}
+resources: {actors: "2:8", num_gpus: 0.5, actor_resources: {npu: 2}, batch_size: 32, block_size: 128, address: auto,
+  cpus_per_actor: 4, wait_for_nodes: 10m}
 index:
   target_recall: 0.95
   max_memory: 2GiB
@@ -48,6 +49,7 @@ def test_every_field_reaches_the_job(tmp_path: Path) -> None:
     assert spec.model == str(DEMO_MODEL)
     assert (resources.actors, resources.num_gpus, resources.address) == ((2, 8), 0.5, "auto")
     assert resources.actor_resources == {"npu": 2}
+    assert (resources.cpus_per_actor, resources.wait_for_nodes) == (4, 600)
     assert (resources.batch_size, resources.block_size, spec.max_reject_rate) == (32, 128, 0.1)
     assert spec.index.model_dump(exclude_none=True) == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
     assert (spec.missing, spec.max_missing, spec.verify_hash) == ("keep", 0.5, True)
@@ -87,18 +89,21 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
     ("text", "message"),
     [
         ("source: a\n", r"job\.yaml, line 1, collection: is missing"),
-        (WHOLE.replace("0.95", "95"), r"line 6, index\.target_recall: Input should be less than or equal to 1, got 95"),
-        (WHOLE.replace("2GiB", "lots"), r"line 7, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
+        (WHOLE.replace("0.95", "95"), r"line 7, index\.target_recall: Input should be less than or equal to 1, got 95"),
+        (WHOLE.replace("2GiB", "lots"), r"line 8, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
         (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
-        (WHOLE + "retension: {}\n", r"line 19, retension: is no field of a job: deploy/job\.schema\.json lists them"),
-        (WHOLE.replace("missing: keep", "missing: drop"), r"line 9, missing: Input should be 'keep' or 'delete', got"),
-        (WHOLE.replace("{command: cat}", "{}"), r"line 15, notify\.on_success: expected one of url and command"),
-        (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 17, metrics_file: .*\.prom"),
-        (WHOLE.replace("[jpg]", "[' ']"), r"line 12, extensions: ' ': expected extensions such as jpg,png"),
+        (WHOLE + "retension: {}\n", r"line 20, retension: is no field of a job: deploy/job\.schema\.json lists them"),
+        (WHOLE.replace("missing: keep", "missing: drop"), r"line 10, missing: Input should be 'keep' or 'delete', got"),
+        (WHOLE.replace("{command: cat}", "{}"), r"line 16, notify\.on_success: expected one of url and command"),
+        (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 18, metrics_file: .*\.prom"),
+        (WHOLE.replace("[jpg]", "[' ']"), r"line 13, extensions: ' ': expected extensions such as jpg,png"),
         (WHOLE.replace("npu: 2", "npu: .inf"), r"line 4, resources\.actor_resources: has inf for npu: expected a"),
         (WHOLE.replace("npu: 2", "GPU: 1"), r"line 4, resources\.actor_resources: names GPU: Likeness sets"),
         (WHOLE.replace("gpus: 0.5", "gpus: 1.5"), r"line 4, resources\.num_gpus: has 1\.5 for GPUs: expected a"),
+        (WHOLE.replace("10m", "soon"), r"line 5, resources\.wait_for_nodes: 'soon': expected a duration such as 90s"),
+        (WHOLE.replace("address: auto,", ""), r"line 5, resources\.wait_for_nodes: for a Ray cluster that grows: "),
+        (WHOLE.replace("actor: 4", "actor: 1.5"), r"line 5, resources\.cpus_per_actor: has 1\.5 for CPUs: expected a"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*dictionary"),
