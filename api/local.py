@@ -21,7 +21,7 @@ from api.settings import ServeSettings, url_of
 Compose = Callable[[ServeSettings], SearchService]
 
 # An id of the longest kind, percent-encoded, takes 12 KiB; browsers send cookies on top.
-_MAX_HEAD_BYTES: Final = 2**16
+MAX_HEAD_BYTES: Final = 2**16
 
 
 def run_local(
@@ -79,7 +79,7 @@ def _server(app: FastAPI) -> uvicorn.Server:
         app,
         # httptools, which uvicorn takes where it is installed, keeps a request's head in memory however long it gets.
         http="h11",
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         # Its own log goes where ours goes; of requests `api.http.middleware.telemetry` writes the lines.
         log_config=None,
         access_log=False,

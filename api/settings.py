@@ -209,6 +209,13 @@ class ServeSettings(BaseSettings):
         """Whether only this machine's users send requests. With keys there is a proxy for others."""
         return self.keys_file is None and is_loopback(self.host) and not self.allow_remote
 
+    @property
+    def counts_addresses(self) -> bool:
+        """Whether it matters who calls from where: without keys, each address has a rate of its own, and only this
+        machine's may change index versions.
+        """
+        return self.keys_file is None and not is_loopback(self.host)
+
     def limits(self) -> RequestLimits:
         # Base64 makes a picture a third larger.
         return RequestLimits(

