@@ -150,9 +150,8 @@ def reembed(
     """Bring a collection and its index up to date with a source, or move them to another model.
 
     Exits with 0 when everything is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or
-    an unreadable source, 3 when too many images are gone, 75 while another job writes. Run it again at any time.
-
-    With --spec, old index versions are removed, and notifications sent as the file says. --max-missing overrides it.
+    an unreadable source, 3 when too many images are gone, 75 while another job writes. Run it again at any time. With
+    --spec, old index versions are removed, and notifications sent as the file says; --max-missing overrides it.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
