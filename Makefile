@@ -54,6 +54,7 @@ docs: $(READY)  ## Render docs/settings.md from the code
 bench: $(READY)  ## Run the benchmarks in their quick form
 	$(BIN)/python -m benchmarks.demo_model --quick
 	$(BIN)/python -m benchmarks.embed --quick
+	$(BIN)/python -m benchmarks.precision --quick
 	$(BIN)/python -m benchmarks.cluster --quick
 	$(BIN)/python -m benchmarks.index --quick
 	$(BIN)/python -m benchmarks.reembed --quick
