@@ -146,7 +146,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
     embedder = ClipEmbedder.load(ours, device="cpu")
     make_collection(tmp_path / "c", PLAIN, embedder)
 
-    service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu"))
+    service = build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32"))
     assert service.engine.embedder.identity == embedder.identity
     best = service.search(Query(parts=(Part(data=png(COLOURS["blue.png"])),), k=1)).matches[0]
     assert best.image_id == "blue.png"
@@ -156,7 +156,7 @@ def test_the_model_of_the_index_is_loaded_and_another_is_refused(tmp_path: Path)
         service.search(Query(parts=(Part(url="http://127.0.0.1/x.png"),), k=1))
 
     with pytest.raises(OtherModelError) as caught:
-        build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", model=other))
+        build_service(ServeSettings(collection=str(tmp_path / "c"), device="cpu", precision="fp32", model=other))
     assert embedder.identity.fingerprint in str(caught.value)
     assert repr(other) in str(caught.value)
 
