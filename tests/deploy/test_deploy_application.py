@@ -81,7 +81,8 @@ def test_the_service_of_kubernetes_answers(collection: str, cluster: int) -> Non
         "replicas": 1,
         "num_cpus": 1,
         "embedders": None,
-        "allow_remote": True,
+        # This cluster has HAProxy, which hides callers: they count where there are no keys.
+        "host": "127.0.0.1",
     }
     serve.start(http_options=config["http_options"])
     client = _get_global_client()
