@@ -76,8 +76,10 @@ def cluster(serve_port: int) -> Iterator[int]:
             for name, value in environment(ServeSettings(collection="c", port=serve_port)).items():
                 patch.setenv(name, value)
             ray.init(address="local", num_cpus=4, **options)
+    # A job that failed leaves its actors, and their CPUs, to the garbage collector. Now, since pytest keeps the records
+    # of a test's logs, with the tracebacks in them, until the test has ended altogether.
+    gc.collect()
     yield serve_port
-    gc.collect()  # a job that failed leaves its actors to the garbage collector
     if _get_global_client(raise_if_no_controller_running=False) is not None:
         serve.delete(APP_NAME)
 
