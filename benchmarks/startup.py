@@ -1,7 +1,7 @@
-"""How long a command takes to start: `python -m benchmarks.startup [--quick]`.
+"""How long a command takes to start, and a server to its first answer: `python -m benchmarks.startup [--quick]`.
 
-Commands of the terminal in processes of their own, as multiples of `import torch` in the same run: machines differ, and
-that is what a search by a picture or by words cannot do without.
+Each in processes of its own, as multiples of `import torch` in the same run: machines differ, and that is what a search
+by a picture or by words could not do without once.
 """
 
 import argparse
@@ -9,48 +9,77 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import requests
+
 from benchmarks.common.process import seconds_of
 from benchmarks.common.report import Report
+from benchmarks.common.servers import serving
 from jobs.demo.collection import make_demo_collection
 
-TORCH = "import torch"
-BARS = {"--help": 0.2, "search, by id": 0.5, "search, by words": 1.0, "search, by a picture": 1.0}
+TORCH, FIRST_ANSWER = "import torch", "serve --local, first answer"
+BARS = {"--help": 0.2, "search, by id": 0.5, "search, by words": 1.0, "search, by a picture": 1.0, FIRST_ANSWER: 1.2}
 """The most that each may take, as a multiple of `import torch`."""
+WORDS = "a striped red star"
+SEARCHES = 50
+MOST_MIB = 300
+"""0.6 of what such a server took while it loaded torch and transformers."""
 
 
-def commands(folder: Path) -> dict[str, list[str]]:
-    """What is measured, by name: the arguments of Python, on a small demo collection."""
-    collection = make_demo_collection(folder)
-    [image_id, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
-    search = ["-m", "jobs", "search", collection.location]
+def commands(collection: str, image_id: str, picture: Path) -> dict[str, Callable[[], float]]:
+    """What is measured, by name: each runs once and returns its seconds."""
+
+    def python(*arguments: str) -> Callable[[], float]:
+        run = partial(subprocess.run, [sys.executable, *arguments], check=True, capture_output=True)
+        return partial(seconds_of, run)
+
+    search = partial(python, "-m", "jobs", "search", collection)
     return {
-        TORCH: ["-c", TORCH],
-        "--help": ["-m", "jobs", "--help"],
-        "search, by id": [*search, "--like", str(image_id)],
-        "search, by words": [*search, "--text", "a striped red star"],
-        "search, by a picture": [*search, str(folder / "pictures" / str(image_id))],
+        TORCH: python("-c", TORCH),
+        "--help": python("-m", "jobs", "--help"),
+        "search, by id": search("--like", image_id),
+        "search, by words": search("--text", WORDS),
+        "search, by a picture": search(str(picture)),
+        FIRST_ANSWER: partial(first_answer, collection),
     }
 
 
-def measure(arguments: Mapping[str, Sequence[str]], rounds: int) -> dict[str, float]:
+def measure(commands: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Median seconds of each command, by turns; the first round, which reads files from disk, does not count."""
     seconds = defaultdict[str, list[float]](list)
     for number in range(rounds + 1):
-        for name, given in arguments.items():
-            run = partial(subprocess.run, [sys.executable, *given], check=True, capture_output=True)
-            took = seconds_of(run)
+        for name, run in commands.items():
+            took = run()
             if number:
                 seconds[name].append(took)
     return {name: statistics.median(each) for name, each in seconds.items()}
 
 
-def judge(medians: Mapping[str, float], report: Report) -> None:
-    """The table, and a bar for each command."""
+def first_answer(collection: str) -> float:
+    """Seconds from the start of a local server to its first answer to a search by words."""
+    started = time.perf_counter()
+    with tempfile.NamedTemporaryFile() as log, serving(collection, Path(log.name), "--local") as server:
+        requests.post(f"{server.url}/search", json={"text": WORDS}, timeout=60).raise_for_status()
+        return time.perf_counter() - started
+
+
+def memory(collection: str, picture: Path) -> float:
+    """MiB of a local server, its decoders included, after searches by words and by a picture."""
+    with tempfile.NamedTemporaryFile() as log, serving(collection, Path(log.name), "--local") as server:
+        for _ in range(SEARCHES):
+            requests.post(f"{server.url}/search", json={"text": WORDS}, timeout=60).raise_for_status()
+            files = {"image": picture.read_bytes()}
+            requests.post(f"{server.url}/search", files=files, timeout=60).raise_for_status()
+        return server.resident_mib()
+
+
+def judge(medians: Mapping[str, float], mib: float, report: Report) -> None:
+    """The table, a bar for each command, and one for the server's memory."""
     torch = medians[TORCH]
     report.table(
         "from the command to its end",
@@ -58,6 +87,7 @@ def judge(medians: Mapping[str, float], report: Report) -> None:
     )
     for name, bar in BARS.items():
         report.at_most(f"{name}: seconds ÷ those of {TORCH}", medians[name] / torch, bar)
+    report.at_most(f"serve --local: MiB after {2 * SEARCHES} searches", mib, MOST_MIB)
 
 
 def main() -> int:
@@ -65,8 +95,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="5 rounds, not 15")
     options = parser.parse_args()
     report = Report("startup")
-    with tempfile.TemporaryDirectory() as folder:
-        judge(measure(commands(Path(folder)), 5 if options.quick else 15), report)
+    with tempfile.TemporaryDirectory() as name:
+        collection = make_demo_collection(Path(name))
+        [image_id, *_] = collection.live_rows(["image_id"])["image_id"].to_pylist()
+        picture = Path(name) / "pictures" / str(image_id)
+        medians = measure(commands(collection.location, str(image_id), picture), 5 if options.quick else 15)
+        judge(medians, memory(collection.location, picture), report)
     return report.conclude()
 
 

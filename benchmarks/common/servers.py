@@ -91,7 +91,7 @@ def running(module: Sequence[str], port: int, log: Path, environment: dict[str, 
                 if process.poll() is not None or time.monotonic() >= deadline:
                     said = log.read_text(errors="replace")[-4000:]
                     raise RuntimeError(f"expected {module} to serve within {_START_S:g} s; its log ends with:\n{said}")
-                time.sleep(0.1)
+                time.sleep(0.02)
             yield server
         finally:
             process.send_signal(signal.SIGINT)
