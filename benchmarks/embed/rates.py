@@ -16,9 +16,10 @@ import pyarrow as pa
 from PIL import Image, ImageOps
 
 from benchmarks.common.process import CORES
+from embedder.identity import Precision
 from embedder.images import CropSpec
 from embedder.images.decoder_pool import DecodePool
-from embedder.models.clip import ClipEmbedder
+from embedder.models.load import load_embedder
 from jobs.embedding.stages import DecodeSettings, fetch_and_decode
 
 
@@ -40,9 +41,9 @@ def steady_rate(ended: Sequence[tuple[float, int]]) -> float:
     return (total - before) / (last_at - first_at)
 
 
-def forward_rate(model: Path, *, batch: int, seconds: float, device: str) -> float:
+def forward_rate(model: Path, *, batch: int, seconds: float, device: str, precision: Precision = "fp32") -> float:
     """The bare forward pass, on all cores or on the GPU."""
-    embedder = ClipEmbedder.load(str(model), device=device, batch_size=batch, threads=CORES)
+    embedder = load_embedder(str(model), device=device, precision=precision, batch_size=batch, threads=CORES)
     side = embedder.crop.side
     pixels = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
     embedder.embed_images(pixels)
