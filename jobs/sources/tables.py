@@ -31,8 +31,8 @@ def list_table(file: SourceFile, uri_columns: Sequence[str] = URI_COLUMNS) -> tu
     lines: dict[int, str] = {}
     if extension(file.name) == "parquet":
         schema = _read(file, pq.read_schema)
-        _check_names(file, schema.names)
-        images = [field.name for field in schema if field.name != ID_COLUMN and _holds_images(field.type)]
+        check_names(file, schema.names)
+        images = [field.name for field in schema if field.name != ID_COLUMN and holds_images(field.type)]
         # Bytes are not metadata: they stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
@@ -41,7 +41,7 @@ def list_table(file: SourceFile, uri_columns: Sequence[str] = URI_COLUMNS) -> tu
     else:
         reader = partial(_read_csv, uri_columns) if extension(file.name) in ("csv", "tsv") else _read_json
         table = _read(file, lambda source: reader(source.read(), lines))
-        _check_names(file, table.column_names)
+        check_names(file, table.column_names)
     return _list_uris(file, table, uri_columns), [
         Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
         for line, problem in lines.items()
@@ -73,14 +73,14 @@ def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) ->
     return listing_table(columns, {name: table[name] for name in table.column_names if name != ID_COLUMN})
 
 
-def _holds_images(type_: pa.DataType) -> bool:
+def holds_images(type_: pa.DataType) -> bool:
     """Plain binary, or a struct with `bytes` as Hugging Face datasets write images."""
     if pa.types.is_struct(type_):
         return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
 
 
-def _check_names(file: SourceFile, names: list[str]) -> None:
+def check_names(file: SourceFile, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SourceError(f"{file.uri} has columns of the same name: {', '.join(twice)}. Give each its own")
