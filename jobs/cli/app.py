@@ -24,7 +24,7 @@ from jobs.cli.exchange import export, import_
 from jobs.cli.index import compact, duplicates, index, promote, prune, rollback, versions
 from jobs.cli.options import HelpCommand, HelpGroup, console, errors
 from jobs.cli.schedule import history, schedule
-from jobs.cli.search import info, rejects, search
+from jobs.cli.search import evaluate, info, rejects, search
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
@@ -94,7 +94,7 @@ def likeness(
 
 for _command in (
     *(embed, reembed, schedule, history, index, search, serve),
-    *(rejects, info, duplicates, versions, promote, rollback, prune, compact, export, demo),
+    *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)
 app.command("import", cls=HelpCommand)(import_)
