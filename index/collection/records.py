@@ -56,7 +56,7 @@ class ModelRecord(Record):
         """Why an unknown model embeds nothing."""
         return (
             "the vectors were imported without the name of their model, so pictures and words cannot be compared with "
-            "them. Search by the ids of images or by vectors, or import them again with --model"
+            "them. Search by the ids of images or by vectors, or import them into a new collection with --model"
         )
 
     def __str__(self) -> str:

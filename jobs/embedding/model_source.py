@@ -58,7 +58,7 @@ def checkpoint_of(record: ModelRecord) -> Checkpoint:
     if record.is_unknown:
         raise OtherModelError(
             "the collection's vectors were imported without the name of their model, so nothing can be embedded beside "
-            "them: import them again with --model, or embed everything anew with `likeness reembed --model`"
+            "them: import them into a new collection with --model, or embed all anew with `likeness reembed --model`"
         )
     checkpoint = Checkpoint.find(record.id, record.revision)
     found = model_record(checkpoint.identity)

@@ -21,6 +21,7 @@ from jobs.exchange.import_vectors import VectorImport
 from jobs.planning.rejects import list_rejects
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket
 from tests.support.collections.small_collection import put_pictures
 from tests.support.command_line import Run
 
@@ -167,6 +168,16 @@ def test_a_dataset_of_hugging_face_keeps_its_pictures_and_plain_columns(tmp_path
     assert found["source_width"].to_pylist() == [1, 2]  # which of the picture's sizes it is, nobody knows
     assert "text_vector" not in found.column_names
     assert found["embedding"].to_pylist() == VECTORS[:2].tolist()
+
+
+def test_a_bucket_is_a_source_too(store: Bucket, tmp_path: Path) -> None:
+    parts = [(VECTORS[:3], {"image_path": IDS[:3]}), (VECTORS[3:], {"image_path": IDS[3:]})]
+    folder = write_clip_retrieval(tmp_path / "out", parts)
+    for path in folder.rglob("*.*"):
+        store.put(f"made/{path.relative_to(folder)}", path.read_bytes())
+    location = str(tmp_path / "imported")
+    VectorImport(source=f"s3://{store.name}/made", collection=location).run()
+    assert Collection.open(location).live_rows(["embedding"])["embedding"].to_pylist() == VECTORS.tolist()
 
 
 # Rows that cannot be used
