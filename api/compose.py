@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from api.search.batcher import EmbeddingCache
-from api.search.engine import IndexSource
+from api.search.engine import IndexSource, UnknownModel
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
@@ -64,6 +64,8 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
     """
 
     def load(record: ModelRecord) -> Embedder:
+        if record.is_unknown:
+            return UnknownModel(record)
         model, revision = record.id, record.revision
         if first is None or record.fingerprint == first.fingerprint:
             recorded = revision if settings.model is None else None

@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo")
 """Taken as pictures unless `--extensions` names others."""
 
-TABLE_EXTENSIONS = ("parquet", "csv", "jsonl", "ndjson")
+TABLE_EXTENSIONS = ("parquet", "csv", "tsv", "jsonl", "ndjson")
 
 COMPANION_EXTENSIONS = frozenset(
-    {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "tsv", "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
+    {*IMAGE_EXTENSIONS, *TABLE_EXTENSIONS, "txt", "md", "json", "xml", "xmp", "yaml", "yml", "html"}
     | {"ini", "db", "log", "aae"}
 )
 """Nobody misses these where there are pictures; images are among them because --extensions may leave them out."""

@@ -171,6 +171,7 @@ class JobSpec(_Section):
     index: IndexBudget = IndexBudget()
     retention: Retention = Retention()
     extensions: Extensions = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to take")
+    uri_column: str | None = Field(None, min_length=1, description="a list's column of paths or URLs; none: uri or url")
     missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
     max_missing: float = Field(
         0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"

@@ -145,7 +145,12 @@ class Update:
         left_out.clear()
         try:
             with self.report.timed("list"), self.console.status(f"listing {self.report.source}"):
-                return list_images(self.spec.source, extensions=self.spec.extensions, left_out=left_out)
+                return list_images(
+                    self.spec.source,
+                    extensions=self.spec.extensions,
+                    uri_column=self.spec.uri_column,
+                    left_out=left_out,
+                )
         except EmptySourceError:
             if not self._may_be_empty():
                 raise
@@ -215,6 +220,8 @@ class Update:
         command = ["likeness", "reembed", self.report.source, self.report.collection]
         if self.spec.extensions != IMAGE_EXTENSIONS:
             command += ["--extensions", ",".join(self.spec.extensions)]
+        if self.spec.uri_column:
+            command += ["--uri-column", self.spec.uri_column]
         if (share := change.counts.missing / change.rows) > JobSpec.model_fields["max_missing"].default:
             command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
         return (

@@ -27,6 +27,8 @@ class LazyModel:
     @cached_property
     def loaded(self) -> Embedder:
         """The model. Raises ModelError, OtherModelError."""
+        if self._record.is_unknown:
+            raise ModelError(self._record.needs_name)
         still = "Searches by id and by vector work without"
         try:
             embedder = self._load()

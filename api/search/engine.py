@@ -3,15 +3,17 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from api.errors import ApiError, OtherModelError
 from api.search.batcher import ContentKey, EmbeddingCache, OnBatch, QueryBatcher
-from embedder.errors import EmbedderError
+from embedder.errors import EmbedderError, ModelError
+from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
 from index.collection.records import ModelRecord
@@ -49,7 +51,10 @@ class Engine:
         """Answer one query, so that the first caller does not wait for lazy loading."""
         side = self.embedder.crop.side
         grey = np.full((side, side, 3), 127, np.uint8)
-        vector = self.batcher.embed(ContentKey.unique(), lambda: grey).result()
+        if self.searcher.model.is_unknown:
+            vector = np.ones(self.searcher.dim, np.float32)
+        else:
+            vector = self.batcher.embed(ContentKey.unique(), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
         _ = self.batcher.text_refusal
 
@@ -62,6 +67,22 @@ def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
             f"index, got {ours.model_id!r} (fingerprint {ours.fingerprint}): serve with the model of the index, or "
             "embed the collection again with this one"
         )
+
+
+class UnknownModel:
+    """In place of the model of imported vectors that nobody named: queries by id and by vector need none."""
+
+    crop = CropSpec(side=1, shortest_edge=None)
+
+    def __init__(self, record: ModelRecord) -> None:
+        self.identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
+        self._refusal = record.needs_name
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        raise ModelError(self._refusal)
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise ModelError(self._refusal)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,14 @@ class Record(BaseModel):
         return cls.model_validate(content, extra="ignore")
 
 
+UNKNOWN_MODEL = "(unknown)"
+"""In place of a model's id: the vectors were imported, and nobody said what made them."""
+
+
 class ModelRecord(Record):
-    """The model of some vectors. `fingerprint` covers weights, configuration and preprocessing."""
+    """The model of some vectors. `fingerprint` covers weights, configuration and preprocessing; of an unknown model it
+    stands for the source that the vectors were imported from.
+    """
 
     id: str
     revision: str | None
@@ -41,7 +47,21 @@ class ModelRecord(Record):
         """Whether vectors of both can be compared, no matter where the copies of the model are."""
         return self.fingerprint == other.fingerprint
 
+    @property
+    def is_unknown(self) -> bool:
+        return self.id == UNKNOWN_MODEL
+
+    @property
+    def needs_name(self) -> str:
+        """Why an unknown model embeds nothing."""
+        return (
+            "the vectors were imported without the name of their model, so pictures and words cannot be compared with "
+            "them. Search by the ids of images or by vectors, or import them into a new collection with --model"
+        )
+
     def __str__(self) -> str:
+        if self.is_unknown:
+            return f"an unknown model (of {self.dim} dimensions, imported without its name)"
         return f"{self.id}{f'@{self.revision}' if self.revision else ''} (fingerprint {self.fingerprint[:12]})"
 
 

@@ -20,10 +20,11 @@ from embedder.openmp import WAITING
 from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
 from jobs.cli.demo import demo
 from jobs.cli.embed import embed, reembed
+from jobs.cli.exchange import export, import_
 from jobs.cli.index import compact, duplicates, index, promote, prune, rollback, versions
 from jobs.cli.options import HelpCommand, HelpGroup, console, errors
 from jobs.cli.schedule import history, schedule
-from jobs.cli.search import info, rejects, search
+from jobs.cli.search import evaluate, info, rejects, search
 from jobs.cli.serve import keys, serve
 from jobs.errors import JobError, RayStartError, TooManyMissingError, TooManyRejectsError
 
@@ -93,7 +94,8 @@ def likeness(
 
 for _command in (
     *(embed, reembed, schedule, history, index, search, serve),
-    *(rejects, info, duplicates, versions, promote, rollback, prune, compact, demo),
+    *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)
+app.command("import", cls=HelpCommand)(import_)
 app.add_typer(keys, name="keys")

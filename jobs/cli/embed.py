@@ -23,6 +23,9 @@ ModelOption = Annotated[
         f"collection's own; for a new one {DEFAULT_MODEL}."
     ),
 ]
+OtherModelOption = Annotated[
+    str | None, typer.Option(help="Hub id or folder; by default the live index's. Another one embeds everything.")
+]
 RevisionOption = Annotated[str | None, typer.Option(help="The model's branch, tag or commit on the hub.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cuda, cpu, …; by default a GPU where there is one.")]
 PrecisionOption = Annotated[
@@ -47,6 +50,7 @@ AcceleratorOption = Annotated[str | None, typer.Option(help="Kind of GPU, as Ray
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward pass.")]
 BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
 ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
+UriColumnOption = Annotated[str | None, typer.Option(help="A list's column of paths or URLs; by default uri or url.")]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
@@ -77,6 +81,7 @@ def embed(
     block_size: BlockSizeOption = 256,
     max_reject_rate: RejectRateOption = 0.05,
     extensions: ExtensionsOption = None,
+    uri_column: UriColumnOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     on: OnOption = None,
@@ -120,9 +125,7 @@ def reembed(
     source: Annotated[str | None, typer.Argument(help="The source of the collection's images.")] = None,
     collection: Annotated[str | None, typer.Argument(help="The collection: a folder or bucket prefix.")] = None,
     spec: Annotated[Path | None, typer.Option(help="Take all options from a file such as deploy/job.yaml.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Hub id or folder; by default the live index's. Another one embeds everything.")
-    ] = None,
+    model: OtherModelOption = None,
     revision: RevisionOption = None,
     missing: MissingOption = "delete",
     max_missing: MaxMissingOption = 0.2,
@@ -140,6 +143,7 @@ def reembed(
     block_size: BlockSizeOption = 256,
     max_reject_rate: RejectRateOption = 0.05,
     extensions: ExtensionsOption = None,
+    uri_column: UriColumnOption = None,
     draft: DraftOption = True,
     on: OnOption = None,
     address: AddressOption = None,

@@ -1,11 +1,12 @@
-"""Tables about an index for the terminal: the choice, the measurements, its versions, and removed files."""
+"""Tables about an index for the terminal: the choice, measurements, versions, removed files, and how labels agree."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 
 from index.analysis.duplicates import DuplicateGroup
+from index.analysis.evaluation import DEPTHS, ClassFigures, Estimate, Evaluation
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
@@ -13,6 +14,7 @@ from jobs.cli.tables import TextTable, human_size
 
 _SHOWN_GROUPS = 50
 _SHOWN_IDS = 10
+_SHOWN_CONFUSIONS = 10
 
 
 def quality_table(manifest: VersionManifest) -> TextTable:
@@ -104,3 +106,46 @@ def duplicates_table(groups: Sequence[DuplicateGroup], *, whole: bool) -> Group:
     total = f"{len(groups):,} groups of {sum(len(group.ids) for group in groups):,} images"
     more = f"; the {most} largest are shown, --format json has all" if len(groups) > most else ""
     return Group(table, total + more) if groups else Group("no duplicates")
+
+
+def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:
+    """What was compared, the figures by label (of two evaluations beside each other), confusions, and suspects."""
+    sides = [str(number) for number in range(1, len(found) + 1)] if len(found) > 1 else [""]
+    about = ("", "index", "model", "labelled images", "queries", "its recall@10")
+    rows = [
+        (side, each.version, each.model, f"{each.labelled:,}", f"{each.overall.queries:,}", f"{each.recall:.4f}")
+        for side, each in zip(sides, found, strict=True)
+    ]
+    header = ("label", "", "queries", *(f"precision@{depth}" for depth in DEPTHS), "mAP")
+    figures = [(side, each) for side, evaluation in zip(sides, found, strict=True) for each in evaluation.classes]
+    figures = sorted(figures, key=lambda figure: (figure[1].label, figure[0]))
+    lines = [_figures_row(side, each.overall) for side, each in zip(sides, found, strict=True)]
+    lines += [_figures_row(side, each) for side, each in figures]
+    parts: list[RenderableType] = [
+        TextTable(about, rows),
+        "",
+        TextTable(header, lines),
+        "by an exact scan, over queries at random; in brackets Wilson's 95% intervals",
+    ]
+    confusions = [
+        (side, each.label, each.neighbour, f"{each.share:.1%}")
+        for side, evaluation in zip(sides, found, strict=True)
+        for each in evaluation.confusions[:_SHOWN_CONFUSIONS]
+    ]
+    if confusions:
+        parts += ["", TextTable(("", "label", "has among its ten nearest", "share"), confusions)]
+    if suspects:
+        told = [
+            (each["image_id"], each["label"], f"{each['agreement']:.0%}", each["suggestion"], f"{each['support']:.0%}")
+            for each in suspects
+        ]
+        parts += ["", TextTable(("suspect", "label", "neighbours agree", "most have", "share"), told)]
+    return Group(*parts)
+
+
+def _figures_row(side: str, of: ClassFigures) -> tuple[str, ...]:
+    return (of.label, side, f"{of.queries:,}", *map(_shown, of.precision.values()), _shown(of.mean_average_precision))
+
+
+def _shown(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"

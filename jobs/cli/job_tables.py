@@ -13,8 +13,8 @@ from jobs.embedding.report import STAGES, EmbedReport, Report
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
 
 
-def embed_table(report: EmbedReport) -> TextTable:
-    counts = {"listed": report.listed, "already there": report.already_there, "embedded": report.embedded}
+def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
+    counts = {"listed": report.listed, "already there": report.already_there, done: report.embedded}
     counts["rejected"] = report.refused + report.rejected
     if (known := report.reject_reasons.total()) != counts["rejected"]:
         counts["rejects in all"] = known

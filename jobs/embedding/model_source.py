@@ -55,6 +55,11 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
 
 def checkpoint_of(record: ModelRecord) -> Checkpoint:
     """Where a recorded model lies. `OtherModelError` when there is another one in its place now."""
+    if record.is_unknown:
+        raise OtherModelError(
+            "the collection's vectors were imported without the name of their model, so nothing can be embedded beside "
+            "them: import them into a new collection with --model, or embed all anew with `likeness reembed --model`"
+        )
     checkpoint = Checkpoint.find(record.id, record.revision)
     found = model_record(checkpoint.identity)
     if not found.agrees_with(record):

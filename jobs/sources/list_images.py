@@ -1,4 +1,4 @@
-"""What there is to embed in a folder or bucket prefix, a list (Parquet, CSV, JSONL) with a `uri` or `url` column,
+"""What there is to embed in a folder or bucket prefix, a list (Parquet, CSV, TSV, JSONL) with a column of addresses,
 Parquet files with a column of image bytes, or WebDataset tars.
 """
 
@@ -17,7 +17,7 @@ from jobs.errors import EmptySourceError, SourceError
 from jobs.file_extensions import COMPANION_EXTENSIONS, IMAGE_EXTENSIONS, TABLE_EXTENSIONS, extension
 from jobs.sources.files import SourceFile, source_files
 from jobs.sources.listing import LISTING, UNREADABLE, Refused, concat_listings, listing_table, refused_listing
-from jobs.sources.tables import list_table
+from jobs.sources.tables import URI_COLUMNS, list_table
 from jobs.sources.tars import list_tar
 
 _BATCH = 2**15
@@ -25,17 +25,27 @@ _DUPLICATE = "#duplicate="
 
 
 def list_images(
-    location: str, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, left_out: Counter[str] | None = None
+    location: str,
+    *,
+    extensions: Sequence[str] = IMAGE_EXTENSIONS,
+    uri_column: str | None = None,
+    left_out: Counter[str] | None = None,
 ) -> pa.Table:
     """List the images of a source: files by name, rows of tables and tars as they come.
 
     Returns the columns of `LISTING`, then metadata, and `REFUSAL` if some rows are rejects already. Raises
     `EmptySourceError` where there are no images, and `SourceError` where the source is missing or unreadable.
-    `left_out` counts, by extension, the files beside images that may be pictures of kinds that are not read.
+    `uri_column` is that of a list's addresses, by default `uri` or `url`. `left_out` counts, by extension, the files
+    beside images that may be pictures of kinds that are not read.
     """
     found = source_files(location, partial(_Found.of, extensions=extensions))
     location = without_secrets(location)  # from here on it is only shown
     listing, unread = found.images, list[Refused]()
+    if uri_column and (listing.num_rows or found.tars):
+        raise SourceError(
+            f"{location} holds {'images' if listing.num_rows else 'tars'}, and --uri-column names a column of a list: "
+            "name the list itself as the source, or leave --uri-column out"
+        )
     if listing.num_rows:
         if left_out is not None:
             others = found.extensions.keys() - {*extensions, *COMPANION_EXTENSIONS}
@@ -43,7 +53,9 @@ def list_images(
     elif found.tars:
         listing, unread = _read_each(found.tars, lambda tar: (list_tar(tar, extensions), []))
     elif found.tables:
-        listing, unread = _read_each(found.tables, list_table)
+        listing, unread = _read_each(
+            found.tables, lambda table: list_table(table, (uri_column,) if uri_column else URI_COLUMNS)
+        )
     listing, repeated = _unique(listing)
     refused = [*found.refused, *unread, *repeated]
     if listing.num_rows:

@@ -1,8 +1,10 @@
 """Lists of images in tables (Parquet, CSV, JSONL) and Parquet files that hold the images' bytes."""
 
+import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -20,36 +22,39 @@ from jobs.sources.listing import Column, Refused, as_text, column_of, listing_ta
 URI_COLUMNS = ("uri", "url")
 ID_COLUMN = "id"
 
+_SEPARATORS = (",", ";", "\t")
+_HEADER = 1 << 16  # bytes of a CSV in which its first line ends
 
-def list_table(file: SourceFile) -> tuple[pa.Table, list[Refused]]:
-    """The images of a table, and the lines of it that cannot be read."""
+
+def list_table(file: SourceFile, uri_columns: Sequence[str] = URI_COLUMNS) -> tuple[pa.Table, list[Refused]]:
+    """The images of a table, and the lines of it that cannot be read. The first of `uri_columns` that it has counts."""
     lines: dict[int, str] = {}
     if extension(file.name) == "parquet":
         schema = _read(file, pq.read_schema)
-        _check_names(file, schema.names)
-        images = [field.name for field in schema if field.name != ID_COLUMN and _holds_images(field.type)]
+        check_names(file, schema.names)
+        images = [field.name for field in schema if field.name != ID_COLUMN and holds_images(field.type)]
         # Bytes are not metadata: they stay in the file.
         others = [name for name in schema.names if name not in images]
         table = _read(file, lambda source: pq.read_table(source, columns=others))
-        if images and not any(name in others for name in URI_COLUMNS):
+        if images and uri_columns == URI_COLUMNS and not any(name in others for name in uri_columns):
             return _list_cells(file, images[0], table, rows=_read(file, pq.read_metadata).num_rows), []
     else:
-        reader = _read_csv if extension(file.name) == "csv" else _read_json
+        reader = partial(_read_csv, uri_columns) if extension(file.name) in ("csv", "tsv") else _read_json
         table = _read(file, lambda source: reader(source.read(), lines))
-        _check_names(file, table.column_names)
-    return _list_uris(file, table), [
+        check_names(file, table.column_names)
+    return _list_uris(file, table, uri_columns), [
         Refused(image_id=f"{file.name}#line={line}", uri=None, reason="bad_line", message=problem)
         for line, problem in lines.items()
     ]
 
 
-def _list_uris(file: SourceFile, table: pa.Table) -> pa.Table:
-    uri_column = next((name for name in URI_COLUMNS if name in table.column_names), None)
+def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) -> pa.Table:
+    uri_column = next((name for name in uri_columns if name in table.column_names), None)
     if uri_column is None:
         bytes_too = ", nor one of image bytes" if extension(file.name) == "parquet" else ""
         raise SourceError(
-            f"{file.uri} has no column `uri` or `url`{bytes_too}; its columns are "
-            f"{', '.join(table.column_names) or 'none'}. Name the one with the images' paths or URLs `uri`"
+            f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{bytes_too}; its columns are "
+            f"{', '.join(table.column_names) or 'none'}. Say which has the images' paths or URLs with --uri-column"
         )
     uris = _absolute(file, _texts(file, table, uri_column))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
@@ -68,14 +73,14 @@ def _list_cells(file: SourceFile, column: str, table: pa.Table, *, rows: int) ->
     return listing_table(columns, {name: table[name] for name in table.column_names if name != ID_COLUMN})
 
 
-def _holds_images(type_: pa.DataType) -> bool:
+def holds_images(type_: pa.DataType) -> bool:
     """Plain binary, or a struct with `bytes` as Hugging Face datasets write images."""
     if pa.types.is_struct(type_):
         return "bytes" in [type_.field(i).name for i in range(type_.num_fields)]
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
 
 
-def _check_names(file: SourceFile, names: list[str]) -> None:
+def check_names(file: SourceFile, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SourceError(f"{file.uri} has columns of the same name: {', '.join(twice)}. Give each its own")
@@ -116,7 +121,7 @@ def _absolute(file: SourceFile, uris: Column) -> Column:
     return found
 
 
-def _read_csv(data: bytes, bad: dict[int, str]) -> pa.Table:
+def _read_csv(uri_columns: Sequence[str], data: bytes, bad: dict[int, str]) -> pa.Table:
     """Numbers are read as numbers, except ids, whose leading zeros count; if a column's types differ, all as text.
 
     `bad` gets what is wrong with the lines that have too few values or too many, by their number.
@@ -126,9 +131,10 @@ def _read_csv(data: bytes, bad: dict[int, str]) -> pa.Table:
         bad[row.number or 0] = f"expected {row.expected_columns} values, got {row.actual_columns}: {row.text[:200]}"
         return "skip"
 
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    separator = _separator(data, uri_columns)
+    parse = pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip)
     read = pyarrow.csv.ReadOptions(use_threads=False)  # else rows have no number
-    text = dict.fromkeys((*URI_COLUMNS, ID_COLUMN), pa.string())
+    text = dict.fromkeys((*uri_columns, ID_COLUMN), pa.string())
     try:
         options = pyarrow.csv.ConvertOptions(column_types=text)
         return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
@@ -137,6 +143,17 @@ def _read_csv(data: bytes, bad: dict[int, str]) -> pa.Table:
         names = pyarrow.csv.open_csv(io.BytesIO(data), read_options=read, parse_options=parse).schema.names
         options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
         return pyarrow.csv.read_csv(io.BytesIO(data), read_options=read, parse_options=parse, convert_options=options)
+
+
+def _separator(data: bytes, uri_columns: Sequence[str]) -> str:
+    """A comma, a semicolon or a tab: what splits the header into names among which is that of the addresses."""
+    header = data[:_HEADER].decode("utf-8-sig", "replace")
+
+    def fits(separator: str) -> tuple[bool, int]:
+        names = next(csv.reader(io.StringIO(header, newline=None), delimiter=separator), [])
+        return any(name in names for name in uri_columns), len(names)
+
+    return max(_SEPARATORS, key=fits)
 
 
 def _read_json(data: bytes, bad: dict[int, str]) -> pa.Table:

@@ -31,6 +31,7 @@ from tests.support.processes import python
 COMMANDS = (
     *("embed", "reembed", "index", "search", "serve", "rejects", "info", "demo"),
     *("duplicates", "versions", "promote", "rollback", "prune", "compact", "keys"),
+    *("export", "import", "evaluate"),
 )
 
 

@@ -75,6 +75,7 @@ def test_what_is_left_out_is_as_for_the_command(tmp_path: Path) -> None:
         ("revision: 2026-02-30", {"revision": "2026-02-30"}),
         ("extensions: [JPG, .png, ' .Tiff ']", {"extensions": ("jpg", "png", "tiff")}),
         ("model: openai/clip-vit-base-patch32", {"model": "openai/clip-vit-base-patch32"}),
+        ("uri_column: image_url", {"uri_column": "image_url"}),
         ("model: ./models/mine", {"model": "{folder}/models/mine"}),
         ("model: /models/mine", {"model": "/models/mine"}),
     ],

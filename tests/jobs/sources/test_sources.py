@@ -358,6 +358,47 @@ def test_a_csv_whose_types_change_half_way_is_read_as_text(tmp_path: Path) -> No
     assert metadata(listing)["rank"][-2:] == ["199999", "none"]
 
 
+LOCAL_CSV = [
+    ("list.csv", b"uri;stars\na.jpg;1\nb.jpg;2\n"),
+    ("list.csv", b"\xef\xbb\xbfuri;stars\r\na.jpg;1\r\nb.jpg;2\r\n"),  # as Excel saves it where commas are decimal
+    ("list.tsv", b"uri\tstars\na.jpg\t1\nb.jpg\t2\n"),
+    ("list.csv", b"uri\tstars\na.jpg\t1\nb.jpg\t2\n"),
+    ("list.csv", b'"uri";"stars"\n"a.jpg";1\n"b.jpg";2\n'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), LOCAL_CSV)
+def test_a_csv_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, name: str, content: bytes) -> None:
+    listing = list_images(str(put(tmp_path / name, content)))
+    assert uris(listing) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+    assert metadata(listing) == {"stars": [1, 2]}
+
+
+def test_what_separates_is_what_yields_the_column_of_addresses(tmp_path: Path) -> None:
+    listing = list_images(write_csv(tmp_path / "a.csv", "uri,size;colour;price\na.jpg,1;red;9\n"))
+    assert metadata(listing) == {"size;colour;price": ["1;red;9"]}
+    listing = list_images(write_csv(tmp_path / "b.csv", "link;a,b,c\nb.jpg;1,2,3\n"), uri_column="link")
+    assert metadata(listing) == {"a,b,c": ["1,2,3"]}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_the_column_of_addresses_may_be_called_otherwise(tmp_path: Path, kind: str) -> None:
+    rows = [{"image_url": "a.jpg", "uri": "page/1"}, {"image_url": "https://host/b.jpg", "uri": "page/2"}]
+    location = write_list(tmp_path / f"list.{kind}", rows)
+    listing = list_images(location, uri_column="image_url")
+    assert uris(listing) == [f"{tmp_path}/a.jpg", "https://host/b.jpg"]
+    assert metadata(listing) == {"source_uri": ["page/1", "page/2"]}
+    with pytest.raises(SourceError, match=r"has no column `link`.*; its columns are image_url, uri\. Say which"):
+        list_images(location, uri_column="link")
+
+
+def test_a_column_is_not_named_for_nothing(tmp_path: Path) -> None:
+    put(tmp_path / "a.jpg")
+    write_csv(tmp_path / "list.csv", "link\na.jpg\n")
+    with pytest.raises(SourceError, match=r"holds images, and --uri-column names a column of a list: name the list"):
+        list_images(str(tmp_path), uri_column="link")
+
+
 def test_several_lists_are_one_source(tmp_path: Path) -> None:
     write_csv(tmp_path / "b.csv", "uri,stars\nb.jpg,1\n")
     write_csv(tmp_path / "a.csv", "uri,note\na.jpg,x\n")
@@ -639,7 +680,11 @@ def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
         ("x.csv", b"uri,id\n", r"x\.csv lists no images: its tables or tars have no rows"),
         ("x.jsonl", b'{"uri": ', r"cannot read .*/x\.jsonl as jsonl: JSON parse error"),
         ("x.jsonl", b"", r"cannot read .*/x\.jsonl as jsonl: Empty JSON"),
-        ("x.csv", b"path,id\na.jpg,1\n", r"no column `uri` or `url`; its columns are path, id\. Name the one .* `uri`"),
+        (
+            "x.csv",
+            b"path,id\na.jpg,1\n",
+            r"no column `uri` or `url`; its columns are path, id\. Say which .* --uri-column",
+        ),
         ("x.jsonl", b'{"uri": ["a.jpg"]}', r"expected paths or URLs in column `uri`, got list<"),
         ("x.csv", b"uri,n,n\na.jpg,1,2\n", r"columns of the same name: n\. Give each its own"),
         ("x.parquet", parquet(path=["a.jpg"], id=[1]), "no column `uri` or `url`, nor one of image bytes; .* path, id"),

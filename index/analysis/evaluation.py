@@ -1,0 +1,202 @@
+"""How well a model's neighbours agree with labels: precision and mean average precision, by an exact scan of a sample.
+
+The scan compares with every vector, so the figures are the model's alone; the index's own recall stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from index.arrays import Ids, Positions
+from index.errors import QueryError
+from index.search import Searcher
+from index.search.ranking import rounded
+
+DEPTHS: Final = (1, 5, 10)
+_BLOCK = 16_384  # vectors read at once
+_SCORES = 1 << 26  # held at once: 256 MB
+_Z = 1.959964  # of a 95% interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over queries, with Wilson's 95% interval for so many: for values between 0 and 1 it is wide enough."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64]) -> Estimate:
+        mean, n = float(values.mean()), len(values)
+        centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+        half = _Z / (1 + _Z**2 / n) * sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
+        return cls(value=mean, low=max(0.0, centre - half), high=min(1.0, centre + half))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFigures:
+    """Of the queries with a label: `precision` at each of DEPTHS, by its text, and mean average precision."""
+
+    label: str
+    images: int
+    queries: int
+    precision: dict[str, Estimate]
+    mean_average_precision: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """The share of the ten nearest to images of one label that have another."""
+
+    label: str
+    neighbour: str
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """`recall` is the index's own recall@10, which the figures do not depend on. `labelled` images have a label."""
+
+    version: str
+    model: str
+    recall: float
+    images: int
+    labelled: int
+    overall: ClassFigures
+    classes: list[ClassFigures]
+    confusions: list[Confusion]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelledImages:
+    """The images of a version that have a value in a column, by id: their positions, and the numbers of their labels in
+    `names`.
+    """
+
+    searcher: Searcher
+    ids: Ids
+    positions: Positions
+    codes: npt.NDArray[np.int64]
+    names: list[str]
+
+    @classmethod
+    def of(cls, searcher: Searcher, column: str) -> LabelledImages:
+        """QueryError when there is no such column, or when no two images have the same label."""
+        positions = searcher.segments.live_positions()
+        labels = labels_of(searcher, positions, column)
+        there = np.flatnonzero(labels != None)  # noqa: E711 (of each element)
+        ids = searcher.segments.ids(positions[there])
+        order = np.argsort(ids, kind="stable")  # equal scores are ranked by id, as in a search
+        names, codes = np.unique(labels[there][order].astype(str), return_inverse=True)
+        if len(names) == len(codes):
+            raise QueryError(f"no two images have the same value in column {column!r}: expected labels that are shared")
+        return cls(
+            searcher=searcher, ids=ids[order], positions=positions[there][order], codes=codes, names=names.tolist()
+        )
+
+    def queries(self) -> Ids:
+        """Ids of the images that are not the only one with their label."""
+        return self.ids[np.bincount(self.codes)[self.codes] > 1]
+
+
+def labels_of(searcher: Searcher, positions: Positions, column: str) -> npt.NDArray[np.object_]:
+    """The column as texts, None where there is no value. QueryError names the columns that there are."""
+    if column not in searcher.filterable:
+        known = ", ".join(searcher.filterable) or "none"
+        raise QueryError(f"index version {searcher.version} has no column {column!r}: expected one of {known}")
+    labels = np.full(len(positions), None, object)
+    for start in range(0, len(positions), _BLOCK):
+        rows = searcher.segments.rows(positions[start : start + _BLOCK], [column])
+        labels[start : start + _BLOCK] = [None if row[column] is None else str(row[column]) for row in rows]
+    return labels
+
+
+def sample_queries(sides: Sequence[LabelledImages], count: int, seed: int = 0) -> Ids:
+    """Up to `count` ids at random, sorted, of those that are queries on every side. QueryError when there are none."""
+    shared = sides[0].queries()
+    for side in sides[1:]:
+        shared = shared[np.isin(shared.astype(str), side.queries().astype(str))]
+    if not len(shared):
+        raise QueryError("no image has a label that others share on both sides: expected some of the same ids")
+    chosen = np.random.default_rng(seed).choice(len(shared), min(count, len(shared)), replace=False)
+    return shared[np.sort(chosen)]
+
+
+def evaluate(images: LabelledImages, queries: Ids) -> Evaluation:
+    """Rank all other labelled images for each query, exactly. All of `queries` are ids of `images.queries()`."""
+    numbers = np.searchsorted(images.ids, queries)
+    codes = images.codes[numbers]
+    precision = np.empty((len(queries), len(DEPTHS)))
+    average = np.empty(len(queries))
+    near = np.zeros((len(images.names), len(images.names)), np.int64)
+    for some, ranked in _ranked(images, numbers):
+        hits = ranked == codes[some, np.newaxis]
+        for column, depth in enumerate(DEPTHS):
+            precision[some, column] = hits[:, :depth].mean(axis=1)
+        ranks = np.arange(1, hits.shape[1] + 1)
+        average[some] = (hits * hits.cumsum(axis=1) / ranks).sum(axis=1) / hits.sum(axis=1)
+        nearest = ranked[:, : DEPTHS[-1]]
+        np.add.at(near, (codes[some, np.newaxis], nearest), 1)
+
+    def figures(label: str, rows: npt.NDArray[np.intp], count: int) -> ClassFigures:
+        return ClassFigures(
+            label=label,
+            images=count,
+            queries=len(rows),
+            precision={str(depth): Estimate.of(precision[rows, column]) for column, depth in enumerate(DEPTHS)},
+            mean_average_precision=Estimate.of(average[rows]),
+        )
+
+    sizes = Counter(images.codes.tolist())
+    searcher = images.searcher
+    return Evaluation(
+        version=searcher.version,
+        model=searcher.model.id,
+        recall=searcher.manifest.recall["10"],
+        images=searcher.ntotal,
+        labelled=len(images.ids),
+        overall=figures("all", np.arange(len(queries)), len(images.ids)),
+        classes=[
+            figures(images.names[code], np.flatnonzero(codes == code), sizes[code])
+            for code in np.unique(codes).tolist()
+        ],
+        confusions=_confusions(near, images.names),
+    )
+
+
+def _ranked(images: LabelledImages, numbers: npt.NDArray[np.intp]) -> Iterator[tuple[slice, npt.NDArray[np.int64]]]:
+    """Some of the queries, and the labels of all other images for each of them, nearest first."""
+    segments, count = images.searcher.segments, len(images.ids)
+    step = max(1, min(256, _SCORES // count))
+    for start in range(0, len(numbers), step):
+        some = slice(start, start + step)
+        own = numbers[some]
+        vectors = segments.vectors(images.positions[own])
+        scores = np.empty((len(own), count), np.float32)
+        for low in range(0, count, _BLOCK):
+            block = images.positions[low : low + _BLOCK]
+            scores[:, low : low + _BLOCK] = rounded(vectors @ segments.vectors(block).T)
+        scores[np.arange(len(own)), own] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :-1]
+        yield some, images.codes[order]
+
+
+def _confusions(near: npt.NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
+    """The most frequent first."""
+    shares: npt.NDArray[Any] = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
+    np.fill_diagonal(shares, 0)
+    order = np.argsort(-shares, axis=None, kind="stable")
+    pairs = np.column_stack(np.unravel_index(order, shares.shape)).tolist()
+    return [
+        Confusion(label=names[one], neighbour=names[other], share=float(shares[one, other]))
+        for one, other in pairs
+        if shares[one, other] > 0
+    ]

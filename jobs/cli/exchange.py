@@ -1,0 +1,79 @@
+"""The commands `export` and `import`. `app` registers them."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from jobs.cli.embed import RejectRateOption, RevisionOption, UriColumnOption, next_commands
+from jobs.cli.index import build_and_show
+from jobs.cli.options import AddressOption, CollectionArgument, OnOption, console, open_collection
+from jobs.values import model_named
+
+
+def export(
+    collection: CollectionArgument,
+    folder: Annotated[str, typer.Argument(metavar="OUT", help="A new folder for the files.")],
+    form: Annotated[
+        Literal["parquet", "npy", "clip-retrieval"],
+        typer.Option("--format", help="Parquet, a .npy array with Parquet beside it, or clip-retrieval's folders."),
+    ] = "parquet",
+) -> None:
+    """Write the vectors of a collection, with all columns, into files for other tools. `likeness import` reads them.
+
+    Example: `likeness export my-collection vectors --format clip-retrieval`
+    """
+    from jobs.exchange.export import FILES, export
+
+    with console.status("exporting") as status:
+        opened = open_collection(collection)
+        count = export(opened, folder, form, lambda done, total: status.update(f"{done:,} of {total:,} rows written"))
+    names = " and ".join(name for name in FILES[form] if name)
+    console.print(f"{count:,} vectors with their columns are in {folder}: {names}", soft_wrap=True, markup=False)
+
+
+def import_(
+    source: Annotated[str, typer.Argument(help="A .npy file, Parquet with vectors, or a folder of clip-retrieval.")],
+    collection: CollectionArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(help="What made the vectors: hub id or folder. Without it, searches by picture or words fail."),
+    ] = None,
+    revision: RevisionOption = None,
+    ids: Annotated[str | None, typer.Option(help="A file of ids for a .npy file: .parquet, .npy or .txt.")] = None,
+    embedding_column: Annotated[
+        str | None, typer.Option(help="The column of vectors, where there are several.")
+    ] = None,
+    uri_column: UriColumnOption = None,
+    max_reject_rate: RejectRateOption = 0.05,
+    index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
+    on: OnOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Add vectors that were made elsewhere to a collection, and index them. All of them are added, or none.
+
+    Vectors that cannot be used become rejects with a reason, as pictures do when they are embedded.
+
+    Example: `likeness import embeddings/ my-collection --model openai/clip-vit-base-patch32`
+    """
+    from jobs.cli.job_tables import embed_table
+    from jobs.exchange.import_vectors import VectorImport
+
+    with console.status("importing") as status:
+        job = VectorImport(
+            source=source,
+            collection=collection,
+            model=model and model_named(model),
+            revision=revision,
+            ids=ids,
+            uri_column=uri_column,
+            embedding_column=embedding_column,
+            max_reject_rate=max_reject_rate,
+            progress=lambda done, total: status.update(f"{done:,} of {total:,} rows imported"),
+        )
+        report = job.run()
+    console.print(embed_table(report, done="imported"))
+    if job.normalised:
+        console.print(f"{job.normalised:,} vectors were not of unit norm and were normalised")
+    if index:
+        build_and_show(open_collection(collection), on=on, address=address)
+        print(next_commands(collection))

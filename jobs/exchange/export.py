@@ -1,0 +1,161 @@
+"""Writes the live rows of a collection as files that other tools read: vectors with all their columns."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from index.arrays import Vectors
+from index.collection import Collection
+from index.collection.rows import EMBEDDING, REJECT
+from index.errors import EmptyCollectionError
+from index.storage.bucket import is_bucket, without_secrets
+from jobs.errors import UsageError
+
+Format = Literal["parquet", "npy", "clip-retrieval"]
+FILES: Final[dict[str, tuple[str, str]]] = {
+    "parquet": ("", "rows.parquet"),
+    "npy": ("vectors.npy", "rows.parquet"),
+    "clip-retrieval": ("img_emb/img_emb_0.npy", "metadata/metadata_0.parquet"),
+}
+"""The file of vectors, unless they are a column, and that of rows with all other columns."""
+MODEL_KEY: Final = b"likeness.model"
+"""Of a Parquet file's own metadata: the model's record as JSON."""
+
+_ROWS = 16_384  # held at once, and in a row group
+
+
+def export(
+    collection: Collection, folder: str, form: Format, progress: Callable[[int, int], None] = lambda *_: None
+) -> int:
+    """Write every live row that has a vector into a new `folder`, complete or not at all; returns their number.
+
+    `progress` gets the numbers of rows written so far, and of all, rejects among them. UsageError when there is
+    something in the folder, EmptyCollectionError when nothing is embedded.
+    """
+    target = _require_new(folder)
+    snapshot = collection.snapshot()
+    live, count = snapshot.live(), 0
+    with _complete_or_not(target) as made, ExitStack() as files:
+        writer = None
+        for table in _gathered(live.embedded()):
+            if writer is None:
+                model = snapshot.committed[-1].model
+                writer = files.enter_context(_Writer(made, form, table.schema, model.model_dump_json().encode()))
+            writer.write(table)
+            count += table.num_rows
+            progress(count, len(live))
+        if not count:
+            raise EmptyCollectionError(f"{collection.location} has no vectors to export: embed or import some first")
+    return count
+
+
+class _Writer:
+    """The files of one export, row group by row group."""
+
+    def __init__(self, folder: Path, form: Format, schema: pa.Schema, model: bytes) -> None:
+        vectors = folder / FILES[form][0] if FILES[form][0] else None
+        rows = folder / FILES[form][1]
+        for path in (vectors, rows):
+            if path:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        self._columns = [name for name in schema.names if name not in REJECT and (not vectors or name != EMBEDDING)]
+        self._names = _as_clip_retrieval(self._columns) if form == "clip-retrieval" else self._columns
+        fields = [schema.field(old).with_name(new) for old, new in zip(self._columns, self._names, strict=True)]
+        self._schema = pa.schema(fields, metadata={MODEL_KEY: model})
+        self._npy = _NpyFile(vectors, schema.field(EMBEDDING).type.list_size) if vectors else None
+        self._parquet = pq.ParquetWriter(
+            rows,
+            self._schema,
+            compression="zstd",
+            # As in a run's own files: vectors are all different.
+            use_dictionary=[name for name in self._names if name != EMBEDDING],  # type: ignore[arg-type]
+        )
+
+    def write(self, table: pa.Table) -> None:
+        if self._npy:
+            self._npy.write(_matrix(table))
+        self._parquet.write_table(pa.table(table.select(self._columns).columns, schema=self._schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._parquet.close()
+        if self._npy:
+            self._npy.close()
+
+
+class _NpyFile:
+    """A .npy file of `(n, dim)` float32, where n is known at its end: numpy leaves room for it in the header."""
+
+    def __init__(self, path: Path, dim: int) -> None:
+        self._file, self._dim, self._rows = path.open("wb"), dim, 0
+        self._write_header()
+
+    def write(self, vectors: Vectors) -> None:
+        self._file.write(vectors.tobytes())
+        self._rows += len(vectors)
+
+    def close(self) -> None:
+        self._file.seek(0)
+        self._write_header()
+        self._file.close()
+
+    def _write_header(self) -> None:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._dim)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def _as_clip_retrieval(columns: list[str]) -> list[str]:
+    """Its names: the address is `image_path`, which a column of the source may be called already."""
+    return [{"uri": "image_path", "image_path": "source_image_path"}.get(name, name) for name in columns]
+
+
+def _matrix(table: pa.Table) -> Vectors:
+    column: Any = table[EMBEDDING].combine_chunks()
+    vectors: Vectors = column.flatten().to_numpy().reshape(table.num_rows, -1)
+    return vectors
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows in tables of `_ROWS` or a few more: a block of embedding is small."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= _ROWS:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _require_new(folder: str) -> Path:
+    if is_bucket(folder):
+        raise UsageError(
+            f"{without_secrets(folder)} is in a bucket: expected a folder of this machine; copy it from there"
+        )
+    target = Path(folder.removeprefix("file://")).expanduser().absolute()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UsageError(f"{folder} is there already: expected a new or an empty folder to export into")
+    return target
+
+
+@contextmanager
+def _complete_or_not(target: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `target` if all went well, and is removed if not."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        made = scratch / "export"
+        made.mkdir()
+        yield made
+        made.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

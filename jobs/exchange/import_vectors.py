@@ -1,0 +1,227 @@
+"""Imports vectors that were made elsewhere as a run of a collection: all that are sound, and rejects of the others."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from embedder.models.checkpoint import Checkpoint
+from index.collection import Collection, writing
+from index.collection.records import UNKNOWN_MODEL, ModelRecord
+from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_type
+from index.errors import NotACollectionError
+from index.storage.bucket import without_secrets
+from index.storage.storage import Storage, canonical_address
+from index.versions.current import collection_model
+from jobs.embedding.commit import WrittenRun, commit
+from jobs.embedding.model_source import model_record
+from jobs.embedding.report import EmbedReport
+from jobs.errors import OtherModelError, SourceError
+from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors
+from jobs.exchange.vectors import Problems, matrix_of, unit_rows
+from jobs.planning.plan import Plan, block_name
+from jobs.sources.files import require_place
+from jobs.sources.listing import LISTING, REFUSAL, Column, listing_table
+from jobs.sources.tables import URI_COLUMNS, holds_images
+
+_STAGE = "import"
+_BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
+_OURS = (
+    *(name for name in LISTING.names if name not in ("image_id", "uri")),
+    "content_hash",
+    "width",
+    "height",
+    "format",
+)
+"""Columns that mean in an export what they mean in a row; in other tools' files they may mean anything."""
+
+
+@dataclass(kw_only=True)
+class VectorImport:
+    """Vectors of `source` become rows of `collection`. Nothing is committed unless `run` returns.
+
+    `model` says what made them: its identity becomes theirs. None: what an export names, else a model that is unknown,
+    so that vectors of other sources are refused. `normalised` counts vectors that were not of unit norm.
+    """
+
+    source: str
+    collection: str
+    model: str | None = None
+    revision: str | None = None
+    ids: str | None = None
+    uri_column: str | None = None
+    embedding_column: str | None = None
+    max_reject_rate: float = 0.05
+    progress: Callable[[int, int], None] = lambda *_: None
+    normalised: int = field(default=0, init=False)
+
+    def run(self) -> EmbedReport:
+        """Raises SourceError for a source that is not as expected, OtherModelError, and TooManyRejectsError."""
+        require_place(self.source)
+        parts = find_vectors(self.source, ids=self.ids, embedding_column=self.embedding_column)
+        if not parts:
+            raise SourceError(f"{without_secrets(self.source)} has no rows: expected a vector at least")
+        for part in parts:
+            if self.uri_column and part.column_of((self.uri_column,)) is None:
+                raise SourceError(f"{part.file.uri} has no column `{self.uri_column}`, which --uri-column names")
+        model = self._model(parts, _common_dim(parts))
+        ids, problems = _named(parts)
+        with writing(Collection.create_or_open(self._checked(model)), "import") as held:
+            snapshot = held.snapshot()
+            self._require_same_model(held, collection_model(held, snapshot.committed), model)
+            listing = pa.table({"image_id": ids})
+            live = snapshot.live().of_model(model).read(STATE)
+            address = canonical_address(Storage.open(self.source).location)
+            plan = Plan(source=address, model=model, listing=listing, todo=listing, live=live, run=None, files=[])
+            written = WrittenRun.begin(plan, held)
+            for block in self._blocks(parts, ids, problems, model.dim):
+                name = block_name(plan.attempt, list(map(str, block["image_id"].to_pylist())))
+                written.files.append(held.write_rows(written.run.run_id, name, block))
+                held.check_lease_lately()
+                written.report.rejected += block.num_rows - block["error_reason"].null_count
+                written.report.embedded += block["error_reason"].null_count
+                self.progress(written.report.embedded + written.report.rejected, len(ids))
+            commit(held, [written], self.max_reject_rate)
+        return written.report
+
+    def _checked(self, model: ModelRecord) -> str:
+        """The collection's location, before anything is made there."""
+        try:
+            opened = Collection.open(self.collection)
+        except NotACollectionError:
+            return self.collection
+        self._require_same_model(opened, collection_model(opened, opened.runs()), model)
+        return self.collection
+
+    def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
+        recorded = next((part.rows.model for part in parts if part.rows and part.rows.model), None)
+        source = without_secrets(self.source)
+        if self.model is not None:
+            model = model_record(Checkpoint.find(self.model, self.revision).identity)
+            if recorded and not recorded.is_unknown and not recorded.agrees_with(model):
+                raise OtherModelError(f"{source} was exported with vectors of {recorded}, and --model names {model}")
+        elif recorded:
+            model = recorded
+        else:
+            address = canonical_address(Storage.open(self.source).location)
+            fingerprint = hashlib.sha256(f"unknown model of {address}".encode()).hexdigest()
+            model = ModelRecord(id=UNKNOWN_MODEL, revision=None, fingerprint=fingerprint, dim=dim)
+        if model.dim != dim:
+            raise OtherModelError(
+                f"{source} has vectors of {dim} dimensions, {model} makes {model.dim}: name the model that made them"
+            )
+        return model
+
+    def _require_same_model(self, collection: Collection, there: ModelRecord | None, model: ModelRecord) -> None:
+        if there is None or there.agrees_with(model):
+            return
+        if model.is_unknown:
+            raise OtherModelError(
+                f"{collection.location} holds vectors of {there}, and {without_secrets(self.source)} does not say what "
+                "made its own: name the model with --model if it is the same, else import into another collection"
+            )
+        raise OtherModelError(
+            f"{collection.location} holds vectors of {there}, not of {model}: they cannot be compared. Import into "
+            "another collection"
+        )
+
+    def _blocks(self, parts: Sequence[VectorPart], ids: Column, problems: Problems, dim: int) -> Iterator[pa.Table]:
+        """Rows as they are written, with a reason for each that is refused."""
+        start = 0
+        for part in parts:
+            first = start
+            for columns, given in part.blocks(_BLOCK):
+                vectors, wrong = (given, Problems()) if isinstance(given, np.ndarray) else matrix_of(given, dim)
+                found, normalised = unit_rows(vectors, wrong)
+                self.normalised += normalised
+                for row in range(len(found)) if problems else ():
+                    if start + row in problems:
+                        wrong[row] = problems[start + row]
+                place = {row: f"row {start - first + row} of {part.file.name}" for row in wrong}
+                rows = self._columns(part, columns, ids.slice(start, len(found)), start - first)
+                yield _with_outcome(
+                    rows, found, {row: (why, f"{place[row]}: {text}") for row, (why, text) in wrong.items()}
+                )
+                start += len(found)
+
+    def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, first: int) -> pa.Table:
+        """Everything but the vectors: a row's own columns as an export has them, and metadata."""
+        exported = part.rows is not None and part.rows.model is not None
+        usual = ("uri", "image_path") if exported else (*URI_COLUMNS, "image_path")
+        uri = part.column_of((self.uri_column,) if self.uri_column else usual)
+        ours = [name for name in _OURS if exported and name in columns.column_names]
+        own: dict[str, Column] = {"image_id": ids, **{name: columns[name] for name in ours if name in LISTING.names}}
+        if uri is not None:
+            own["uri"] = columns[uri].cast(TEXT)
+        elif (cell := _picture_column(part)) is not None:
+            own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
+        taken = {part.column_of(ID_COLUMNS), uri, *ours}
+        rows = listing_table(own, {name: columns[name] for name in columns.column_names if name not in taken})
+        for name in ours:
+            if name not in LISTING.names:
+                rows = rows.append_column(name, columns[name])
+        return rows
+
+
+def _with_outcome(rows: pa.Table, vectors: np.ndarray[Any, np.dtype[np.float32]], wrong: Problems) -> pa.Table:
+    """The rows with their vectors, or with reasons in place of those that are `wrong`."""
+    refused = np.zeros(len(vectors), bool)
+    refused[list(wrong)] = True
+    reasons = (
+        [(_STAGE, *wrong[row], False) if row in wrong else (None,) * 4 for row in range(len(vectors))] if wrong else []
+    )
+    for number, name in enumerate(REFUSAL.names):
+        kind = REFUSAL.field(name).type
+        values = pa.array([each[number] for each in reasons], kind) if reasons else pa.nulls(len(vectors), kind)
+        rows = rows.append_column(pa.field(name, kind), values)
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=pa.array(refused))
+    return rows.append_column(pa.field(EMBEDDING, embedding_type(vectors.shape[1])), embedding)
+
+
+def _picture_column(part: VectorPart) -> str | None:
+    """A column with the pictures themselves, as in datasets of Hugging Face."""
+    if part.npy or part.rows is None:
+        return None
+    return next((field.name for field in part.rows.schema if holds_images(field.type)), None)
+
+
+def _common_dim(parts: Sequence[VectorPart]) -> int:
+    dims = [part.dim() for part in parts]
+    for part, dim in zip(parts, dims, strict=True):
+        if dim != dims[0]:
+            raise SourceError(
+                f"{part.file.uri} has vectors of {dim} dimensions, {parts[0].file.uri} of {dims[0]}: expected one"
+            )
+    return dims[0]
+
+
+def _named(parts: Sequence[VectorPart]) -> tuple[Column, Problems]:
+    """A name for each row, and the rows that are refused for theirs: without an id, or with that of an earlier row."""
+    raw = pa.concat_tables([pa.table({"id": part.ids()}) for part in parts])["id"]
+    bounds = np.cumsum([0, *map(len, parts)])
+    ends = list(pairwise(bounds.tolist()))
+
+    def place(row: int) -> str:
+        number = int(np.searchsorted(bounds, row, side="right")) - 1
+        return f"{parts[number].file.name}#row={row - ends[number][0]}"
+
+    blank = pc.or_kleene(pc.is_null(raw), pc.equal(pc.utf8_trim_whitespace(raw), pa.scalar("", TEXT)))
+    first = pc.index_in(raw, value_set=raw).to_numpy()
+    again = (first != np.arange(len(raw))) & ~blank.to_numpy()
+    problems: Problems = dict.fromkeys(np.flatnonzero(blank.to_numpy()).tolist(), ("no_id", "expected an id, got none"))
+    for row in np.flatnonzero(again).tolist():
+        message = f"its id {raw[row].as_py()!r} is that of {place(int(first[row]))}, which comes first"
+        problems[row] = ("duplicate_id", message)
+    if not problems:
+        return raw, problems
+    rows = sorted(problems)
+    mask = np.zeros(len(raw), bool)
+    mask[rows] = True
+    return pc.replace_with_mask(raw.combine_chunks(), pa.array(mask), pa.array(map(place, rows), TEXT)), problems

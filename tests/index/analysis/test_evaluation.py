@@ -1,0 +1,110 @@
+"""Precision and mean average precision by labels: the figures of a plain script, and wrong labels that are found."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index.analysis.evaluation import Estimate, LabelledImages, evaluate, labels_of, sample_queries
+from index.analysis.neighbourhoods import label_votes, neighbourhoods
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.records import IndexSettings
+from index.errors import QueryError
+from index.search import Searcher
+from jobs.demo.collection import make_demo_collection
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+
+COUNT = 400
+LABELS = [None if n % 17 == 0 else "only one" if n == 1 else "abc"[n % 3] for n in range(COUNT)]
+
+
+def labelled(folder: Path, seed: int, settings: IndexSettings | None = None) -> Searcher:
+    """Vectors that lean towards those of their label, in two segments, one of the rows deleted."""
+    centres = dict(zip((None, "only one", *"abc"), unit_vectors(5, seed=9), strict=True))
+    vectors = unit_vectors(COUNT, seed=seed) + 0.4 * np.stack([centres[label] for label in LABELS])
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    table = rows([f"{n:03}" for n in range(COUNT)], vectors, metadata={"kind": pa.array(LABELS, pa.string())})
+    collection = Collection.create_or_open(str(folder))
+    add_run(collection, table.slice(0, 300))
+    build_index(collection, settings)
+    add_run(collection, table.slice(300), deletes=["005"])
+    build_index(collection, settings)
+    return Searcher.open(collection)
+
+
+def by_hand(searcher: Searcher) -> dict[str, tuple[int, float, float, float, float]]:
+    """Queries, precision@1, 5 and 10 and mean average precision of each label: loops over pairs, in float64."""
+    known = {f"{n:03}": label for n, label in enumerate(LABELS) if label and n != 5}
+    vectors = {image_id: searcher.vector(image_id).astype(np.float64) for image_id in known}
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for query, label in known.items():
+        if label == "only one":
+            continue
+        scores = {other: round(float(vectors[query] @ vectors[other]), 6) for other in known if other != query}
+        ranking = [known[other] == label for other in sorted(scores, key=lambda other: (-scores[other], other))]
+        precisions = [sum(ranking[:rank]) / rank for rank, hit in enumerate(ranking, start=1) if hit]
+        figures = (ranking[0], sum(ranking[:5]) / 5, sum(ranking[:10]) / 10, sum(precisions) / len(precisions))
+        found.setdefault(label, []).append(figures)
+        found.setdefault("all", []).append(figures)
+    return {label: (len(each), *np.mean(each, axis=0).tolist()) for label, each in found.items()}
+
+
+def test_the_figures_are_those_of_a_plain_script_whatever_the_index(tmp_path: Path) -> None:
+    approximate = IndexSettings(factory="IVF4,SQ8", target_recall=0.1)
+    for name, settings in (("exact", None), ("approximate", approximate)):
+        searcher = labelled(tmp_path / name, 1, settings)
+        images = LabelledImages.of(searcher, "kind")
+        found = evaluate(images, sample_queries([images], 10_000))
+        expected = by_hand(searcher)
+        assert [each.label for each in found.classes] == ["a", "b", "c"]
+        for each in (found.overall, *found.classes):
+            precision = [each.precision[k].value for k in ("1", "5", "10")]
+            figures = (each.queries, *precision, each.mean_average_precision.value)
+            assert figures == pytest.approx(expected[each.label], abs=1e-6)
+        assert (found.images, found.labelled) == (COUNT - 1, sum(label is not None for label in LABELS) - 1)
+        assert found.recall == searcher.manifest.recall["10"]
+        shares = [each.share for each in found.confusions]
+        assert shares == sorted(shares, reverse=True)
+        wrong = sum(each.share for each in found.confusions if each.label == "a")
+        assert wrong == pytest.approx(1 - found.classes[0].precision["10"].value)
+
+
+def test_the_interval_is_wilsons() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, table I: 81 of 263 and 0 of 20.
+    for hits, of, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
+        estimate = Estimate.of(np.array([1.0] * hits + [0.0] * (of - hits)))
+        assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=5e-5)
+        assert math.isclose(estimate.value, hits / of)
+
+
+def test_two_sides_have_the_same_queries(tmp_path: Path) -> None:
+    one, other = (LabelledImages.of(labelled(tmp_path / str(seed), seed), "kind") for seed in (1, 2))
+    queries = sample_queries([one, other], 50)
+    assert len(set(queries)) == 50
+    assert list(queries) == sorted(queries)
+    assert list(queries) == list(sample_queries([one, other], 50))
+    assert evaluate(one, queries).overall.queries == evaluate(other, queries).overall.queries == 50
+
+
+def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
+    searcher = labelled(tmp_path, 1)
+    with pytest.raises(QueryError, match=r"has no column 'shape': expected one of image_id, .*kind"):
+        LabelledImages.of(searcher, "shape")
+    with pytest.raises(QueryError, match="no two images have the same value in column 'image_id'"):
+        LabelledImages.of(searcher, "image_id")
+
+
+def test_planted_wrong_labels_are_among_the_most_suspect(tmp_path: Path) -> None:
+    searcher = Searcher.open(make_demo_collection(tmp_path, count=400))
+    positions = searcher.segments.live_positions()
+    labels = labels_of(searcher, positions, "label").tolist()
+    names, rng = sorted(set(labels)), np.random.default_rng(0)
+    planted = rng.choice(len(labels), len(labels) // 50, replace=False)
+    for number in planted:
+        labels[number] = rng.choice([name for name in names if name != labels[number]])
+    found = neighbourhoods(searcher)
+    suspects = label_votes(found, labels)["image_id"].to_pylist()[: 3 * len(labels) // 100]
+    assert len(set(found.ids[planted]) & set(suspects)) >= 0.9 * len(planted)

@@ -1,0 +1,60 @@
+"""`likeness evaluate`: what it prints of one collection, of two, and of labels that neighbours doubt."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from tests.support.collections.hand_made import DIM, add_run, rows
+from tests.support.command_line import Run
+
+
+@pytest.fixture
+def clusters(collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Collection:
+    """Two clusters of twelve with a label each, but for one image that has the other's."""
+    monkeypatch.chdir(tmp_path)
+    vectors = np.repeat(np.eye(2, DIM), 12, axis=0) + 0.1 * np.random.default_rng(0).standard_normal((24, DIM))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    labels = ["cat"] * 12 + ["dog"] * 11 + ["cat"]
+    add_run(collection, rows([f"{n:02}" for n in range(24)], vectors, metadata={"label": pa.array(labels)}))
+    build_index(collection)
+    return collection
+
+
+def test_figures_confusions_and_suspects(run: Run, clusters: Collection) -> None:
+    shown = run("evaluate", "collection", "--by", "label", "--suspects", "1").out
+    assert "1.0000" in shown  # the index's own recall
+    assert "all\t\t24\t" in shown
+    assert "Wilson's 95% intervals" in shown
+    assert "23\tcat\t0%\tdog\t100%" in shown
+    facts = json.loads(run("evaluate", "collection", "--by", "label", "--format", "json").out)
+    (found,) = facts["evaluations"]
+    cat, dog = found["classes"]
+    assert (cat["label"], cat["images"], dog["label"], dog["images"]) == ("cat", 13, "dog", 11)
+    assert cat["precision"]["10"]["value"] == pytest.approx(12 / 13)
+    assert found["confusions"][1] == {"label": "cat", "neighbour": "dog", "share": pytest.approx(1 / 13)}
+    assert facts["suspects"] == []
+
+
+def test_two_versions_stand_side_by_side(run: Run, clusters: Collection) -> None:
+    add_run(clusters, rows(["23"], rejected={}, metadata={"label": pa.array(["dog"])}), deletes=["00"])
+    build_index(clusters)
+    shown = run("evaluate", "collection", "--by", "label", "--against", "1").out
+    assert "1\t000002\thand-made\t23\t23\t" in shown
+    assert "2\t000001\thand-made\t24\t23\t" in shown
+    assert "cat\t1\t" in shown
+    assert "cat\t2\t" in shown
+    twice = json.loads(
+        run("evaluate", "collection", "--by", "label", "--against", ".//collection", "--format", "json").out
+    )
+    assert twice["evaluations"][0] == twice["evaluations"][1]
+
+
+def test_what_cannot_be_evaluated(run: Run, clusters: Collection) -> None:
+    assert "has no column 'shape': expected one of image_id" in run("evaluate", "collection", "--by", "shape").err
+    assert "does not exist" in run("evaluate", "collection", "--by", "label", "--against", "none").err
+    assert run("evaluate", "collection", "--by", "label", "--against", "7").code == 2

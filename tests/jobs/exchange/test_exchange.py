@@ -1,0 +1,418 @@
+"""Vectors leave a collection for files, and come from files: the same bits, and a reason for each that cannot."""
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.search import Searcher
+from jobs.demo.collection import embed_here
+from jobs.errors import JobError, OtherModelError, SourceError, TooManyRejectsError, UsageError
+from jobs.exchange.export import FILES, export
+from jobs.exchange.import_vectors import VectorImport
+from jobs.planning.rejects import list_rejects
+from jobs.values import DEMO_MODEL
+from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket
+from tests.support.collections.small_collection import put_pictures
+from tests.support.command_line import Run
+
+VECTORS = unit_vectors(40, seed=7)
+IDS = [f"{number:02}.jpg" for number in range(40)]
+
+
+@pytest.fixture
+def exported(collection: Collection) -> Collection:
+    """Forty images in two runs, one of them deleted, and a reject; with columns of several kinds."""
+    stars = pa.array([None, *range(39)], pa.int64())
+    day = pa.array([dt.datetime(2026, 11, 23, tzinfo=dt.UTC)] * 40, pa.timestamp("us", "UTC"))
+    metadata = {"stars": stars, "label": pa.array(["é;,\t\n"] * 40), "modified": day, "content_hash": pa.array(IDS)}
+    add_run(collection, rows(IDS, VECTORS, metadata=metadata))
+    add_run(collection, rows(["late"], unit_vectors(1, seed=1), rejected={"bad": "truncated"}), deletes=["03.jpg"])
+    return collection
+
+
+def imported(source: Path | str, **options: Any) -> Collection:
+    """The collection beside the source that its vectors become, with an index."""
+    location = str(Path(source).parent / "imported")
+    VectorImport(source=str(source), collection=location, **options).run()
+    return Collection.open(location)
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_what_is_exported_and_imported_has_the_same_rows_and_answers(
+    exported: Collection, tmp_path: Path, form: Any
+) -> None:
+    assert export(exported, str(tmp_path / "out"), form) == 40
+    again = imported(tmp_path / "out")
+    before = exported.live_rows()
+    kept = before.filter(before["embedding"].is_valid())
+    after = again.live_rows()
+    assert after.select(sorted(after.column_names)).equals(kept.select(sorted(after.column_names)))
+    assert set(after.column_names) == set(kept.column_names)
+    assert again.runs()[0].model == MODEL
+    for each in (exported, again):
+        build_index(each)
+    one, other = Searcher.open(exported), Searcher.open(again)
+    queries = unit_vectors(20, seed=3)
+    assert one.search(queries, 10) == other.search(queries, 10)
+    assert one.more_like([("late", 1.0)], 10) == other.more_like([("late", 1.0)], 10)
+
+
+def test_other_tools_read_the_exported_files(exported: Collection, tmp_path: Path) -> None:
+    export(exported, str(tmp_path / "out"), "clip-retrieval")
+    vectors = np.load(tmp_path / "out/img_emb/img_emb_0.npy")
+    metadata = pq.read_table(tmp_path / "out/metadata/metadata_0.parquet")
+    assert (vectors.shape, vectors.dtype) == ((40, DIM), np.float32)
+    assert metadata["image_path"][0].as_py() == "memory:00.jpg"
+    assert metadata["image_id"].to_pylist() == [*IDS[:3], *IDS[4:], "late"]
+    np.testing.assert_array_equal(vectors[:3], VECTORS[:3])
+
+
+def test_an_export_is_complete_or_not_there(exported: Collection, tmp_path: Path) -> None:
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(exported, str(tmp_path / "out"), "npy", stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["collection"]
+    (tmp_path / "out").mkdir()
+    export(exported, str(tmp_path / "out"), "npy")
+    with pytest.raises(UsageError, match="is there already: expected a new or an empty folder"):
+        export(exported, str(tmp_path / "out"), "npy")
+    with pytest.raises(UsageError, match="is in a bucket: expected a folder of this machine"):
+        export(exported, "s3://bucket/out", "npy")
+
+
+# Sources
+
+
+def write_clip_retrieval(folder: Path, parts: list[tuple[np.ndarray[Any, Any], dict[str, Any]]]) -> Path:
+    for name in ("img_emb", "metadata"):
+        (folder / name).mkdir(parents=True)
+    for number, (vectors, columns) in enumerate(parts):
+        np.save(folder / f"img_emb/img_emb_{number}.npy", vectors)
+        pq.write_table(pa.table(columns), folder / f"metadata/metadata_{number}.parquet")
+    return folder
+
+
+def test_clip_retrievals_folders_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """As its inference writes them: float16, `image_path` as the name, and img2dataset's columns."""
+    parts = [
+        (unit_vectors(2, seed=n).astype(np.float16), {"image_path": [f"{n}a", f"{n}b"], "url": [f"http://h/{n}", None]})
+        for n in range(11)
+    ]
+    found = imported(write_clip_retrieval(tmp_path / "out", parts)).live_rows()
+    assert found.num_rows == 22
+    assert found["uri"].to_pylist()[:2] == ["http://h/0", None]
+    order = ["0a", "0b", "10a", "10b", "1a"]
+    assert found["image_id"].to_pylist()[:5] == order
+    vectors = np.stack([np.array(vector) for vector in found["embedding"].to_pylist()])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(vectors[2:4], unit_vectors(2, seed=10), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["none", "txt", "npy", "numbers", "parquet"])
+def test_an_array_has_ids_in_a_second_file_or_numbers(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "vectors.npy", 3 * VECTORS[:3])
+    ids, file = ["c", "a", "b"], tmp_path / f"ids.{kind}"
+    if kind == "txt":
+        file.write_text("c\na\nb\n")
+    elif kind == "npy":
+        np.save(file, np.array(ids))
+    elif kind == "numbers":
+        ids, file = ["12", "10", "11"], tmp_path / "ids.npy"
+        np.save(file, np.array([12, 10, 11]))
+    elif kind == "parquet":
+        pq.write_table(pa.table({"id": ids, "stars": [3, 1, 2]}), file)
+    else:
+        ids = ["0", "1", "2"]
+    job = VectorImport(
+        source=str(tmp_path / "vectors.npy"),
+        collection=str(tmp_path / "imported"),
+        ids=None if kind == "none" else str(file),
+    )
+    job.run()
+    found = Collection.open(str(tmp_path / "imported")).live_rows().to_pylist()
+    for image_id, vector in zip(ids, VECTORS[:3], strict=True):
+        (row,) = (row for row in found if row["image_id"] == image_id)
+        np.testing.assert_allclose(row["embedding"], vector, atol=1e-7)
+    assert job.normalised == 3
+    assert kind != "parquet" or [row["stars"] for row in found] == [1, 2, 3]
+
+
+def test_a_dataset_of_hugging_face_keeps_its_pictures_and_plain_columns(tmp_path: Path) -> None:
+    image = pa.array(
+        [{"bytes": b"picture", "path": None}] * 2, pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    )
+    columns = {
+        "image": image,
+        "width": [1, 2],
+        "text_vector": [[1.0], [2.0]],
+        "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): say which"):
+        imported(tmp_path / "train.parquet")
+    found = imported(tmp_path / "train.parquet", embedding_column="image_vector").live_rows()
+    assert found["image_id"].to_pylist() == ["train.parquet#0", "train.parquet#1"]
+    assert found["uri"].to_pylist() == [f"{tmp_path}/train.parquet#row={row}&column=image" for row in range(2)]
+    assert found["source_width"].to_pylist() == [1, 2]  # which of the picture's sizes it is, nobody knows
+    assert "text_vector" not in found.column_names
+    assert found["embedding"].to_pylist() == VECTORS[:2].tolist()
+
+
+def test_a_bucket_is_a_source_too(store: Bucket, tmp_path: Path) -> None:
+    parts = [(VECTORS[:3], {"image_path": IDS[:3]}), (VECTORS[3:], {"image_path": IDS[3:]})]
+    folder = write_clip_retrieval(tmp_path / "out", parts)
+    for path in folder.rglob("*.*"):
+        store.put(f"made/{path.relative_to(folder)}", path.read_bytes())
+    location = str(tmp_path / "imported")
+    VectorImport(source=f"s3://{store.name}/made", collection=location).run()
+    assert Collection.open(location).live_rows(["embedding"])["embedding"].to_pylist() == VECTORS.tolist()
+
+
+# Rows that cannot be used
+
+GOOD = VECTORS[0].tolist()
+BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("nan", {"embedding": [*GOOD[1:], float("nan")]}, "not_finite", "expected finite float32 values, value 7 is nan"),
+    ("inf", {"embedding": [float("inf"), *GOOD[1:]]}, "not_finite", "value 0 is inf"),
+    ("-inf", {"embedding": [*GOOD[1:], -float("inf")]}, "not_finite", "value 7 is -inf"),
+    ("too large for float32", {"embedding": [1e300, *GOOD[1:]]}, "not_finite", "value 0 is 1e+300"),
+    ("zero", {"embedding": [0.0] * DIM}, "zero_vector", "expected a direction, got a vector of norm 0"),
+    ("all but zero", {"embedding": [1e-30] * DIM}, "zero_vector", "expected a direction, got a vector of norm 2.8"),
+    ("short", {"embedding": GOOD[1:]}, "wrong_length", "expected a vector of 8 numbers, got 7 of them"),
+    ("long", {"embedding": [*GOOD, 1.0]}, "wrong_length", "expected a vector of 8 numbers, got 9 of them"),
+    ("empty", {"embedding": []}, "wrong_length", "expected a vector of 8 numbers, got 0 of them"),
+    ("null", {"embedding": None}, "no_vector", "expected a vector of 8 numbers, got null"),
+    ("null value", {"embedding": [None, *GOOD[1:]]}, "null_value", "expected 8 numbers, some of them are null"),
+    ("no id", {"id": None}, "no_id", "expected an id, got none"),
+    ("empty id", {"id": " "}, "no_id", "expected an id, got none"),
+    (
+        "repeated id",
+        {"id": "04.jpg"},
+        "duplicate_id",
+        "its id '04.jpg' is that of list.parquet#row=4, which comes first",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"), [row[1:] for row in BAD_ROWS], ids=[row[0] for row in BAD_ROWS]
+)
+def test_a_row_that_cannot_be_used_is_a_reject_with_its_number(
+    tmp_path: Path, change: dict[str, Any], reason: str, message: str
+) -> None:
+    listed = [{"id": name, "embedding": vector.tolist()} for name, vector in zip(IDS, VECTORS, strict=True)]
+    listed[33] |= change
+    kinds = pa.schema({"id": pa.string(), "embedding": pa.list_(pa.float64())})
+    pq.write_table(pa.Table.from_pylist(listed, kinds), tmp_path / "list.parquet", row_group_size=7)
+    collection = imported(tmp_path / "list.parquet")
+    (reject,) = list_rejects(collection)
+    assert (reject["error_stage"], reject["error_reason"], reject["retryable"]) == ("import", reason, False)
+    assert reject["error_message"].startswith("row 33 of list.parquet: ")
+    assert message in reject["error_message"]
+    assert reject["image_id"] == ("list.parquet#row=33" if "id" in change else "33.jpg")
+    found = collection.live_rows(["image_id", "embedding"]).drop_null()
+    assert found["image_id"].to_pylist() == [*IDS[:33], *IDS[34:]]
+    assert found["embedding"].to_pylist() == [*VECTORS[:33].tolist(), *VECTORS[34:].tolist()]
+
+
+def test_too_many_rejects_publish_nothing(tmp_path: Path) -> None:
+    vectors = VECTORS.copy()
+    vectors[:3] = 0
+    np.save(tmp_path / "vectors.npy", vectors)
+    with pytest.raises(TooManyRejectsError, match=r"3 of 40 images were rejected \(7\.5%; mostly zero_vector: 3\)"):
+        imported(tmp_path / "vectors.npy")
+    assert Collection.open(str(tmp_path / "imported")).runs() == []
+    assert imported(tmp_path / "vectors.npy", max_reject_rate=0.1).live_rows().num_rows == 40
+
+
+# Files that cannot be used
+
+
+def npy(values: Any, **options: Any) -> Callable[[Path], Any]:
+    return lambda folder: np.save(folder / "vectors.npy", np.asarray(values), **options)
+
+
+def parquet(name: str = "x.parquet", **columns: Any) -> Callable[[Path], Any]:
+    return lambda folder: pq.write_table(pa.table(columns), folder / name)
+
+
+def cut(name: str, size: int, write: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    def written(folder: Path) -> None:
+        write(folder)
+        (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+    return written
+
+
+def both(*writes: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    return lambda folder: [write(folder) for write in writes]
+
+
+def clip_retrieval(*parts: tuple[Any, dict[str, Any]], without: str = "") -> Callable[[Path], Any]:
+    def written(folder: Path) -> None:
+        write_clip_retrieval(folder / "out", list(parts))
+        if without:
+            (folder / "out" / without).unlink()
+
+    return written
+
+
+FOUR = VECTORS[:4]
+LISTS = FOUR.tolist()
+BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
+    ("one axis", npy(GOOD), r"holds an array of shape \(8,\): expected \(rows, dimensions\)"),
+    ("three axes", npy([LISTS]), r"holds an array of shape \(1, 4, 8\)"),
+    ("no dimensions", npy(np.zeros((4, 0))), r"holds an array of shape \(4, 0\)"),
+    ("whole numbers", npy(np.ones((4, 8), int)), "holds values of type int64: expected float16, float32 or float64"),
+    ("complex", npy(FOUR.astype(np.complex64)), "holds values of type complex64"),
+    ("objects", npy(FOUR.astype(object), allow_pickle=True), "holds values of type object"),
+    ("by columns", npy(np.asfortranarray(FOUR)), "is in Fortran order: save it by rows"),
+    ("cut off", cut("vectors.npy", 128 + 2 * 32 + 5, npy(FOUR)), "ends within row 2, its header says 4 rows"),
+    ("not npy", cut("vectors.npy", 3, npy(FOUR)), r"cannot read .*/vectors\.npy as npy"),
+    ("no rows", npy(np.zeros((0, 8))), "has no rows: expected a vector at least"),
+    ("two arrays", both(npy(FOUR), lambda to: np.save(to / "b.npy", FOUR)), r"several files \(b\.npy, vectors\.npy\)"),
+    ("fewer ids", both(npy(FOUR), parquet(id=["a", "b"])), "has 4 vectors, .* 2 rows: .* row 2 is the first without"),
+    ("nothing", lambda folder: (folder / "a.txt").write_text(""), r"has no vectors: expected a \.npy .* found a\.txt"),
+    ("cut off Parquet", cut("x.parquet", 99, parquet(embedding=LISTS)), r"cannot read .*/x\.parquet as parquet"),
+    ("no vectors", parquet(id=["a"]), r"has no column of vectors \(lists of floats\); its columns are id"),
+    ("texts", parquet(embedding=[["a"]]), "expected vectors in column `embedding`, lists of floats, got list<"),
+    ("all null", parquet(embedding=pa.array([None], pa.list_(pa.float32()))), "has no vectors in its column"),
+    ("all empty", parquet(embedding=pa.array([[]], pa.list_(pa.float32()))), "has no vectors in its column"),
+    (
+        "two lengths",
+        both(parquet("a.parquet", embedding=LISTS), parquet("b.parquet", embedding=[[1.0]])),
+        r"b\.parquet has vectors of 1 dimensions, .*/a\.parquet of 8: expected one",
+    ),
+    (
+        "a part without its rows",
+        clip_retrieval((FOUR, {"image_path": IDS[:4]}), without="metadata/metadata_0.parquet"),
+        r"has no metadata/metadata_0\.parquet beside it|has no out/metadata/metadata_0\.parquet beside it",
+    ),
+    (
+        "a part with too many rows",
+        clip_retrieval((FOUR, {"image_path": IDS[:5]})),
+        r"img_emb_0\.npy has 4 vectors, .*metadata_0\.parquet 5 rows: expected a row for each, and row 4 is the first",
+    ),
+]
+
+
+@pytest.mark.parametrize(("write", "message"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES])
+def test_a_source_that_cannot_be_used_is_named_and_leaves_nothing(
+    tmp_path: Path, write: Callable[[Path], Any], message: str
+) -> None:
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source")
+    with pytest.raises(SourceError, match=message):
+        imported(tmp_path / "source")
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ids": "ids.txt"}, r"--ids goes with a \.npy file, and .* has none"),
+        ({"embedding_column": "vector"}, r"has no column `vector`; its columns are id, embedding\. Say which"),
+        ({"uri_column": "link"}, "has no column `link`, which --uri-column names"),
+        ({"model": str(DEMO_MODEL)}, r"has vectors of 8 dimensions, .* makes 64: name the model that made them"),
+    ],
+)
+def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    parquet(id=IDS[:4], embedding=LISTS)(tmp_path)
+    with pytest.raises(JobError, match=message):
+        imported(tmp_path / "x.parquet", **options)
+    assert not (tmp_path / "imported").exists()
+
+
+# Models
+
+
+def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put_pictures(tmp_path / "pictures")
+    pq.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "list.parquet")
+    assert "40 images, Flat" in run("import", "list.parquet", "made").out
+    like = json.loads(run("search", "made", "--like", "00.jpg", "-k", "3", "--format", "json").out)
+    best = [IDS[n] for n in np.argsort(-(VECTORS @ VECTORS[0]))[1:4]]
+    assert [match["image_id"] for match in like] == best
+    for query in (["--text", "a star"], [next((tmp_path / "pictures").rglob("*.png"))]):
+        refused = run("search", "made", *query)
+        assert refused.code == 2
+        assert "imported without the name of their model" in refused.err
+    assert "imported without" in run("embed", "pictures", "made").err + run("reembed", "pictures", "made").err
+    np.save(tmp_path / "more.npy", VECTORS)
+    refused = run("import", "more.npy", "made")
+    assert "does not say what made its own: name the model with --model" in refused.err
+    assert run("import", "list.parquet", "made").code == 0  # the same source's vectors are the same model's
+    assert len(Collection.open("made").runs()) == 2
+
+
+def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
+    from api.compose import build_service
+    from api.errors import Problem
+    from api.search.query import Part, Query
+    from api.settings import ServeSettings
+    from index.query_vectors import SearchOptions
+
+    np.save(tmp_path / "vectors.npy", VECTORS)
+    build_index(imported(tmp_path / "vectors.npy"))
+    service = build_service(ServeSettings(collection=str(tmp_path / "imported")))
+    try:
+        service.live.warm_up()
+        options: SearchOptions = {}
+        found = service.search(Query(parts=(Part(image_id="5"),), k=3, options=options))
+        assert len(found.matches) == 3
+        found = service.search(Query(parts=(Part(vector=VECTORS[5]),), k=1, options=options))
+        assert found.matches[0].image_id == "5"
+        for part in (Part(text="a star"), Part(data=b"a picture")):
+            with pytest.raises(Problem, match="imported without the name of their model"):
+                service.search(Query(parts=(part,), k=3, options=options))
+    finally:
+        service.close()
+
+
+def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", VECTORS)
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        imported(tmp_path / "vectors.npy", progress=stop)
+    assert Collection.open(str(tmp_path / "imported")).runs() == []
+    assert imported(tmp_path / "vectors.npy").live_rows().num_rows == 40
+
+
+def test_a_reembed_takes_imported_vectors_as_those_of_its_pictures(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pictures = put_pictures(tmp_path / "pictures")
+    export(embed_here(pictures, tmp_path / "collection"), str(tmp_path / "out"), "parquet")
+    assert run("import", "out", "made", "--model", "demo").code == 0
+    assert "already there" in run("embed", "pictures", "made", "--model", "demo", "--on", "local").out
+    report = json.loads(run("reembed", "pictures", "made", "--on", "local", "--format", "json").out)
+    assert (report["embedded"], report["deleted"]) == (0, 0)
+    # Without what an export knows of the files, the addresses have to do.
+    thin = pq.read_table(tmp_path / "out/rows.parquet").select(["image_id", "uri", "embedding"])
+    pq.write_table(thin.replace_schema_metadata(None), tmp_path / "thin.parquet")
+    assert run("import", "thin.parquet", "thin", "--model", "demo").code == 0
+    report = json.loads(run("reembed", "pictures", "thin", "--on", "local", "--format", "json").out)
+    assert (report["embedded"], report["deleted"], report["unchanged"]) == (0, 0, report["listed"])
+    renamed = thin.replace_schema_metadata({b"likeness.model": MODEL.model_dump_json()})
+    pq.write_table(renamed, tmp_path / "other.parquet")
+    with pytest.raises(OtherModelError, match=r"was exported with vectors of .* and --model names"):
+        imported(tmp_path / "other.parquet", model=str(DEMO_MODEL))
