@@ -158,6 +158,19 @@ class Notify(_Section):
     on_failure: Target | None = None
 
 
+class AnnotationSpec(_Section):
+    """Columns that a predictor adds to the images."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="of the column; others have it before an underscore"
+    )
+    labels: tuple[str, ...] = Field((), description="texts; each image gets the one that is nearest to it")
+    template: str = Field("a photo of {}", description="what is said of a label to the model")
+    none_below: float = Field(
+        0.5, ge=0, le=1, description="share of random image/text pairs below whose score a label is `none of these`"
+    )
+
+
 class JobSpec(_Section):
     """One job: bring a collection up to date with its source. In a file, relative paths start at its own folder."""
 

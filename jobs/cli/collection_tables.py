@@ -38,6 +38,22 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     )
 
 
+def columns_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Annotations as `likeness columns` lists them."""
+    rows = [
+        (
+            each["name"],
+            ", ".join(f"{name} ({kind})" for name, kind in each["columns"].items()),
+            each["predictor"],
+            f"{each['images']:,}",
+            f"{each['rejected']:,}",
+            "yes" if each["indexed"] else "no",
+        )
+        for each in facts
+    ]
+    return TextTable(("name", "columns", "predictor", "images", "rejected", "in the index"), rows, right={3, 4})
+
+
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:
     from jobs.planning.rejects import shown_reasons  # with the client for HTTP, which `search` does without
 

@@ -16,13 +16,12 @@ from rich.console import Console
 
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import CollectionAt, DecodeSettings
+from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows, embed_rows
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
@@ -203,17 +202,19 @@ def write(
     plan: Plan,
     collection: Collection,
     *,
-    load: Callable[[], Embedder],
+    load: Callable[[], Any],
     crop: CropSpec,
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
+    rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
     """Write the rows of a plan's images; `progress` is called for each block that is on disk.
 
     `block_size` rows are embedded and written together; a crash can cost so many, on Ray each actor. `draft` allows
-    large JPEGs to be decoded at reduced scale. `LeaseLostError` once another job writes.
+    large JPEGs to be decoded at reduced scale. `rows` makes them, with what `load` loads.
+    `LeaseLostError` once another job writes.
     """
     written = WrittenRun.begin(plan, collection)
     if plan.todo.num_rows == 0:
@@ -225,6 +226,7 @@ def write(
         "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
         "run_id": written.run.run_id,
         "attempt": plan.attempt,
+        "rows": rows,
     }
     decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
     for block in blocks(plan.todo, decode, embed, block_size):

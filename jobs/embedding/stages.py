@@ -146,14 +146,29 @@ class CollectionAt:
         return f"CollectionAt({without_secrets(self._address)!r})"
 
 
+MakeRows = Callable[[pa.Table, Any], pa.Table]
+"""From decoded pictures and a model to rows: `embed_rows`, or what an annotation makes of them with its predictor."""
+
+
 class EmbedBlock:
-    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again."""
+    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
+
+    What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint.
+    """
 
     def __init__(
-        self, *, load: Callable[[], Embedder], fingerprint: str, collection: CollectionAt, run_id: str, attempt: int
+        self,
+        *,
+        load: Callable[[], Any],
+        fingerprint: str,
+        collection: CollectionAt,
+        run_id: str,
+        attempt: int,
+        rows: MakeRows | None = None,
     ) -> None:
-        self._embedder = load()
-        identity = self._embedder.identity
+        self._model = load()
+        self._rows = rows or embed_rows
+        identity = self._model.identity
         if identity.fingerprint != fingerprint:
             raise OtherModelError(
                 f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, the job began "
@@ -167,7 +182,7 @@ class EmbedBlock:
     def __call__(self, table: pa.Table) -> BlockSummary:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
-        rows = embed_rows(table.drop_columns(list(SECONDS)), self._embedder)
+        rows = self._rows(table.drop_columns(list(SECONDS)), self._model)
         ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
         file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
