@@ -159,7 +159,7 @@ class Notify(_Section):
 
 
 class AnnotationSpec(_Section):
-    """Columns that a predictor adds to the images."""
+    """Columns that a predictor adds to the images: labels, quality, a classifier, or a class of one's own."""
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="of the column; others have it before an underscore"
@@ -169,6 +169,20 @@ class AnnotationSpec(_Section):
     none_below: float = Field(
         0.5, ge=0, le=1, description="share of random image/text pairs below whose score a label is `none of these`"
     )
+    quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
+    classifier: Annotated[str, AfterValidator(model_named)] | None = Field(
+        None, description="an image-classification checkpoint: hub id or ./folder"
+    )
+    top_k: int = Field(5, ge=1, description="classes that a classifier says of each image")
+    predictor: str | None = Field(
+        None, pattern=r"^[\w.]+:\w+$", description="module:Class of a predictor, which Python can import"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> AnnotationSpec:
+        if sum(map(bool, (self.labels, self.quality, self.classifier, self.predictor))) != 1:
+            raise ValueError("expected one of labels, quality, classifier and predictor")
+        return self
 
 
 class JobSpec(_Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +21,16 @@ from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import EMBEDDING, FIXED, STATE
 from index.errors import RolledBackError
 from index.versions.current import collection_model, live_manifest
-from jobs.annotation.labels import LabelTexts
 from jobs.annotation.predictor import Recipe, annotated_rows, vectors_of
+from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import commit
-from jobs.embedding.pipeline import write
+from jobs.embedding.pipeline import Blocks, placed, write
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
 from jobs.errors import UsageError
 from jobs.planning.plan import Plan, plan_run
 from jobs.progress import rate_bar
-from jobs.sources.listing import Column
+from jobs.sources.listing import LISTING, Column
 from jobs.spec import AnnotationSpec, Resources
 
 _SOURCE = "collection"
@@ -47,7 +48,7 @@ class Annotate:
     collection: Collection
     console: Console
     resources: Resources = field(default_factory=Resources)
-    recipe: Callable[[AnnotationSpec, ModelRecord, Resources], Recipe] = field(default_factory=lambda: recipe_of)
+    recipe: Callable[[AnnotationSpec, ModelRecord, Resources], Recipe] = recipe_of
     max_reject_rate: float = 0.05
 
     def run(self, specs: Sequence[AnnotationSpec]) -> dict[str, EmbedReport]:
@@ -74,19 +75,31 @@ class Annotate:
             return EmbedReport.of(plan)
         calibration = self._calibration(plan, log, recipe, live)
         plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
-        with rate_bar(self.console, f"annotating {spec.name}", plan.todo.num_rows, "starting") as show:
+        doing = f"annotating {spec.name}"
+        with (
+            self._blocks(recipe, live, doing) as blocks,
+            rate_bar(self.console, doing, plan.todo.num_rows, "starting") as show,
+        ):
             written = write(
                 plan,
                 log,
                 load=recipe.loader(spec.name, calibration),
-                crop=recipe.crop,
-                blocks=StoredVectors(live),
-                block_size=_VECTOR_BLOCK,
+                crop=None if recipe.needs == "file" else recipe.crop,
+                blocks=blocks,
+                block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
                 rows=annotated_rows,
                 progress=lambda report: show(report.embedded + report.rejected, report.rate),
             )
         commit(log, [written], self.max_reject_rate)
         return written.report
+
+    @contextmanager
+    def _blocks(self, recipe: Recipe, live: LiveRows, doing: str) -> Iterator[Blocks]:
+        if recipe.needs == "embedding":
+            yield StoredVectors(live)
+            return
+        with placed(doing, self.resources, recipe.memory, self.console) as blocks:
+            yield lambda todo, *rest: blocks(todo.select(LISTING.names), *rest)
 
     def _calibration(self, plan: Plan, log: Collection, recipe: Recipe, live: LiveRows) -> dict[str, float]:
         """That of the run to go on with, or of an earlier one of the same predictor; else it is measured."""
@@ -94,14 +107,6 @@ class Annotate:
         if before or recipe.calibrate is None:
             return before[-1].calibration if before else {}
         return recipe.calibrate(sample_vectors(live))
-
-
-def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources) -> Recipe:
-    """The predictor that an annotation names, of a collection with this model."""
-    texts = LabelTexts(
-        labels=spec.labels, template=spec.template, none_below=spec.none_below, model=model, device=resources.device
-    )
-    return texts.recipe
 
 
 def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ from index.collection.records import ModelRecord
 from index.collection.rows import EMBEDDING, REJECT, embedding_type
 from jobs.errors import JobError
 
-Needs = Literal["image", "embedding"]
+Needs = Literal["image", "embedding", "file"]
+NEEDS: tuple[Needs, ...] = get_args(Needs)
 Batch = Mapping[str, npt.NDArray[Any]]
 Columns = Mapping[str, Any]
 
@@ -26,8 +27,9 @@ _BROKEN = 8
 
 
 class Predictor(Protocol):
-    """Called with a batch: `image_id` (n,) strings, and `image` (n, side, side, 3) uint8 RGB or `embedding` (n, dim)
-    float32 of unit norm. Returns columns of n values, by what follows the annotation's name; "" for the name alone.
+    """Called with a batch: `image_id` (n,) strings, and what it needs: `image` (n, side, side, 3) uint8 RGB,
+    `embedding` (n, dim) float32 of unit norm, or `file` (n,) bytes. Returns columns of n values, by what follows the
+    annotation's name; "" for the name alone.
     """
 
     def __call__(self, batch: Batch, /) -> Columns: ...
@@ -46,6 +48,8 @@ class Recipe:
     needs: Needs
     make: Callable[[Mapping[str, float]], Predictor]
     calibrate: Callable[[npt.NDArray[np.float32]], dict[str, float]] | None = None
+    memory: int = 2**30
+    """Bytes that a process of it takes, for Ray."""
     crop: CropSpec = field(default_factory=lambda: CropSpec(side=224, shortest_edge=None))
 
     @property
@@ -106,12 +110,13 @@ class LoadedPredictor:
 
 
 def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
-    """The rows of an annotation for a block that has `pixels` or an `embedding`; null in a row that is a reject."""
-    given = "pixels" if "pixels" in table.column_names else EMBEDDING
+    """The rows of an annotation for a block with `pixels`, `embedding` or `file`, which is null in a reject."""
+    given = next(name for name in _READ if name in table.column_names)
     kept = np.flatnonzero(table[given].is_valid().to_numpy())
     values = table[given].drop_null().combine_chunks()
-    batch = {"image_id": np.array(table["image_id"].take(kept).to_pylist(), object)}
-    batch |= {"image": _images(values)} if given == "pixels" else {"embedding": vectors_of(values)}
+    batch: dict[str, npt.NDArray[Any]] = {"image_id": np.array(table["image_id"].take(kept).to_pylist(), object)}
+    needed, read = _READ[given]
+    batch[needed] = read(values)
     columns, failed = loaded.columns(batch) if len(kept) else (pa.table({}), {})
     rows = table.select(["image_id", *(name for name in ("uri", "content_hash") if name in table.column_names)])
     errors: dict[str, list[Any]] = {
@@ -156,6 +161,20 @@ def vectors_of(values: Any) -> npt.NDArray[np.float32]:
     """`(n, dim)` of a fixed_size_list without nulls."""
     vectors: npt.NDArray[np.float32] = values.flatten().to_numpy().reshape(len(values), -1)
     return vectors
+
+
+def _files(values: Any) -> npt.NDArray[np.object_]:
+    files = np.empty(len(values), object)
+    files[:] = values.to_pylist()
+    return files
+
+
+_READ: dict[str, tuple[Needs, Callable[[Any], npt.NDArray[Any]]]] = {
+    "pixels": ("image", _images),
+    EMBEDDING: ("embedding", vectors_of),
+    "file": ("file", _files),
+}
+"""What a block has of its images, and how a batch has it."""
 
 
 def _told(error: Exception) -> str:

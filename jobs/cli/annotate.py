@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.embed import DeviceOption, RejectRateOption
-from jobs.cli.options import CollectionArgument, FormatOption, console, open_collection, show
+from jobs.cli.embed import BlockSizeOption, DeviceOption, RejectRateOption
+from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, open_collection, show
 from jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,12 +28,22 @@ def annotate(
     labels: Annotated[Path | None, typer.Option(help="A file with a label in each line.")] = None,
     template: Annotated[str, typer.Option(help="What is said of a label to the model.")] = "a photo of {}",
     none_below: Annotated[float, typer.Option(min=0, max=1, help=NONE_BELOW_HELP)] = 0.5,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Sharpness, brightness, contrast, entropy, colourfulness, near-uniform.")
+    ] = False,
+    classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="How many classes of the classifier to keep.")] = 5,
+    predictor: Annotated[str | None, typer.Option(help="A class of your own: module:Class.")] = None,
     max_reject_rate: RejectRateOption = 0.05,
+    on: OnOption = None,
+    address: AddressOption = None,
+    block_size: BlockSizeOption = 256,
     device: DeviceOption = None,
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
-    Labels are found by the vectors that are stored: no picture is read. The columns can be filtered by, and come with
+    Labels are found by the vectors that are stored: no picture is read. The other predictors read the pictures again,
+    as `embed` does. The columns can be filtered by, and come with
     every match, as the source's metadata do.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
@@ -46,7 +56,7 @@ def annotate(
     job = Annotate(
         collection=open_collection(collection),
         console=console,
-        resources=Resources(device=device),
+        resources=Resources(device=device, on=on, address=address, block_size=block_size),
         max_reject_rate=max_reject_rate,
     )
     with writing(job.collection, "annotate") as job.collection:
@@ -72,8 +82,9 @@ def _spec(context: typer.Context) -> "AnnotationSpec":
         return AnnotationSpec.model_validate(options)
     except ValidationError as error:
         first = error.errors()[0]
-        given = first["input"]
-        raise UsageError(f"--{str(first['loc'][0]).replace('_', '-')} is {given!r}: {first['msg']}") from error
+        message = first["msg"].removeprefix("Value error, ")
+        option = f"--{str(first['loc'][0]).replace('_', '-')} is {first['input']!r}: " if first["loc"] else ""
+        raise UsageError(f"{option}{message}") from error
 
 
 def _lines(path: Path | None) -> list[str]:

@@ -5,7 +5,7 @@ Both stages run in this process, or on Ray. Only summaries of blocks come back, 
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,9 +65,7 @@ def write_plans(
         convert=sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING,
     ).for_workers()
     try:
-        with ExitStack() as started:
-            start_ray = partial(_start_ray, started, resources, checkpoint, console, verbose=verbose)
-            blocks = Placement(resources, start_ray, console)
+        with placed("embedding", resources, loaded_memory(checkpoint), console, verbose=verbose) as blocks:
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
@@ -87,9 +85,17 @@ def write_plans(
     return written
 
 
-def _start_ray(
-    until: ExitStack, resources: Resources, checkpoint: Checkpoint, console: Console, *, verbose: bool
-) -> Blocks:
+@contextmanager
+def placed(
+    doing: str, resources: Resources, memory: int, console: Console, *, verbose: bool = False
+) -> Iterator[Blocks]:
+    """Blocks in this process or on a Ray that ends with it, whose actors have so many bytes of `memory`."""
+    with ExitStack() as started:
+        start_ray = partial(_start_ray, started, resources, memory, console, verbose=verbose)
+        yield Placement(resources, start_ray, console, doing)
+
+
+def _start_ray(until: ExitStack, resources: Resources, memory: int, console: Console, *, verbose: bool) -> Blocks:
     # Late: importing Ray takes a second, and starting it ten.
     from jobs.cluster.growth import fitting_in_time
     from jobs.cluster.pool import Pool
@@ -102,7 +108,7 @@ def _start_ray(
         "num_cpus": resources.cpus_per_actor or 1,
         "accelerator_type": resources.accelerator_type,
         "resources": resources.actor_resources,
-        "memory": loaded_memory(checkpoint),
+        "memory": memory,
     }
     fitting = partial(Pool.fitting, resources.actors, resources.num_gpus, **actor)
     if resources.address is None:
@@ -114,7 +120,10 @@ def _start_ray(
 class Placement:
     """`Blocks` in this process, until it is seen that hours are left, or on Ray. Says where, and why."""
 
-    def __init__(self, resources: Resources, start_ray: Callable[[], Blocks], console: Console) -> None:
+    def __init__(
+        self, resources: Resources, start_ray: Callable[[], Blocks], console: Console, doing: str = "embedding"
+    ) -> None:
+        self._doing = doing
         self._start_ray, self._console = start_ray, console
         self._load = cache(lambda load: load())
         self._may_move = resources.on is None
@@ -155,7 +164,7 @@ class Placement:
             self._load.cache_clear()  # the actors need the memory
 
     def _say(self, where: str) -> None:
-        self._console.print(f"embedding {where}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(f"{self._doing} {where}", highlight=False, markup=False, soft_wrap=True)
 
 
 class _Forecast:
@@ -203,7 +212,7 @@ def write(
     collection: Collection,
     *,
     load: Callable[[], Any],
-    crop: CropSpec,
+    crop: CropSpec | None,
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,

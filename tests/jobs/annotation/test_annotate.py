@@ -66,7 +66,7 @@ def indexed(collection: Collection) -> Collection:
 def annotated(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
     with writing(collection, "annotate") as held:
         job = Annotate(collection=held, console=Console(quiet=True), recipe=predictor.recipe, **options)
-        return job.run([AnnotationSpec(name=name)])[name]
+        return job.run([AnnotationSpec(name=name, predictor="tests:Halves")])[name]
 
 
 def found(collection: Collection, where: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
@@ -195,7 +195,7 @@ def test_a_job_that_is_stopped_again_and_again_does_every_image_once(
         try:
             with writing(indexed, "annotate") as held:
                 job = Annotate(collection=held, console=Console(quiet=True), recipe=lambda *_: stopping)
-                job.run([AnnotationSpec(name="half")])
+                job.run([AnnotationSpec(name="half", predictor="tests:Halves")])
             break
         except Stopped:
             assert attempt < 19
