@@ -170,9 +170,7 @@ class AnnotationSpec(_Section):
         0.5, ge=0, le=1, description="share of random image/text pairs below whose score a label is `none of these`"
     )
     quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
-    classifier: Annotated[str, AfterValidator(model_named)] | None = Field(
-        None, description="an image-classification checkpoint: hub id or ./folder"
-    )
+    classifier: str | None = Field(None, description="an image-classification checkpoint: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes that a classifier says of each image")
     predictor: str | None = Field(
         None, pattern=r"^[\w.]+:\w+$", description="module:Class of a predictor, which Python can import"
@@ -203,6 +201,9 @@ class JobSpec(_Section):
         0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"
     )
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="share of the images that may be rejected")
+    annotations: tuple[AnnotationSpec, ...] = Field(
+        (), description="columns that are brought up to date after the images"
+    )
     verify_hash: bool = Field(False, description="read the bytes of every image, whatever its size and time say")
     draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
     notify: Notify = Notify()

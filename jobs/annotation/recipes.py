@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from embedder.images import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from index.collection.records import ModelRecord
 from jobs.annotation.labels import LabelTexts
-from jobs.annotation.predictor import NEEDS, Predictor, Recipe
+from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe
+from jobs.embedding.model_source import loaded_memory
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec, Resources
 
@@ -78,4 +83,31 @@ def _find(name: str, folder: str) -> Any:
 
 
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
-    raise NotImplementedError
+    checkpoint = Checkpoint.find(model, classifies=True)
+    about = [checkpoint.classifier_fingerprint, top_k]
+    return Recipe(
+        id=checkpoint.model_id,
+        fingerprint=hashlib.sha256(json.dumps(about).encode()).hexdigest(),
+        needs="image",
+        make=partial(_classifier, model, top_k, resources.device),
+        memory=loaded_memory(checkpoint),
+        crop=checkpoint.preprocessing.crop,
+    )
+
+
+def _classifier(model: str, top_k: int, device: str | None, _: Mapping[str, float]) -> Predictor:
+    from embedder.models.classifier import ImageClassifier  # torch and transformers take seconds
+
+    classifier = ImageClassifier.load(model, device=device)
+
+    def predict(batch: Batch) -> Columns:
+        classes, confidences = classifier.classify(batch["image"], top_k)
+        scores = confidences.astype(np.float64).round(4)
+        return {
+            "": [each[0] for each in classes],
+            "score": scores[:, 0],
+            "classes": classes,
+            "scores": scores,
+        }
+
+    return predict
