@@ -85,10 +85,11 @@ class VersionBuild:
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
         new = [run for run in self.runs if run.run_id not in base.runs]
+        base = base.without_columns()  # they are not merged, and the segments that stay get others
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
             # Every byte is checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
-            old = open_segments(self.collection, base.without_columns(), Path(cache))
+            old = open_segments(self.collection, base, Path(cache))
             touched = touched_ids(self.storage, new, changed)
             change = change_of(changed, touched, base.segments, old.parts, self.settings)
             # Chosen again: a collection that has outgrown exact scans must not be scanned for ever.
