@@ -16,6 +16,7 @@ from rich.console import Console
 from index.collection import Collection
 from index.collection.annotations import Annotation, annotation_log, drop_annotation, list_annotations, same_content
 from index.collection.collection import Snapshot
+from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.rows import EMBEDDING, FIXED, STATE
@@ -183,9 +184,12 @@ def publish(collection: Collection, runs: Sequence[RunManifest], console: Consol
 
 
 def drop(collection: Collection, name: str, console: Console) -> None:
-    """Remove an annotation, and its columns from the index. UsageError when there is none of this name."""
-    there = {annotation.name: annotation for annotation in list_annotations(collection)}
+    """Remove an annotation, also one that was only begun, and its columns from the index. UsageError when there is none
+    of this name.
+    """
+    there = [entry.name for entry in collection.storage.list(ANNOTATIONS)]
     if name not in there:
         raise UsageError(f"there is no annotation {name}: expected one of {', '.join(there) or 'none'}")
-    drop_annotation(there[name])
+    log = annotation_log(collection, name)
+    drop_annotation(Annotation(name, log, log.runs()))
     publish(collection, collection.runs(), console)

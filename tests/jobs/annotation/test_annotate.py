@@ -27,6 +27,7 @@ from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.errors import JobError, TooManyRejectsError, UsageError
 from jobs.spec import AnnotationSpec
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket
 
 IDS = [f"{number:03}.jpg" for number in range(200)]
 
@@ -173,6 +174,9 @@ def test_a_predictor_that_fails_on_all_ends_the_job(indexed: Collection) -> None
         annotated(indexed, Halves(bad=frozenset(IDS[:50])))
     assert indexed.current() == version
     assert list_annotations(indexed) == []
+    with writing(indexed, "columns") as held:
+        drop(held, "half", Console(quiet=True))
+    assert indexed.storage.list("annotations") == []
 
 
 def test_a_job_that_is_stopped_again_and_again_does_every_image_once(
@@ -255,3 +259,18 @@ def test_the_shapes_of_the_demo_are_told_by_plain_words(run: Callable[..., Any],
     listed = json.loads(run("columns", collection.location, "--format", "json").out)
     assert [(each["name"], each["images"], each["indexed"]) for each in listed] == [("shape", len(shown), True)]
     assert set(listed[0]["columns"]) == {"shape", "shape_score", "shape_margin"}
+
+
+def test_annotations_of_a_bucket(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("c"))
+    add_run(collection, table(IDS[:20]))
+    build_index(collection)
+    annotated(collection, Halves())
+    assert {row["half"] for row in found(collection).values()} == {"left", "right"}
+    again = Halves()
+    annotated(collection, again)
+    assert again.seen == []
+    with writing(collection, "columns") as held:
+        drop(held, "half", Console(quiet=True))
+    assert found(collection)[IDS[0]] == {"year": 0}
+    assert [key for key in bucket.keys("c/annotations/") if not key.endswith("/")] == []
