@@ -158,6 +158,31 @@ class Notify(_Section):
     on_failure: Target | None = None
 
 
+class AnnotationSpec(_Section):
+    """Columns that a predictor adds to the images: labels, quality, a classifier, or a class of one's own."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="of the column; others have it before an underscore"
+    )
+    labels: tuple[str, ...] = Field((), description="texts; each image gets the one that is nearest to it")
+    template: str = Field("a photo of {}", description="what is said of a label to the model")
+    none_below: float = Field(
+        0.5, ge=0, le=1, description="share of random image/text pairs below whose score a label is `none of these`"
+    )
+    quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
+    classifier: str | None = Field(None, description="an image-classification checkpoint: hub id or ./folder")
+    top_k: int = Field(5, ge=1, description="classes that a classifier says of each image")
+    predictor: str | None = Field(
+        None, pattern=r"^[\w.]+:\w+$", description="module:Class of a predictor, which Python can import"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> AnnotationSpec:
+        if sum(map(bool, (self.labels, self.quality, self.classifier, self.predictor))) != 1:
+            raise ValueError("expected one of labels, quality, classifier and predictor")
+        return self
+
+
 class JobSpec(_Section):
     """One job: bring a collection up to date with its source. In a file, relative paths start at its own folder."""
 
@@ -177,6 +202,9 @@ class JobSpec(_Section):
         0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"
     )
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="share of the images that may be rejected")
+    annotations: tuple[AnnotationSpec, ...] = Field(
+        (), description="columns that are brought up to date after the images"
+    )
     verify_hash: bool = Field(False, description="read the bytes of every image, whatever its size and time say")
     draft: bool = Field(True, description="decode large JPEGs at reduced scale, many times faster")
     notify: Notify = Notify()

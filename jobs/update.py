@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from embedder.models.checkpoint import Checkpoint
 from index.collection import writing
+from index.collection.annotations import list_annotations
 from index.collection.collection import Collection, Snapshot
 from index.collection.records import IndexSettings, ModelRecord, RunManifest
 from index.errors import NotACollectionError, RolledBackError
@@ -125,8 +126,9 @@ class Update:
         standing, before = standing_manifest(collection), live_version(collection).name
         changes = self.spec.index.model_dump(exclude_none=True)
         settings = IndexSettings(**{**(standing.settings.model_dump() if standing else {}), **changes})
-        wanted = (before, [run.run_id for run in runs], settings)
-        if standing and (standing.version, standing.runs, standing.settings) == wanted:
+        columns = {annotation.name: annotation.run_ids for annotation in list_annotations(collection)}
+        wanted = (before, [run.run_id for run in runs], columns, settings)
+        if standing and (standing.version, standing.runs, standing.annotations, standing.settings) == wanted:
             return
         from index.build.build_index import build_index  # late: faiss takes a second
 

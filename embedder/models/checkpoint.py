@@ -24,6 +24,8 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # keys, not the irrelevant ones, because configurations get new keys with every release of transformers.
 _ARITHMETIC = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size")
 
+_PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
@@ -52,8 +54,11 @@ class Checkpoint:
     weights: tuple[Path, ...]
 
     @classmethod
-    def find(cls, model: str, revision: str | None = None) -> "Checkpoint":
-        """Look at a local folder, else ask the hub; raises ModelNotFoundError or ModelError."""
+    def find(cls, model: str, revision: str | None = None, *, classifies: bool = False) -> "Checkpoint":
+        """Look at a local folder, else ask the hub; raises ModelNotFoundError or ModelError.
+
+        With `classifies` it is a model for image classification, of any type.
+        """
         folder, model_id, commit = _locate(model, revision)
         config_file = folder / "config.json"
         if not config_file.is_file():
@@ -63,13 +68,19 @@ class Checkpoint:
             )
         config = _read_json(config_file)
         model_type = config.get("model_type")
-        if model_type not in SUPPORTED:
+        if classifies:
+            architectures = config.get("architectures") or ["none"]
+            if not all(str(name).endswith("ForImageClassification") for name in architectures):
+                raise ModelError(
+                    f"{model_id}: expected a model for image classification, got {', '.join(map(str, architectures))}"
+                )
+        elif model_type not in SUPPORTED:
             raise ModelError(_unsupported(model_id, model_type))
         return cls(
             folder=folder,
             model_id=model_id,
             revision=commit,
-            model_type=model_type,
+            model_type=str(model_type),
             config=config,
             preprocessing=_read_preprocessing(folder),
             weights=tuple(_weight_files(folder)),
@@ -80,6 +91,13 @@ class Checkpoint:
         """Reads all weights, without torch."""
         dim = embedding_dim(self.model_type, self.config)
         return ModelIdentity(model_id=self.model_id, revision=self.revision, fingerprint=self._fingerprint(), dim=dim)
+
+    @cached_property
+    def classifier_fingerprint(self) -> str:
+        """Of a model for image classification: its whole configuration counts too, for it has the classes' names."""
+        config = {key: value for key, value in self.config.items() if key not in _PASSING}
+        about = json.dumps([self._fingerprint(), config], sort_keys=True)
+        return hashlib.sha256(about.encode()).hexdigest()
 
     def _fingerprint(self) -> str:
         """SHA-256 of everything that decides a picture's vector, so without the tokenizer: weights, arithmetic and
@@ -199,6 +217,10 @@ def _crop(settings: dict[str, Any]) -> CropSpec:
         if settings.get("do_center_crop") and _side(settings["crop_size"]) != _side(size):
             raise ValueError("a crop after squashing is not supported")
         return CropSpec(side=_side(size), shortest_edge=None, resample=resample)
+    if settings.get("crop_pct"):  # ConvNeXt's: from 384 pixels on it squashes
+        return CropSpec(
+            side=edge, shortest_edge=int(edge / settings["crop_pct"]) if edge < 384 else None, resample=resample
+        )
     if not settings.get("do_center_crop", "crop_size" in settings):
         raise ValueError("without a centre crop pictures are not square")
     return CropSpec(side=_side(settings["crop_size"]), shortest_edge=int(edge), resample=resample)

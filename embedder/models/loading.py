@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -20,18 +21,18 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
 
 
-def load_weights(checkpoint: Checkpoint) -> PreTrainedModel:
+def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str | None = "sdpa") -> PreTrainedModel:
     """The model on the CPU, in eval mode and in the dtype of its weights; raises ModelError."""
     try:
         with _quiet_transformers():
             # SDPA, though eager attention trains small models faster on CPUs: forward passes alone were 5 to
             # 18% faster with it on every size measured (width 128 at 64 pixels, ViT-B/32, ViT-B/16).
-            model, report = AutoModel.from_pretrained(
+            model, report = kind.from_pretrained(
                 checkpoint.folder,
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                attn_implementation="sdpa",
+                attn_implementation=attention,
                 dtype="auto",
             )
     except Exception as error:  # each format of weights has its own errors

@@ -21,11 +21,11 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def vision_config(model_type: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The vision model's part of a configuration with defaults, for a type that `Checkpoint` supports."""
+    """The vision model's part of a configuration with defaults, for a type that embeds."""
     if model_type in ("clip", "siglip"):
         # The first checkpoints of CLIP hold both, and this one counts.
         config = config.get("vision_config_dict") or config.get("vision_config") or {}
-    return {**_DEFAULTS[model_type], **config}
+    return {**_DEFAULTS.get(model_type, {}), **config}
 
 
 def embedding_dim(model_type: str, config: Mapping[str, Any]) -> int:

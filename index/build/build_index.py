@@ -1,12 +1,14 @@
 """Builds index versions, from all live rows or by updating the live version, and publishes those that are good."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from index.build.rolled_back import require_no_repeat, versions_repeated
 from index.build.segment import SegmentJob
 from index.build.version import RunJobs, VersionBuild
 from index.collection import Collection
+from index.collection.annotations import list_annotations
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import IndexSettings, RunManifest, SegmentRecord, VersionManifest
 from index.errors import (
@@ -44,11 +46,12 @@ def build_index(
     run_jobs: RunJobs = run_here,
     runs: Sequence[RunManifest] | None = None,
 ) -> VersionManifest:
-    """Index the live embedded rows as a new version, measure it, and make it the live one.
+    """Index the live embedded rows with their annotations as a new version, measure it, and make it the live one.
 
-    The live version is updated by the changes since; if there are none, and it is whole, it is returned. Everything is
-    built anew with `rebuild`, with other settings, for another model, and when an update's recall is below the target.
-    `settings` None: those of the live version. `runs` are all committed ones. A damaged CURRENT is repaired first.
+    The live version is updated by the changes since, and shares all segments if only annotations have changed; if
+    nothing has, and it is whole, it is returned. Everything is built anew with `rebuild`, with other settings, for
+    another model, and when an update's recall is below the target. `settings` None: those of the live version. `runs`
+    are all committed ones. A damaged CURRENT is repaired first.
 
     EmptyCollectionError when nothing is embedded, ModelMismatchError when the vectors are of two models,
     CollectionError for a vector that is not of unit norm, FactoryError for an index that cannot be built,
@@ -57,21 +60,25 @@ def build_index(
     """
     before, live = _repair_current(collection)
     runs = collection.runs() if runs is None else runs
+    added = list_annotations(collection)
+    columns = {annotation.name: annotation.run_ids for annotation in added}
     settings = settings or (live.settings if live else IndexSettings())
     if live and not accept_lost_runs:
         _require_every_run(collection, live, runs)
     base = live if live and _covers_first(live, runs) else None
     update = base is not None and not rebuild and settings == base.settings
-    if base and update and base.version == before and len(base.runs) == len(runs) and is_whole(collection, base):
+    changed = base is not None and (len(base.runs) < len(runs) or base.annotations != columns)
+    if base and update and base.version == before and not changed and is_whole(collection, base):
         logger.info("index version %s covers all runs already: nothing to build", base.version)
         return base
-    rolled_back = versions_repeated(collection, live, runs)
+    rolled_back = versions_repeated(collection, live, runs, columns)
     if rolled_back and not rebuild:
         require_no_repeat(collection, rolled_back, runs, settings, before)
-    manifest = None if rebuild else _made_already(collection, runs, settings, before)
-    if base and update and manifest is None and len(base.runs) < len(runs):
-        manifest = _updated(VersionBuild(collection, runs, settings, run_jobs), base)
-    manifest = manifest or VersionBuild(collection, runs, settings, run_jobs).from_scratch()
+    manifest = None if rebuild else _made_already(collection, runs, columns, settings, before)
+    begin = partial(VersionBuild, collection, runs, added, settings, run_jobs)
+    if base and update and manifest is None and changed:
+        manifest = _updated(begin(), base)
+    manifest = manifest or begin().from_scratch()
     if manifest.below_target:
         raise RecallTooLowError(_too_low(collection, manifest))
     if promote and rolled_back:
@@ -118,15 +125,20 @@ def _require_every_run(collection: Collection, live: VersionManifest, runs: Sequ
 
 
 def _made_already(
-    collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, live: str | None
+    collection: Collection,
+    runs: Sequence[RunManifest],
+    columns: Mapping[str, list[str]],
+    settings: IndexSettings,
+    live: str | None,
 ) -> VersionManifest | None:
-    """The newest version, whole, of exactly these runs and settings: below its target, or its job was stopped."""
+    """The newest version, whole, of just this content and these settings: below its target, or its job was stopped."""
     newest = max(collection.versions(), default="")
     if newest <= (live or ""):
         return None
     try:
         manifest = collection.read_version(newest)
-        if manifest.runs != [run.run_id for run in runs] or manifest.settings != settings:
+        made_of = manifest.runs, manifest.annotations, manifest.settings
+        if made_of != ([run.run_id for run in runs], columns, settings):
             return None
         return require_servable(collection, newest)
     except RecallTooLowError:
@@ -151,7 +163,7 @@ def _promote(collection: Collection, manifest: VersionManifest, before: str | No
 def _updated(build: VersionBuild, base: VersionManifest) -> VersionManifest | None:
     """The updated version; None when only a new build from all rows can be good enough."""
     try:
-        manifest = build.update(base)
+        manifest = build.update(base) if len(base.runs) < len(build.runs) else build.annotate(base)
     except (DamagedVersionError, FactoryError) as error:
         logger.warning("%s: building from all rows", error)
         return None

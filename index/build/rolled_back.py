@@ -9,9 +9,13 @@ from index.versions.current import is_whole, rolled_back_at
 
 
 def versions_repeated(
-    collection: Collection, live: VersionManifest | None, runs: Sequence[RunManifest]
+    collection: Collection,
+    live: VersionManifest | None,
+    runs: Sequence[RunManifest],
+    annotations: Mapping[str, list[str]],
 ) -> dict[str, VersionManifest | None]:
-    """The versions that were rolled back, and that a build of these runs would repeat: of the same rows or other model.
+    """The versions that were rolled back, and that a build of these runs would repeat: of the same rows
+    and annotations, or another model.
 
     None where a manifest cannot be read: it may be the same, unless new rows of the live model were committed since.
     """
@@ -25,7 +29,9 @@ def versions_repeated(
             continue
         try:
             made = collection.read_version(name)
-            if made.runs == ids or (other_model and made.model.agrees_with(model)):
+            # Another annotation of rows that stayed live repeats nothing.
+            same = made.runs == ids and (made.annotations == annotations or live.runs != ids)
+            if same or (other_model and made.model.agrees_with(model)):
                 repeated[name] = made
         except DamagedVersionError:
             if other_model or runs[-1].finished_at <= when:

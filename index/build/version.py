@@ -10,14 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from index.build.choose import choose
+from index.build.columns import read_values, write_columns
 from index.build.ground_truth import GroundTruth
 from index.build.measure import measure, score_distribution
 from index.build.segment import RowSource, SegmentJob
 from index.build.update import change_of, touched_ids
 from index.collection import Collection
+from index.collection.annotations import Annotation
 from index.collection.current import begin_current
-from index.collection.layout import INDEX, MANIFEST, QUERIES, SEGMENTS, STARTED, TOMBSTONES, version_path
+from index.collection.layout import (
+    INDEX,
+    MANIFEST,
+    QUERIES,
+    SEGMENTS,
+    STARTED,
+    TOMBSTONES,
+    columns_path,
+    version_path,
+)
 from index.collection.live_rows import LiveRows
 from index.collection.records import (
     FileRecord,
@@ -31,6 +44,7 @@ from index.collection.records import (
 from index.errors import EmptyCollectionError, FactoryError, LeaseError
 from index.segments.exact import MIN_TRAINING_ROWS
 from index.segments.segmented_index import SegmentedIndex
+from index.versions.current import check_version
 from index.versions.files import file_record, write_tombstones
 from index.versions.opening import open_segments
 
@@ -39,11 +53,17 @@ RunJobs = Callable[[Sequence[SegmentJob]], list[SegmentRecord | None]]
 
 class VersionBuild:
     def __init__(
-        self, collection: Collection, runs: Sequence[RunManifest], settings: IndexSettings, run_jobs: RunJobs
+        self,
+        collection: Collection,
+        runs: Sequence[RunManifest],
+        annotations: Sequence[Annotation],
+        settings: IndexSettings,
+        run_jobs: RunJobs,
     ) -> None:
         self.collection = collection
         self.storage = collection.storage
         self.runs = runs
+        self.annotations = annotations
         self.settings = settings
         self.run_jobs = run_jobs
         self.version = _reserved(collection)
@@ -65,6 +85,7 @@ class VersionBuild:
     def update(self, base: VersionManifest) -> VersionManifest:
         """Build from the base's segments, with more tombstones, and new ones. DamagedVersionError if it is damaged."""
         new = [run for run in self.runs if run.run_id not in base.runs]
+        base = base.without_columns()  # they are not merged, and the segments that stay get others
         with self._discarded_on_failure(), tempfile.TemporaryDirectory() as cache:
             changed = LiveRows.of_runs(self.storage, new)
             # Every byte is checked: Arrow and faiss may crash on altered ones, and a server would not open the update.
@@ -83,6 +104,20 @@ class VersionBuild:
             held_out = GroundTruth.read(self.storage.local_path(queries) or Path(cache, queries))
             still_fits = held_out.fits(draft.ntotal)
             return self._finish(draft, segments, held_out.updated(touched, segments) if still_fits else None)
+
+    def annotate(self, base: VersionManifest) -> VersionManifest:
+        """The base with the annotations as they are now. It shares all segments, and no vector is read.
+
+        DamagedVersionError when a file of the base has another size than its manifest says.
+        """
+        with self._discarded_on_failure():
+            check_version(self.collection, base, verify=False)
+            for name in base.files:
+                # Whoever opens the new version compares them with their digests.
+                content = self.storage.read(version_path(base.version, name))
+                self.storage.write_atomic(version_path(self.version, name), content)
+            facts = {"version": self.version, "base": base.version, "created_at": datetime.now(UTC)}
+            return self._publish(base.without_columns().model_copy(update=facts))
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int
@@ -135,12 +170,24 @@ class VersionBuild:
         measured = measure(segments, held_out, step=max(1, len(held_out.ids) // 500) if draft.base else 1)
         queries = self._put(QUERIES, held_out.write)
         facts = {"scores": scores, "files": {**draft.files, QUERIES: queries}}
+        return self._publish(draft.model_copy(update={**asdict(measured), **facts}))
+
+    def _publish(self, draft: VersionManifest) -> VersionManifest:
+        """Write the columns of annotations, and the manifest last."""
+        values = read_values(self.annotations)
+        segments = [self._with_columns(segment, values) for segment in draft.segments] if values else draft.segments
+        runs = {annotation.name: annotation.run_ids for annotation in self.annotations}
         seconds = round(time.monotonic() - self.started, 3)
-        manifest = draft.model_copy(update={**asdict(measured), **facts, "seconds": seconds})
+        manifest = draft.model_copy(update={"segments": segments, "annotations": runs, "seconds": seconds})
         self.collection.check_lease()
         begin_current(self.storage)
         self.storage.write_atomic(version_path(self.version, MANIFEST), manifest.to_bytes())
         return manifest
+
+    def _with_columns(self, segment: SegmentRecord, values: Sequence[pa.Table]) -> SegmentRecord:
+        name = columns_path(self.version, segment.name).rpartition("/")[2]
+        write = partial(write_columns, storage=self.storage, segment=segment.name, values=values)
+        return segment.model_copy(update={"columns": self._put(name, write)})
 
     def _put(self, name: str, write: Callable[[Path], None]) -> FileRecord:
         """Put one of the version's own files, which `write` writes to the path it gets."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from index.collection.current import read_current, replace_current
 from index.collection.layout import (
+    ANNOTATIONS,
     CURRENT,
     DELETES,
     HISTORY,
@@ -82,7 +83,7 @@ class Collection:
         storage, location = Storage.open(location), without_secrets(location)
         if storage.is_file():
             raise NotACollectionError(f"{location} is a file: expected a folder for the collection")
-        foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {HISTORY}]
+        foreign = [entry.name for entry in storage.list() if entry.name not in _MEMBERS | {ANNOTATIONS, HISTORY}]
         if foreign:
             shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
             raise NotACollectionError(
@@ -134,7 +135,7 @@ class Collection:
             unfinished=[start for start in self._read_runs(begun, RUN_STARTED, RunStart) if start],
         )
 
-    def start_run(self, source: str, model: ModelRecord) -> RunStart:
+    def start_run(self, source: str, model: ModelRecord, calibration: dict[str, float] | None = None) -> RunStart:
         """Begin a run. Its id sorts after every other run's, whatever the clock says."""
         started_at = datetime.now(UTC)
         for folder in self._run_folders():
@@ -144,7 +145,9 @@ class Collection:
                 if newest >= started_at.replace(microsecond=0):
                     started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
-        start = RunStart(run_id=run_id, source=source, model=model, started_at=started_at)
+        start = RunStart(
+            run_id=run_id, source=source, model=model, started_at=started_at, calibration=calibration or {}
+        )
         self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start
 

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+ANNOTATIONS: Final = "annotations"
+"""Each in a folder of its own, which has runs as the collection has them."""
 CURRENT: Final = "CURRENT"
 HISTORY: Final = "history"
 INDEX: Final = "index"
@@ -26,6 +28,9 @@ ROLLED_BACK: Final = "rolled_back"
 TOMBSTONES: Final = "tombstones.arrow"
 QUERIES: Final = "queries.arrow"
 
+COLUMNS: Final = "columns"
+"""Of annotations, in a file for each segment."""
+
 # In the folder of a segment
 VECTORS: Final = "vectors.faiss"
 ROWS: Final = "rows.arrow"
@@ -38,6 +43,14 @@ def run_path(run_id: str, *names: str) -> str:
 
 def version_path(version: str, *names: str) -> str:
     return "/".join((INDEX, version, *names))
+
+
+def columns_path(version: str, segment: str) -> str:
+    return version_path(version, f"{COLUMNS}-{segment}.arrow")
+
+
+def annotation_path(name: str) -> str:
+    return f"{ANNOTATIONS}/{name}"
 
 
 def segment_path(segment: str, *names: str) -> str:

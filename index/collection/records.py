@@ -80,13 +80,17 @@ class RowFile(Record):
 
 
 class RunStart(Record):
-    """`started.json`: a run that has begun. Run ids sort by the time of their start."""
+    """`started.json`: a run that has begun. Run ids sort by the time of their start.
+
+    In a run of an annotation `model` is its predictor, and `calibration` what was measured once for all of its runs.
+    """
 
     format: Literal[1] = 1
     run_id: str
     source: str
     model: ModelRecord
     started_at: datetime
+    calibration: dict[str, float] = {}
 
 
 class RunManifest(RunStart):
@@ -131,7 +135,8 @@ class SegmentRecord(Record):
     """An immutable segment, and its `files` in its folder. `live` counts the rows without tombstones.
 
     `factory` is "Flat" or a faiss factory string, `parameters` are the tuned ones. `memory` is the bytes that searching
-    keeps hot: the vectors of a flat segment, else only the approximate index.
+    keeps hot: the vectors of a flat segment, else only the approximate index. `columns` is a file of the version: the
+    annotations of the segment's rows.
     """
 
     name: str
@@ -141,6 +146,7 @@ class SegmentRecord(Record):
     parameters: dict[str, float]
     memory: int
     files: dict[str, FileRecord]
+    columns: FileRecord | None = None
 
 
 class ScoreDistribution(Record):
@@ -158,7 +164,8 @@ class VersionManifest(Record):
 
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
     held-out images (for k = 100 over a hundred of them). `latency_ms` maps percentiles to milliseconds, over a hundred
-    queries searched one by one (fifty in an update); `queries_per_second` is measured on a batch.
+    queries searched one by one (fifty in an update); `queries_per_second` is measured on a batch. `annotations` are the
+    runs of each, by name.
     """
 
     format: Literal[2] = 2
@@ -178,6 +185,12 @@ class VersionManifest(Record):
     queries_per_second: float
     scores: ScoreDistribution
     seconds: float
+    annotations: dict[str, list[str]] = {}
+
+    def without_columns(self) -> "VersionManifest":
+        """The same version, of which no annotations are read."""
+        segments = [segment.model_copy(update={"columns": None}) for segment in self.segments]
+        return self.model_copy(update={"segments": segments, "annotations": {}})
 
     @property
     def edition(self) -> str:

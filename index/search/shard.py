@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from index.arrays import Ids, Positions, Scores, Vectors
 from index.collection import Collection
-from index.collection.layout import ROWS, segment_path
+from index.collection.layout import ROWS, columns_path, segment_path
 from index.collection.records import SegmentRecord, VersionManifest
 from index.collection.row_files import map_in_threads
 from index.collection.rows import EMBEDDING, embedding_type
 from index.errors import DamagedVersionError
 from index.search.filter_cache import FilterCache
+from index.segments.mapped_rows import with_columns
 from index.segments.searchable import Eligible
 from index.segments.segmented_index import SegmentedIndex, union_schema
 from index.versions.opening import open_segments
@@ -56,13 +57,17 @@ def slices(segments: Sequence[SegmentRecord], count: int) -> list[ShardSegments]
 def version_schema(collection: Collection, manifest: VersionManifest) -> pa.Schema:
     """The columns of all segments of a version, as in `SegmentedIndex.schema`; only the schema of each file is read."""
 
-    def stored(segment: SegmentRecord) -> pa.Schema:
-        path = segment_path(segment.name, ROWS)
+    def read(path: str) -> pa.Schema:
         try:
             with collection.storage.open_input(path) as file:
-                schema = pa.ipc.open_file(file).schema
+                return pa.ipc.open_file(file).schema
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise DamagedVersionError(f"index version {manifest.version} is damaged: {path}: {error}", path) from error
+
+    def stored(segment: SegmentRecord) -> pa.Schema:
+        schema = read(segment_path(segment.name, ROWS))
+        if segment.columns:
+            schema = with_columns(schema, read(columns_path(manifest.version, segment.name)))
         return schema.append(pa.field(EMBEDDING, embedding_type(manifest.dim)))
 
     return union_schema(map_in_threads(stored, manifest.segments))

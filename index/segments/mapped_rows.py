@@ -15,12 +15,23 @@ from index.arrays import Ids, Positions, gathered
 
 
 class MappedRows:
-    """Rows in batches, without their embeddings. Thread-safe."""
+    """Rows in batches, without their embeddings. Thread-safe.
 
-    def __init__(self, path: Path) -> None:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        self.schema: pa.Schema = reader.schema
-        self.batches: list[pa.RecordBatch] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
+    `columns` is a file of further columns of the same rows, in the same batches.
+    """
+
+    def __init__(self, path: Path, columns: Path | None = None) -> None:
+        self.schema, self.batches = _mapped(path)
+        if columns is not None:
+            schema, further = _mapped(columns)
+            self.schema = with_columns(self.schema, schema)
+            self.batches = [
+                pa.RecordBatch.from_arrays(
+                    [(more if name in schema.names else rows).column(name) for name in self.schema.names],
+                    schema=self.schema,
+                )
+                for rows, more in zip(self.batches, further, strict=True)
+            ]
         self.starts = np.cumsum([0, *(len(batch) for batch in self.batches)])
         self._ids = pa.chunked_array([batch.column("image_id") for batch in self.batches], pa.string())
 
@@ -53,6 +64,16 @@ class MappedRows:
         found = np.full(len(ids), -1, np.int64)
         found[slots[live[here]]] = here[live[here]]
         return found
+
+
+def with_columns(rows: pa.Schema, columns: pa.Schema) -> pa.Schema:
+    """The columns of rows and their further columns, which take the place of others of the same name."""
+    return pa.schema([*(field for field in rows if field.name not in columns.names), *columns])
+
+
+def _mapped(path: Path) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    return reader.schema, [reader.get_batch(number) for number in range(reader.num_record_batches)]
 
 
 def _arrow(positions: Positions) -> pa.Array[Any]:

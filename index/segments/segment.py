@@ -33,8 +33,9 @@ _DEEP = 32  # an approximate search ranks about 32 k rows; for no more rows than
 class Segment:
     """A segment that is open. Opening copies nothing, processes share the pages, and the files may then be unlinked.
 
-    Scores are always exact. Up to `max_exact_rows` rows are scanned exactly even if the segment is `approximate`.
-    DamagedVersionError when the numbers of vectors and of rows differ; faiss and Arrow raise their own errors.
+    Its rows have the further `columns` of a file. Scores are always exact. Up to `max_exact_rows` rows are scanned
+    exactly even if the segment is `approximate`. DamagedVersionError when the numbers of vectors and of rows differ;
+    faiss and Arrow raise their own errors.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Segment:
         tombstones: Positions | None = None,
         max_exact_rows: int = 0,
         approximate: bool = False,
+        columns: Path | None = None,
     ) -> None:
         self.folder = folder
         self._exact_rows = max_exact_rows
@@ -52,7 +54,7 @@ class Segment:
         self._flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
         self.ntotal, self.dim = int(self._flat.ntotal), int(self._flat.d)
         self._file = VectorFile(folder / VECTORS, self.ntotal, self.dim)
-        self._rows = MappedRows(folder / ROWS)
+        self._rows = MappedRows(folder / ROWS, columns)
         self.batches = self._rows.batches
         if self.ntotal != len(self._rows):
             raise DamagedVersionError(

@@ -94,6 +94,15 @@ class Storage:
             ) from error
         return cls(root.rstrip("/") or "/", shown, text)
 
+    def below(self, folder: str) -> Storage:
+        """A folder of this storage, which need not be there yet, as a storage of its own."""
+
+        def inside(address: str) -> str:
+            address, mark, options = address.partition("?") if self.bucket else (address, "", "")
+            return f"{address.rstrip('/')}/{folder}{mark}{options}"
+
+        return Storage(self.absolute(folder), inside(self.location), inside(self.address), self.bucket)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage.open, (self.address,)
 

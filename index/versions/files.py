@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index.arrays import Positions
-from index.collection.layout import TOMBSTONES, segment_path, version_path
+from index.collection.layout import TOMBSTONES, columns_path, segment_path, version_path
 from index.collection.records import FileRecord, VersionManifest
 from index.storage import Storage
 
@@ -27,6 +27,8 @@ def version_files(manifest: VersionManifest) -> dict[str, FileRecord]:
     own = {version_path(manifest.version, name): record for name, record in manifest.files.items()}
     for segment in manifest.segments:
         own |= {segment_path(segment.name, name): record for name, record in segment.files.items()}
+        if segment.columns:
+            own[columns_path(manifest.version, segment.name)] = segment.columns
     return own
 
 

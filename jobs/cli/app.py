@@ -18,6 +18,7 @@ from api.errors import RayStartError as ServeRayStartError
 from embedder.errors import EmbedderError
 from embedder.openmp import WAITING
 from index.errors import DISK_FULL, CollectionError, LeaseError, RecallTooLowError
+from jobs.cli.annotate import annotate, columns
 from jobs.cli.demo import demo
 from jobs.cli.embed import embed, reembed
 from jobs.cli.exchange import export, import_
@@ -93,7 +94,7 @@ def likeness(
 
 
 for _command in (
-    *(embed, reembed, schedule, history, index, search, serve),
+    *(embed, reembed, annotate, columns, schedule, history, index, search, serve),
     *(rejects, info, evaluate, duplicates, versions, promote, rollback, prune, compact, export, demo),
 ):
     app.command(cls=HelpCommand)(_command)

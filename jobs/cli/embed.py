@@ -104,7 +104,7 @@ def embed(
 
 def show_embedded(report: "Report") -> None:
     """The closing table of `embed`, and a line about the index."""
-    from jobs.cli.job_tables import closing_lines, embed_table
+    from jobs.cli.tables.job import closing_lines, embed_table
 
     for embedding in report.embedding:
         console.print(embed_table(embedding))
@@ -184,7 +184,7 @@ def reembed(
 @contextmanager
 def _reporting(path: Path | None, output: str) -> "Iterator[Report]":
     """Write and show the report. A job that fails has one too: otherwise an earlier job's would seem to be its own."""
-    from jobs.cli.job_tables import closing_lines, reembed_table
+    from jobs.cli.tables.job import closing_lines, reembed_table
     from jobs.embedding.report import Report
     from jobs.schedule.history import outcome_of
 

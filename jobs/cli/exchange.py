@@ -55,7 +55,7 @@ def import_(
 
     Example: `likeness import embeddings/ my-collection --model openai/clip-vit-base-patch32`
     """
-    from jobs.cli.job_tables import embed_table
+    from jobs.cli.tables.job import embed_table
     from jobs.exchange.import_vectors import VectorImport
 
     with console.status("importing") as status:

@@ -104,8 +104,8 @@ def build_and_show(
     from index.collection import writing
     from index.collection.records import IndexSettings
     from index.versions.current import standing_manifest
-    from jobs.cli.collection_tables import choice_table
-    from jobs.cli.index_tables import quality_table
+    from jobs.cli.tables.collection import choice_table
+    from jobs.cli.tables.index import quality_table
     from jobs.indexing.on_ray import run_on_ray
 
     if on == "local" and address is not None:
@@ -144,7 +144,7 @@ def versions(collection: CollectionArgument, output: FormatOption = "table") -> 
     Example: `likeness versions my-collection`
     """
     from index.versions.promotion import list_versions
-    from jobs.cli.index_tables import version_facts, versions_table
+    from jobs.cli.tables.index import version_facts, versions_table
 
     facts = [version_facts(version) for version in list_versions(open_collection(collection))]
     show(output, facts, lambda: versions_table(facts))
@@ -200,7 +200,7 @@ def prune(
     Example: `likeness prune my-collection --keep 3 --dry-run`
     """
     from index.versions import prune
-    from jobs.cli.index_tables import pruned_table
+    from jobs.cli.tables.index import pruned_table
 
     pruned = prune.prune(open_collection(collection), keep, dry_run=dry_run)
     show(output, {**asdict(pruned), "dry_run": dry_run}, lambda: pruned_table(pruned, dry_run=dry_run))
@@ -217,7 +217,7 @@ def duplicates(
     """
     from index.analysis.duplicates import near_duplicates
     from index.search.searcher import open_last_good
-    from jobs.cli.index_tables import duplicates_table
+    from jobs.cli.tables.index import duplicates_table
 
     with console.status("opening the index") as status:
         groups = near_duplicates(

@@ -57,7 +57,7 @@ def history(
 
     Example: `likeness history my-collection --last 5`
     """
-    from jobs.cli.job_tables import history_table
+    from jobs.cli.tables.job import history_table
     from jobs.schedule.history import facts, last_entries, read_output
 
     opened = open_collection(collection)

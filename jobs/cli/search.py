@@ -58,7 +58,7 @@ def search(
     """
     from api.documents import json_bytes
     from index.query_vectors import MAX_K, SearchOptions
-    from jobs.cli.collection_tables import match_table
+    from jobs.cli.tables.collection import match_table
 
     if unlike and not like:
         raise UsageError("--unlike goes with --like: also name an image that matches should be like")
@@ -98,7 +98,7 @@ def evaluate(
     from index.analysis.evaluation import evaluate as figures_of
     from index.analysis.neighbourhoods import label_votes, neighbourhoods
     from index.search.searcher import Searcher, open_last_good
-    from jobs.cli.index_tables import evaluation_tables
+    from jobs.cli.tables.index import evaluation_tables
 
     opened = open_collection(collection)
     with console.status("comparing neighbours with labels"):
@@ -127,7 +127,7 @@ def rejects(
 
     Example: `likeness rejects my-collection --reason truncated`
     """
-    from jobs.cli.collection_tables import rejects_table
+    from jobs.cli.tables.collection import rejects_table
     from jobs.planning.rejects import list_rejects, shown_reasons
 
     rejected = list_rejects(open_collection(collection))
@@ -144,7 +144,7 @@ def info(collection: CollectionArgument, output: FormatOption = "table") -> None
 
     Example: `likeness info my-collection`
     """
-    from jobs.cli.collection_tables import collection_facts, facts_table
+    from jobs.cli.tables.collection import collection_facts, facts_table
 
     facts = collection_facts(open_collection(collection))
     show(output, facts, lambda: facts_table(facts))

@@ -21,7 +21,7 @@ from jobs.cli.options import (
     serve_settings,
     show,
 )
-from jobs.cli.tables import TextTable
+from jobs.cli.tables.text_table import TextTable
 from jobs.errors import UsageError
 from jobs.values import model_named
 

@@ -5,7 +5,7 @@ Both stages run in this process, or on Ray. Only summaries of blocks come back, 
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,13 +16,12 @@ from rich.console import Console
 
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.protocol import Embedder
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import CollectionAt, DecodeSettings
+from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows, embed_rows
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
@@ -66,9 +65,7 @@ def write_plans(
         convert=sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING,
     ).for_workers()
     try:
-        with ExitStack() as started:
-            start_ray = partial(_start_ray, started, resources, checkpoint, console, verbose=verbose)
-            blocks = Placement(resources, start_ray, console)
+        with placed("embedding", resources, loaded_memory(checkpoint), console, verbose=verbose) as blocks:
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
@@ -88,9 +85,17 @@ def write_plans(
     return written
 
 
-def _start_ray(
-    until: ExitStack, resources: Resources, checkpoint: Checkpoint, console: Console, *, verbose: bool
-) -> Blocks:
+@contextmanager
+def placed(
+    doing: str, resources: Resources, memory: int, console: Console, *, verbose: bool = False
+) -> Iterator[Blocks]:
+    """Blocks in this process or on a Ray that ends with it, whose actors have so many bytes of `memory`."""
+    with ExitStack() as started:
+        start_ray = partial(_start_ray, started, resources, memory, console, verbose=verbose)
+        yield Placement(resources, start_ray, console, doing)
+
+
+def _start_ray(until: ExitStack, resources: Resources, memory: int, console: Console, *, verbose: bool) -> Blocks:
     # Late: importing Ray takes a second, and starting it ten.
     from jobs.cluster.growth import fitting_in_time
     from jobs.cluster.pool import Pool
@@ -103,7 +108,7 @@ def _start_ray(
         "num_cpus": resources.cpus_per_actor or 1,
         "accelerator_type": resources.accelerator_type,
         "resources": resources.actor_resources,
-        "memory": loaded_memory(checkpoint),
+        "memory": memory,
     }
     fitting = partial(Pool.fitting, resources.actors, resources.num_gpus, **actor)
     if resources.address is None:
@@ -115,7 +120,10 @@ def _start_ray(
 class Placement:
     """`Blocks` in this process, until it is seen that hours are left, or on Ray. Says where, and why."""
 
-    def __init__(self, resources: Resources, start_ray: Callable[[], Blocks], console: Console) -> None:
+    def __init__(
+        self, resources: Resources, start_ray: Callable[[], Blocks], console: Console, doing: str = "embedding"
+    ) -> None:
+        self._doing = doing
         self._start_ray, self._console = start_ray, console
         self._load = cache(lambda load: load())
         self._may_move = resources.on is None
@@ -156,7 +164,7 @@ class Placement:
             self._load.cache_clear()  # the actors need the memory
 
     def _say(self, where: str) -> None:
-        self._console.print(f"embedding {where}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(f"{self._doing} {where}", highlight=False, markup=False, soft_wrap=True)
 
 
 class _Forecast:
@@ -203,17 +211,19 @@ def write(
     plan: Plan,
     collection: Collection,
     *,
-    load: Callable[[], Embedder],
-    crop: CropSpec,
+    load: Callable[[], Any],
+    crop: CropSpec | None,
     blocks: Blocks,
     block_size: int = 256,
     draft: bool = True,
+    rows: MakeRows = embed_rows,
     progress: Callable[[EmbedReport], None] = lambda _: None,
 ) -> WrittenRun:
     """Write the rows of a plan's images; `progress` is called for each block that is on disk.
 
     `block_size` rows are embedded and written together; a crash can cost so many, on Ray each actor. `draft` allows
-    large JPEGs to be decoded at reduced scale. `LeaseLostError` once another job writes.
+    large JPEGs to be decoded at reduced scale. `rows` makes them, with what `load` loads.
+    `LeaseLostError` once another job writes.
     """
     written = WrittenRun.begin(plan, collection)
     if plan.todo.num_rows == 0:
@@ -225,6 +235,7 @@ def write(
         "collection": CollectionAt(collection.storage.address),  # with the credentials that were in it
         "run_id": written.run.run_id,
         "attempt": plan.attempt,
+        "rows": rows,
     }
     decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
     for block in blocks(plan.todo, decode, embed, block_size):

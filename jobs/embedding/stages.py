@@ -44,9 +44,12 @@ SECONDS = ("fetch_seconds", "decode_seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
-    """`threads` fetch, more of them than there are `decoders` (processes) if they wait for a network."""
+    """`threads` fetch, more of them than there are `decoders` (processes) if they wait for a network.
 
-    crop: CropSpec
+    `crop` None: files are not decoded, and come as they are.
+    """
+
+    crop: CropSpec | None
     draft: bool
     threads: int = 2
     decoders: int = 2
@@ -67,12 +70,13 @@ _OUTCOME: dict[str, pa.DataType] = {
 
 
 def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: IsAwaited = lambda: True) -> pa.Table:
-    """A batch of a listing with `pixels` (fixed_size_binary, null for a reject), facts about the file, and reasons.
+    """A batch of a listing with facts about the file, reasons, and what is null for a reject: `pixels`
+    (fixed_size_binary), or `file` (large_binary) without a crop.
 
     Raises CancelledError soon after `is_awaited` no longer holds.
     """
-    fetcher = _fetcher()
-    decode = partial(_decoders(settings.decoders).decode, crop=settings.crop, draft=settings.draft)
+    fetcher, crop = _fetcher(), settings.crop
+    decode = partial(_decoders(settings.decoders).decode, crop=crop, draft=settings.draft) if crop else None
 
     def outcome(uri: str | None) -> dict[str, Any]:
         if not is_awaited():
@@ -88,12 +92,12 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
         outcomes = [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # whoever is stopped does not wait for a slow host
-    pixels = pa.binary(settings.crop.side**2 * 3)
-    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, "pixels": pixels}))
+    content = {"pixels": pa.binary(crop.side**2 * 3)} if crop else {"file": pa.large_binary()}
+    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **content}))
     # Facts from the listing stay; a list of URLs has no sizes.
     sizes = pc.coalesce(table["size"], found["size"])
     table = table.set_column(table.column_names.index("size"), "size", sizes)
-    for name in (*_OUTCOME, "pixels"):
+    for name in (*_OUTCOME, *content):
         table = table.append_column(name, found[name])
     return table
 
@@ -113,8 +117,8 @@ def stop_decoders(settings: DecodeSettings) -> None:
     _decoders(settings.decoders).close()
 
 
-def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], DecodedImage]) -> dict[str, Any]:
-    """A row's picture, or the reason why there is none, by column."""
+def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], DecodedImage] | None) -> dict[str, Any]:
+    """A row's picture, or file, or the reason why there is none, by column."""
     started, fetched = time.perf_counter(), None
     outcome: dict[str, Any] = {}
     try:
@@ -123,9 +127,12 @@ def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], Decode
         data = fetcher.fetch(uri)
         fetched = time.perf_counter()
         outcome |= {"content_hash": hashlib.sha256(data).hexdigest(), "size": len(data)}
-        image = decode(data)
-        outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
-        outcome["format"] = image.format
+        if decode is None:
+            outcome["file"] = data
+        else:
+            image = decode(data)
+            outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
+            outcome["format"] = image.format
     except Rejected as error:
         outcome |= {"error_stage": error.stage, "error_reason": error.reason, "error_message": error.message}
         outcome["retryable"] = error.retryable or error.reason in _PASSING
@@ -146,14 +153,29 @@ class CollectionAt:
         return f"CollectionAt({without_secrets(self._address)!r})"
 
 
+MakeRows = Callable[[pa.Table, Any], pa.Table]
+"""From decoded pictures and a model to rows: `embed_rows`, or what an annotation makes of them with its predictor."""
+
+
 class EmbedBlock:
-    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again."""
+    """Embeds a block of rows and writes it as one file of the run, so that it is never embedded again.
+
+    What `load` loads has an `identity`, as an `Embedder` has, with this fingerprint.
+    """
 
     def __init__(
-        self, *, load: Callable[[], Embedder], fingerprint: str, collection: CollectionAt, run_id: str, attempt: int
+        self,
+        *,
+        load: Callable[[], Any],
+        fingerprint: str,
+        collection: CollectionAt,
+        run_id: str,
+        attempt: int,
+        rows: MakeRows | None = None,
     ) -> None:
-        self._embedder = load()
-        identity = self._embedder.identity
+        self._model = load()
+        self._rows = rows or embed_rows
+        identity = self._model.identity
         if identity.fingerprint != fingerprint:
             raise OtherModelError(
                 f"this worker loaded {identity.model_id} with fingerprint {identity.fingerprint[:12]}, the job began "
@@ -167,7 +189,7 @@ class EmbedBlock:
     def __call__(self, table: pa.Table) -> BlockSummary:
         seconds = {name: pc.sum(table[name]).as_py() for name in SECONDS}
         started_at, started = time.time(), time.perf_counter()
-        rows = embed_rows(table.drop_columns(list(SECONDS)), self._embedder)
+        rows = self._rows(table.drop_columns(list(SECONDS)), self._model)
         ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
         file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)

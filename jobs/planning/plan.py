@@ -103,20 +103,23 @@ def plan_run(
     live: pa.Table,
     *,
     keep: Callable[[list[RowFile]], list[RowFile]] = list,
+    unchanged: Callable[[pa.Table, pa.Table], Column] | None = None,
     verify_hash: bool = False,
 ) -> Plan:
     """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
 
-    `live` has the `STATE` of the model's live rows. With `verify_hash` the bytes of what seems unchanged are read.
+    `live` has the `STATE` of the model's live rows. `unchanged` says which of the listing some rows cover, by default
+    `unchanged_mask`. With `verify_hash` the bytes of what seems unchanged are read.
     """
-    there = unchanged_mask(listing, live)
+    unchanged = unchanged or unchanged_mask
+    there = unchanged(listing, live)
     # With nothing to do, the files of a stopped run are not needed.
     run = unfinished_run(snapshot, source, model) if pc.all(there).as_py() is False else None
     files = keep(written_files(snapshot.collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
         newest_rows = _fold([live, retry_fetch_failures(fold(snapshot.collection, files))])
-        there = unchanged_mask(listing, newest_rows)
+        there = unchanged(listing, newest_rows)
     else:
         newest_rows = live
     if verify_hash:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from index.collection import Collection
+from index.collection import Collection, writing
 from index.errors import CollectionError
 from index.versions.prune import prune
 from jobs.schedule.history import HistoryEntry, last_success, outcome_of, save
@@ -23,6 +23,7 @@ def run_job(update: Update) -> None:
     record(spec, entry)
     try:
         update.run()
+        _annotate(update)
         _retain(update)
     except BaseException as error:
         finish(spec, entry.end(*outcome_of(error), report))
@@ -49,6 +50,26 @@ def record(spec: JobSpec, entry: HistoryEntry) -> None:
         # The first job makes the collection, so there is none yet when it begins.
         if entry.ended_at:
             logger.warning("job %s is not in the history: %s", entry.id, error)
+
+
+def _annotate(update: Update) -> None:
+    """Bring the job's annotations up to date, once its images are. Raises like `Annotate.run`."""
+    spec, report = update.spec, update.report
+    if not spec.annotations:
+        return
+    from jobs.annotation.annotate import Annotate  # late, as what embeds
+
+    with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as held:
+        job = Annotate(
+            collection=held,
+            console=update.console,
+            resources=spec.resources,
+            max_reject_rate=spec.max_reject_rate,
+        )
+        for name, done in job.run(spec.annotations).items():
+            if done.embedded or done.rejected:
+                report.notes.append(f"{name}: {done.embedded:,} images annotated, {done.rejected:,} rejected")
+        report.index_after = held.current()
 
 
 def _retain(update: Update) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 from pydantic import ValidationError
@@ -71,15 +71,23 @@ def _problem(path: Path, node: yaml.Node | None, error: Any) -> str:
     return f"{path}, line {line}{f', {field}' if field else ''}: {message}"
 
 
+def _is_path(model: str | None) -> TypeGuard[str]:
+    return model is not None and model.startswith((".", "/", "~"))
+
+
 def _located(spec: JobSpec, folder: Path) -> JobSpec:
     """The same job with absolute paths, wherever it is run from."""
 
     def absolute(value: str) -> str:
         return value if "://" in value else str(folder / Path(value).expanduser())
 
-    changes = {"source": absolute(spec.source), "collection": absolute(spec.collection)}
+    changes: dict[str, Any] = {"source": absolute(spec.source), "collection": absolute(spec.collection)}
     if spec.metrics_file:
         changes["metrics_file"] = absolute(spec.metrics_file)
-    if spec.model and spec.model.startswith((".", "/", "~")):
+    if _is_path(spec.model):
         changes["model"] = absolute(spec.model)
+    changes["annotations"] = tuple(
+        each.model_copy(update={"classifier": absolute(each.classifier)}) if _is_path(each.classifier) else each
+        for each in spec.annotations
+    )
     return spec.model_copy(update=changes)

@@ -28,7 +28,7 @@ from index.search import Searcher
 from index.search.searcher import open_last_good
 from index.versions.promotion import list_versions, rollback
 from index.versions.prune import prune
-from jobs.cli.collection_tables import collection_facts, facts_table
+from jobs.cli.tables.collection import collection_facts, facts_table
 from jobs.embedding.report import Report
 from jobs.planning.plan import written_files
 from jobs.planning.rejects import list_rejects

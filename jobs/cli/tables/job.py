@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from jobs.cli.tables import TextTable
+from jobs.cli.tables.text_table import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
 
 _HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")

@@ -10,7 +10,7 @@ from index.analysis.evaluation import DEPTHS, ClassFigures, Estimate, Evaluation
 from index.collection.records import VersionManifest
 from index.versions.promotion import Version
 from index.versions.prune import Pruned
-from jobs.cli.tables import TextTable, human_size
+from jobs.cli.tables.text_table import TextTable, human_size
 
 _SHOWN_GROUPS = 50
 _SHOWN_IDS = 10

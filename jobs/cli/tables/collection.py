@@ -11,7 +11,7 @@ from index.collection.records import Option, RunManifest
 from index.match import Match
 from index.versions.current import collection_model, live_version
 from index.versions.files import first_damage, version_files
-from jobs.cli.tables import TextTable, human_size
+from jobs.cli.tables.text_table import TextTable, human_size
 
 
 def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
@@ -36,6 +36,22 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
             for rank, match in enumerate(matches, start=first)
         ],
     )
+
+
+def columns_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Annotations as `likeness columns` lists them."""
+    rows = [
+        (
+            each["name"],
+            ", ".join(f"{name} ({kind})" for name, kind in each["columns"].items()),
+            each["predictor"],
+            f"{each['images']:,}",
+            f"{each['rejected']:,}",
+            "yes" if each["indexed"] else "no",
+        )
+        for each in facts
+    ]
+    return TextTable(("name", "columns", "predictor", "images", "rejected", "in the index"), rows, right={3, 4})
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:

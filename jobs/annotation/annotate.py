@@ -1,0 +1,195 @@
+"""Brings annotations up to date: images that are new or changed get a predictor's columns, and the index has them."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from index.collection import Collection
+from index.collection.annotations import Annotation, annotation_log, drop_annotation, list_annotations, same_content
+from index.collection.collection import Snapshot
+from index.collection.layout import ANNOTATIONS
+from index.collection.live_rows import LiveRows
+from index.collection.records import ModelRecord, RunManifest
+from index.collection.rows import EMBEDDING, FIXED, STATE
+from index.errors import RolledBackError
+from index.versions.current import collection_model, live_manifest
+from jobs.annotation.predictor import Recipe, annotated_rows, vectors_of
+from jobs.annotation.recipes import recipe_of
+from jobs.embedding.commit import commit
+from jobs.embedding.pipeline import Blocks, placed, write
+from jobs.embedding.report import BlockSummary, EmbedReport
+from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
+from jobs.errors import UsageError
+from jobs.planning.plan import Plan, plan_run
+from jobs.progress import rate_bar
+from jobs.sources.listing import LISTING, Column
+from jobs.spec import AnnotationSpec, Resources
+
+_SOURCE = "collection"
+"""The source of an annotation's runs: the collection that they are in, wherever it lies."""
+_LISTED = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_reason")
+_VECTOR_BLOCK = 16_384  # rows: 32 MB of vectors of 512 dimensions
+_SAMPLED = 512  # vectors in a row, at each of
+_SPOTS = 8
+
+
+@dataclass(kw_only=True)
+class Annotate:
+    """One job: annotations of a collection, whose lease is held. `run` may be called again after any error or crash."""
+
+    collection: Collection
+    console: Console
+    resources: Resources = field(default_factory=Resources)
+    recipe: Callable[[AnnotationSpec, ModelRecord, Resources], Recipe] = recipe_of
+    max_reject_rate: float = 0.05
+
+    def run(self, specs: Sequence[AnnotationSpec]) -> dict[str, EmbedReport]:
+        """Bring these annotations up to date, then the index, once for all; returns a report of each, by name.
+
+        UsageError for a name that is taken, and for labels that make no sense. TooManyRejectsError leaves the run
+        unfinished, with its columns in no index.
+        """
+        snapshot = self.collection.snapshot()
+        model = collection_model(self.collection, snapshot.committed)
+        if model is None:
+            raise UsageError(f"nothing is embedded yet in {self.collection.location}: run `likeness embed` first")
+        live = snapshot.live().of_model(model)
+        reports = {spec.name: self._annotate(spec, live, model) for spec in specs}
+        publish(self.collection, snapshot.committed, self.console)
+        return reports
+
+    def _annotate(self, spec: AnnotationSpec, live: LiveRows, model: ModelRecord) -> EmbedReport:
+        require_free(spec.name, live.metadata, list_annotations(self.collection))
+        recipe = self.recipe(spec, model, self.resources)
+        log = annotation_log(self.collection, spec.name)
+        plan = plan_annotation(live, log.snapshot(), recipe)
+        if plan.done:
+            return EmbedReport.of(plan)
+        calibration = self._calibration(plan, log, recipe, live)
+        plan = replace(plan, run=plan.run or log.start_run(_SOURCE, plan.model, calibration))
+        doing = f"annotating {spec.name}"
+        with (
+            self._blocks(recipe, live, doing) as blocks,
+            rate_bar(self.console, doing, plan.todo.num_rows, "starting") as show,
+        ):
+            written = write(
+                plan,
+                log,
+                load=recipe.loader(spec.name, calibration),
+                crop=None if recipe.needs == "file" else recipe.crop,
+                blocks=blocks,
+                block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
+                rows=annotated_rows,
+                progress=lambda report: show(report.embedded + report.rejected, report.rate),
+            )
+        commit(log, [written], self.max_reject_rate)
+        return written.report
+
+    @contextmanager
+    def _blocks(self, recipe: Recipe, live: LiveRows, doing: str) -> Iterator[Blocks]:
+        if recipe.needs == "embedding":
+            yield StoredVectors(live)
+            return
+        with placed(doing, self.resources, recipe.memory, self.console) as blocks:
+            yield lambda todo, *rest: blocks(todo.select(LISTING.names), *rest)
+
+    def _calibration(self, plan: Plan, log: Collection, recipe: Recipe, live: LiveRows) -> dict[str, float]:
+        """That of the run to go on with, or of an earlier one of the same predictor; else it is measured."""
+        before = [run for run in [*log.runs(), *([plan.run] if plan.run else [])] if run.model.agrees_with(plan.model)]
+        if before or recipe.calibrate is None:
+            return before[-1].calibration if before else {}
+        return recipe.calibrate(sample_vectors(live))
+
+
+def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation]) -> None:
+    """UsageError when a column of the source, or another annotation, has a name that belongs to this annotation."""
+
+    def within(one: str, other: str) -> bool:
+        return one == other or one.startswith(f"{other}_")
+
+    taken = [column for column in [*metadata, *FIXED] if within(column, name)]
+    taken += [
+        each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
+    ]
+    if taken:
+        raise UsageError(
+            f"--name {name} would take {name} and {name}_…, and {', '.join(taken)} is there: choose another name"
+        )
+
+
+def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
+    """What a predictor has yet to do of the embedded images among `live` rows; `position` is where they are there."""
+    rows = live.read(_LISTED)
+    rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
+    listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
+    done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE)
+    return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=covered)
+
+
+def covered(listing: pa.Table, rows: pa.Table) -> Column:
+    """A mask over the listing: a row is of the same bytes, and need not be tried again."""
+    at, same = same_content(listing, rows)
+    again: Any = rows["retryable"].take(at)
+    mask: Column = pc.and_not(same, again.fill_null(False))
+    return mask
+
+
+@dataclass(frozen=True)
+class StoredVectors:
+    """`jobs.embedding.pipeline.Blocks` of the vectors that the collection has: no picture is read."""
+
+    live: LiveRows
+
+    def __call__(
+        self, todo: pa.Table, decode: DecodeSettings, embed: Mapping[str, Any], block_size: int
+    ) -> Iterator[BlockSummary]:
+        block = EmbedBlock(**embed)
+        rows = self.live.take(todo["position"].to_numpy())
+        for part in rows.parts(["image_id", "content_hash", EMBEDDING], block_size):
+            for start in range(0, part.num_rows, block_size):
+                table = part.slice(start, block_size)
+                for name in SECONDS:
+                    table = table.append_column(name, pa.array(np.zeros(table.num_rows)))
+                yield block(table)
+
+
+def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
+    """Some thousand vectors, `(n, dim)`, from a few places, so that few files are read."""
+    starts = np.linspace(0, max(0, len(live) - _SAMPLED), _SPOTS).astype(np.int64)
+    positions = np.unique(np.concatenate([np.arange(start, min(start + _SAMPLED, len(live))) for start in starts]))
+    return vectors_of(live.take(positions).read([EMBEDDING])[EMBEDDING].drop_null().combine_chunks())
+
+
+def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:
+    """Bring the live version of the index to the annotations as they are now; it keeps its images."""
+    live = live_manifest(collection)
+    if live is None:
+        console.print(f"there is no index yet: `likeness index {collection.location}` builds one with these columns")
+        return
+    from index.build.build_index import build_index  # late: faiss takes a second
+
+    try:
+        build_index(collection, runs=[run for run in runs if run.run_id in live.runs])
+    except RolledBackError as error:
+        console.print(str(error))
+
+
+def drop(collection: Collection, name: str, console: Console) -> None:
+    """Remove an annotation, also one that was only begun, and its columns from the index. UsageError when there is none
+    of this name.
+    """
+    there = [entry.name for entry in collection.storage.list(ANNOTATIONS)]
+    if name not in there:
+        raise UsageError(f"there is no annotation {name}: expected one of {', '.join(there) or 'none'}")
+    log = annotation_log(collection, name)
+    drop_annotation(Annotation(name, log, log.runs()))
+    publish(collection, collection.runs(), console)

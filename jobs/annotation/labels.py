@@ -1,0 +1,103 @@
+"""Zero-shot labels: which of some texts is nearest to an image, by the vectors that the collection has of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from embedder.protocol import Embedder
+from index.collection.records import ModelRecord
+from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.embedding.model_source import ModelSource, checkpoint_of
+from jobs.errors import UsageError
+
+NONE = "none of these"
+_CUT = "cut"
+_UNRELATED = (
+    *("airport", "apple", "baby", "beach", "bicycle", "bird", "boat", "book", "bottle", "bridge", "building", "bus"),
+    *("cake", "camera", "car", "castle", "cat", "chair", "city", "clock", "cloud", "coin", "computer", "dog", "dress"),
+    *("elephant", "fire", "fish", "flower", "forest", "guitar", "hand", "hat", "horse", "house", "kitchen", "lamp"),
+    *("map", "mountain", "newspaper", "person", "phone", "plane", "river", "road", "shoe", "snow", "table", "train"),
+)
+"""Things of all kinds: an image shows a few of them at most, so that nearly all pairs with images are at random."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTexts:
+    """The texts of labels, each set into `template`, in the collection's model. `none_below` is a share, 0 … 1."""
+
+    labels: Sequence[str]
+    template: str
+    none_below: float
+    model: ModelRecord
+    device: str | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of `Labels`. UsageError for labels or a template that make no sense."""
+        if not self.labels or len(set(self.labels)) < len(self.labels) or NONE in self.labels:
+            raise UsageError(
+                f"expected one or more different labels, and not {NONE!r}, got {', '.join(map(repr, self.labels))}"
+            )
+        if self.template.count("{}") != 1:
+            raise UsageError(f"--template is {self.template!r}: expected a text with {{}} once, where the label goes")
+        about = [self.model.fingerprint, *self.labels, self.template, self.none_below]
+        return Recipe(
+            id="labels",
+            fingerprint=hashlib.sha256(json.dumps(about).encode()).hexdigest(),
+            needs="embedding",
+            make=partial(_labels, self),
+            calibrate=self.calibrate,
+        )
+
+    def calibrate(self, sample: npt.NDArray[np.float32]) -> dict[str, float]:
+        """The score below which an image has none of the labels: that of a `none_below` of random image/text pairs."""
+        scores = sample @ self.vectors(_UNRELATED).T
+        return {_CUT: float(np.quantile(scores, self.none_below))}
+
+    def vectors(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm. ModelError when the model has no text side."""
+        return self._embedder.embed_texts([self.template.replace("{}", text) for text in texts])
+
+    @cached_property
+    def _embedder(self) -> Embedder:
+        checkpoint_of(self.model)  # OtherModelError where another one has taken its place
+        source = ModelSource(
+            model=self.model.id, revision=self.model.revision, device=self.device, precision="auto", convert=False
+        )
+        return source()
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The label whose text is nearest, its cosine as `score`, and the distance to the next one's as `margin` (that of a
+    single label is to the cut). Below the cut the label is `NONE`; score and margin are those of the nearest still.
+    """
+
+    labels: Sequence[str]
+    texts: npt.NDArray[np.float32]
+    cut: float
+
+    def __call__(self, batch: Batch) -> Columns:
+        scores = batch["embedding"] @ self.texts.T
+        rows, best = np.arange(len(scores)), scores.argmax(axis=1)
+        top = scores[rows, best]
+        others = scores.copy()
+        others[rows, best] = -np.inf
+        second = others.max(axis=1) if len(self.labels) > 1 else np.float32(self.cut)
+        names = np.array([*self.labels, NONE], object)
+        return {
+            "": names[np.where(top < self.cut, len(self.labels), best)],
+            "score": np.round(top.astype(np.float64), 4),
+            "margin": np.round((top - second).astype(np.float64), 4),
+        }
+
+
+def _labels(texts: LabelTexts, calibration: Mapping[str, float]) -> Labels:
+    return Labels(texts.labels, texts.vectors(texts.labels), calibration[_CUT])

@@ -1,0 +1,181 @@
+"""What adds columns to images, and the rows that it makes of a block."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from embedder.identity import ModelIdentity
+from embedder.images import CropSpec
+from index.collection.records import ModelRecord
+from index.collection.rows import EMBEDDING, REJECT, embedding_type
+from jobs.errors import JobError
+
+Needs = Literal["image", "embedding", "file"]
+NEEDS: tuple[Needs, ...] = get_args(Needs)
+Batch = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, Any]
+
+_BROKEN = 8
+"""A predictor that fails on every image of a block of so many is at fault itself."""
+
+
+class Predictor(Protocol):
+    """Called with a batch: `image_id` (n,) strings, and what it needs: `image` (n, side, side, 3) uint8 RGB,
+    `embedding` (n, dim) float32 of unit norm, or `file` (n,) bytes. Returns columns of n values, by what follows the
+    annotation's name; "" for the name alone.
+    """
+
+    def __call__(self, batch: Batch, /) -> Columns: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to make a predictor on a worker, and what it needs of an image.
+
+    `fingerprint` (SHA-256, hex) changes with whatever changes its columns. `calibrate` measures once what all of its
+    runs share, which `make` is called with; it gets a sample of the vectors, `(n, dim)`.
+    """
+
+    id: str
+    fingerprint: str
+    needs: Needs
+    make: Callable[[Mapping[str, float]], Predictor]
+    calibrate: Callable[[npt.NDArray[np.float32]], dict[str, float]] | None = None
+    memory: int = 2**30
+    """Bytes that a process of it takes, for Ray."""
+    crop: CropSpec = field(default_factory=lambda: CropSpec(side=224, shortest_edge=None))
+
+    @property
+    def record(self) -> ModelRecord:
+        """What runs say that their rows were made by."""
+        return ModelRecord(id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
+
+    def loader(self, name: str, calibration: Mapping[str, float]) -> Callable[[], LoadedPredictor]:
+        """Makes the predictor of an annotation of this name."""
+        return partial(_load, self.make, calibration, name, self.record)
+
+
+@dataclass(frozen=True)
+class LoadedPredictor:
+    """A predictor in the process that calls it, for `jobs.embedding.stages.EmbedBlock`."""
+
+    name: str
+    identity: ModelIdentity
+    predict: Predictor
+
+    def columns(self, batch: Batch) -> tuple[pa.Table, dict[int, Exception]]:
+        """The columns of a batch, by their full names, and why some of its images have none.
+
+        JobError when the predictor fails on all of many.
+        """
+        count = len(batch["image_id"])
+        try:
+            return self._called(batch), {}
+        except Exception as error:
+            failed = {0: error}
+        # One by one, so that the others of the batch keep theirs.
+        parts: list[pa.Table] = []
+        for row in range(count if count > 1 else 0):
+            try:
+                parts.append(self._called({key: values[row : row + 1] for key, values in batch.items()}))
+                failed.pop(row, None)
+            except Exception as error:
+                failed[row] = error
+        if len(failed) == count >= _BROKEN:
+            raise JobError(
+                f"{self.identity.model_id} failed on each of {count} images, the last with {_told(failed[count - 1])}: "
+                "mend it, and run the same command again"
+            ) from failed[count - 1]
+        if not parts:
+            return pa.table({}), failed
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        positions = np.full(count, -1)
+        positions[[row for row in range(count) if row not in failed]] = np.arange(len(parts))
+        return whole.take(pa.array(positions, mask=positions < 0)), failed
+
+    def _called(self, batch: Batch) -> pa.Table:
+        found, count = self.predict(batch), len(batch["image_id"])
+        columns = {f"{self.name}_{key}" if key else self.name: _array(values) for key, values in found.items()}
+        for name, values in columns.items():
+            if len(values) != count:
+                raise ValueError(f"column {name}: expected {count} values, got {len(values)}")
+        return pa.table(columns)
+
+
+def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
+    """The rows of an annotation for a block with `pixels`, `embedding` or `file`, which is null in a reject."""
+    given = next(name for name in _READ if name in table.column_names)
+    kept = np.flatnonzero(table[given].is_valid().to_numpy())
+    values = table[given].drop_null().combine_chunks()
+    batch: dict[str, npt.NDArray[Any]] = {"image_id": np.array(table["image_id"].take(kept).to_pylist(), object)}
+    needed, read = _READ[given]
+    batch[needed] = read(values)
+    columns, failed = loaded.columns(batch) if len(kept) else (pa.table({}), {})
+    rows = table.select(["image_id", *(name for name in ("uri", "content_hash") if name in table.column_names)])
+    errors: dict[str, list[Any]] = {
+        name: table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in REJECT
+    }
+    for row, error in failed.items():
+        reason = ("predict", type(error).__name__, _told(error), False)
+        for name, value in zip(REJECT, reason, strict=True):
+            errors[name][kept[row]] = value
+    for name, kind in zip(REJECT, (pa.string(), pa.string(), pa.string(), pa.bool_()), strict=True):
+        rows = rows.append_column(name, pa.array(errors[name], kind))
+    rows = rows.append_column(EMBEDDING, pa.array([None] * len(table), embedding_type(0)))
+    at = np.full(len(table), -1)
+    at[kept] = np.arange(len(kept))
+    for name in columns.column_names:
+        rows = rows.append_column(name, columns[name].take(pa.array(at, mask=at < 0)))
+    return rows
+
+
+def _load(
+    make: Callable[[Mapping[str, float]], Predictor], calibration: Mapping[str, float], name: str, record: ModelRecord
+) -> LoadedPredictor:
+    identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
+    return LoadedPredictor(name, identity, make(calibration))
+
+
+def _array(values: Any) -> pa.Array[Any]:
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        values = list(values)
+    array: pa.Array[Any] = pa.array(values)
+    return array
+
+
+def _images(values: Any) -> npt.NDArray[np.uint8]:
+    length = values.type.byte_width
+    side = round((length // 3) ** 0.5)
+    data = np.frombuffer(values.buffers()[1] or b"", np.uint8, len(values) * length, values.offset * length)
+    return data.reshape(-1, side, side, 3)
+
+
+def vectors_of(values: Any) -> npt.NDArray[np.float32]:
+    """`(n, dim)` of a fixed_size_list without nulls."""
+    vectors: npt.NDArray[np.float32] = values.flatten().to_numpy().reshape(len(values), -1)
+    return vectors
+
+
+def _files(values: Any) -> npt.NDArray[np.object_]:
+    files = np.empty(len(values), object)
+    files[:] = values.to_pylist()
+    return files
+
+
+_READ: dict[str, tuple[Needs, Callable[[Any], npt.NDArray[Any]]]] = {
+    "pixels": ("image", _images),
+    EMBEDDING: ("embedding", vectors_of),
+    "file": ("file", _files),
+}
+"""What a block has of its images, and how a batch has it."""
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]

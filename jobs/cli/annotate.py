@@ -1,0 +1,145 @@
+"""The commands `annotate` and `columns`. `app` registers them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.cli.embed import BlockSizeOption, DeviceOption, RejectRateOption
+from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, open_collection, show
+from jobs.errors import UsageError
+
+if TYPE_CHECKING:
+    from index.collection import Collection
+    from jobs.spec import AnnotationSpec
+
+NONE_BELOW_HELP = (
+    "An image has none of the labels if the best one scores less than this share of random pairs of images and texts."
+)
+
+
+def annotate(
+    context: typer.Context,
+    collection: CollectionArgument,
+    name: Annotated[str, typer.Option(help="The column's name; further columns have it before an underscore.")],
+    label: Annotated[
+        list[str] | None, typer.Option(help='A text such as "a dog"; repeat it. Each image gets the nearest one.')
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="A file with a label in each line.")] = None,
+    template: Annotated[str, typer.Option(help="What is said of a label to the model.")] = "a photo of {}",
+    none_below: Annotated[float, typer.Option(min=0, max=1, help=NONE_BELOW_HELP)] = 0.5,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Sharpness, brightness, contrast, entropy, colourfulness, near-uniform.")
+    ] = False,
+    classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="How many classes of the classifier to keep.")] = 5,
+    predictor: Annotated[str | None, typer.Option(help="A class of your own: module:Class.")] = None,
+    max_reject_rate: RejectRateOption = 0.05,
+    on: OnOption = None,
+    address: AddressOption = None,
+    block_size: BlockSizeOption = 256,
+    device: DeviceOption = None,
+) -> None:
+    """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
+
+    Labels are found by the vectors that are stored: no picture is read. The other predictors read the pictures again,
+    as `embed` does. The columns can be filtered by, and come with
+    every match, as the source's metadata do.
+
+    Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
+    """
+    from index.collection import writing
+    from jobs.annotation.annotate import Annotate
+    from jobs.spec import Resources
+
+    spec = _spec(context)
+    job = Annotate(
+        collection=open_collection(collection),
+        console=console,
+        resources=Resources(device=device, on=on, address=address, block_size=block_size),
+        max_reject_rate=max_reject_rate,
+    )
+    with writing(job.collection, "annotate") as job.collection:
+        report = job.run([spec])[name]
+    rejected = report.reject_reasons.total()
+    console.print(
+        f"{name}: {report.embedded:,} of {report.listed:,} images annotated, {report.already_there:,} were up to date"
+        + (f", {rejected:,} have no value: `likeness columns` counts them" if rejected else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _spec(context: typer.Context) -> "AnnotationSpec":
+    """The annotation that the options describe. UsageError names the first wrong one."""
+    from pydantic import ValidationError
+
+    from jobs.spec import AnnotationSpec
+
+    options = {name: context.params[name] for name in AnnotationSpec.model_fields if name in context.params}
+    options["labels"] = [*(context.params["label"] or []), *_lines(context.params["labels"])]
+    try:
+        return AnnotationSpec.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        option = f"--{str(first['loc'][0]).replace('_', '-')} is {first['input']!r}: " if first["loc"] else ""
+        raise UsageError(f"{option}{message}") from error
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--labels {path} cannot be read ({error}): expected a text file, a label in each line"
+        ) from error
+
+
+def columns(
+    collection: CollectionArgument,
+    drop: Annotated[str | None, typer.Option(help="Remove the annotation of this name.")] = None,
+    output: FormatOption = "table",
+) -> None:
+    """List the columns that were added by `annotate`, or drop those of one annotation.
+
+    Example: `likeness columns my-collection --drop animal`
+    """
+    from jobs.cli.tables.collection import columns_table
+
+    opened = open_collection(collection)
+    if drop is not None:
+        from index.collection import writing
+        from jobs.annotation.annotate import drop as drop_columns
+
+        with writing(opened, "columns") as held:
+            drop_columns(held, drop, console)
+    facts = _facts(opened)
+    show(output, facts, lambda: columns_table(facts))
+
+
+def _facts(collection: "Collection") -> list[dict[str, Any]]:
+    from index.collection.annotations import list_annotations
+    from index.versions.current import live_manifest
+
+    live = live_manifest(collection)
+    indexed = live.annotations if live else {}
+    facts = []
+    for each in list_annotations(collection):
+        rows = each.rows
+        rejects = rows.read(["error_reason"])["error_reason"]
+        facts.append(
+            {
+                "name": each.name,
+                "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
+                "predictor": each.runs[-1].model.id,
+                "fingerprint": each.runs[-1].model.fingerprint,
+                "images": rejects.null_count,
+                "rejected": len(rejects) - rejects.null_count,
+                "calibration": each.runs[-1].calibration,
+                "indexed": indexed.get(each.name) == each.run_ids,
+            }
+        )
+    return facts

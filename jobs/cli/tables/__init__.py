@@ -1,0 +1,1 @@
+"""What commands print about a collection, its index and a job, as tables."""

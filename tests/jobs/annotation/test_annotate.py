@@ -1,0 +1,276 @@
+"""Annotations: every image once, whatever happens, and in the index beside the source's own columns."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from index.build.build_index import build_index
+from index.collection import Collection, writing
+from index.collection.annotations import list_annotations
+from index.collection.layout import VECTORS
+from index.collection.records import IndexSettings
+from index.filters.filter import Filter
+from index.search import Searcher
+from index.search.shard import version_schema
+from index.versions.promotion import rollback
+from jobs.annotation import annotate
+from jobs.annotation.annotate import Annotate, drop
+from jobs.annotation.labels import NONE, Labels
+from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.errors import JobError, TooManyRejectsError, UsageError
+from jobs.spec import AnnotationSpec
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.collections.s3_server import Bucket
+
+IDS = [f"{number:03}.jpg" for number in range(200)]
+
+
+@dataclass
+class Halves:
+    """Says in which half of the first axis a vector is, and remembers the images that it was called with."""
+
+    bad: frozenset[str] = frozenset()
+    seen: list[str] = field(default_factory=list)
+
+    def __call__(self, batch: Batch) -> Columns:
+        ids = batch["image_id"].tolist()
+        if self.bad.intersection(ids):
+            raise ArithmeticError("it cannot be told")
+        self.seen += ids
+        first = batch["embedding"][:, 0]
+        return {"": ["left" if value < 0 else "right" for value in first], "first": first}
+
+    def recipe(self, *_: Any) -> Recipe:
+        return Recipe(id="halves", fingerprint="f" * 64, needs="embedding", make=lambda _: self)
+
+
+def table(ids: list[str], *, seed: int = 1, content: str = "a") -> pa.Table:
+    """Rows with a hash of their content, and a column of the source."""
+    made = rows(ids, unit_vectors(len(ids), seed), metadata={"year": list(range(len(ids)))})
+    return made.append_column("content_hash", pa.array([f"{content} {image_id}" for image_id in ids]))
+
+
+@pytest.fixture
+def indexed(collection: Collection) -> Collection:
+    add_run(collection, table(IDS))
+    build_index(collection, IndexSettings(segment_rows=90))
+    return collection
+
+
+def annotated(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
+    with writing(collection, "annotate") as held:
+        job = Annotate(collection=held, console=Console(quiet=True), recipe=predictor.recipe, **options)
+        return job.run([AnnotationSpec(name=name, predictor="tests:Halves")])[name]
+
+
+def found(collection: Collection, where: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """The metadata of all that a search finds, by id."""
+    searcher = Searcher.open(collection)
+    matches = searcher.search(unit_vectors(1, dim=searcher.dim), k=1000, filter=where)[0]
+    return {match.image_id: match.metadata for match in matches}
+
+
+def texts(column: Any) -> list[str]:
+    return list(map(str, column.to_pylist()))
+
+
+def halves(said_of: pa.Table) -> dict[str, dict[str, Any]]:
+    """What `Halves` should say of rows."""
+    vectors: Any = said_of["embedding"].to_pylist()
+    first = [vector[0] for vector in vectors]
+    return {
+        image_id: {"half": "left" if value < 0 else "right", "half_first": pytest.approx(value)}
+        for image_id, value in zip(texts(said_of["image_id"]), first, strict=True)
+    }
+
+
+def test_the_columns_are_returned_and_filtered_by_beside_those_of_the_source(indexed: Collection) -> None:
+    before = indexed.read_version(str(indexed.current()))
+    vectors = {record.name: record.files[VECTORS] for record in before.segments}
+    annotated(indexed, Halves())
+    after = indexed.read_version(str(indexed.current()))
+    assert after.version != before.version
+    assert {record.name: record.files[VECTORS] for record in after.segments} == vectors
+    expected = halves(table(IDS))
+    shown = found(indexed)
+    assert all(shown[image_id] == {"year": year, **expected[image_id]} for year, image_id in enumerate(IDS))
+    schema = version_schema(indexed, after)
+    assert {"half", "half_first", "year"} <= set(schema.names)
+    searcher = Searcher.open(indexed)
+    row = searcher.row(IDS[0])
+    assert row is not None
+    assert row["half"] == expected[IDS[0]]["half"]
+
+
+def test_filters_agree_with_brute_force_over_random_expressions(indexed: Collection) -> None:
+    annotated(indexed, Halves(bad=frozenset(IDS[:3])))
+    everything = pa.Table.from_pylist([{"image_id": key, **row} for key, row in found(indexed).items()])
+    assert everything.num_rows == len(IDS)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        where = expression(rng, depth=2)
+        mask = Filter.parse(where, everything.schema).mask(everything.combine_chunks().to_batches()[0])
+        assert set(found(indexed, where)) == set(everything.filter(pa.array(mask))["image_id"].to_pylist()), where
+
+
+def expression(rng: np.random.Generator, depth: int) -> dict[str, Any]:
+    if depth and rng.random() < 0.5:
+        return {str(rng.choice(["$and", "$or"])): [expression(rng, depth - 1) for _ in range(2)]}
+    column = rng.choice(["half", "half_first", "year", "not"])
+    if column == "half":
+        return {"half": {str(rng.choice(["$eq", "$ne"])): str(rng.choice(["left", "right"]))}}
+    if column == "half_first":
+        return {"half_first": {str(rng.choice(["$gt", "$lte"])): float(rng.uniform(-1, 1))}}
+    return {"year": {"$lt": int(rng.integers(200))}} if column == "year" else {"half": {"$exists": bool(depth)}}
+
+
+def test_only_new_and_changed_images_are_done_next_time(indexed: Collection) -> None:
+    annotated(indexed, Halves())
+    add_run(indexed, table(["new.jpg", *IDS[:2]], seed=5, content="b"), deletes=[IDS[9]])
+    before = indexed.current()
+    assert build_index(indexed).base == before  # an update, which shares segments
+    shown = found(indexed)
+    assert IDS[9] not in shown
+    # What was said of other bytes is not said of these.
+    assert [shown[image_id]["half"] for image_id in ("new.jpg", IDS[0], IDS[1])] == [None] * 3
+    assert shown[IDS[2]]["half"] == halves(table(IDS))[IDS[2]]["half"]
+    again = Halves()
+    report = annotated(indexed, again)
+    assert sorted(again.seen) == sorted(["new.jpg", *IDS[:2]])
+    assert (report.embedded, report.already_there) == (3, len(IDS) - 3)
+    changed = halves(table(["new.jpg", *IDS[:2]], seed=5))
+    shown = found(indexed)
+    for image_id in changed:
+        assert {name: shown[image_id][name] for name in ("half", "half_first")} == changed[image_id]
+    version = indexed.current()
+    quiet = Halves()
+    annotated(indexed, quiet)
+    assert (quiet.seen, indexed.current()) == ([], version)
+
+
+def test_a_bad_image_is_a_reject_and_the_others_keep_their_values(indexed: Collection) -> None:
+    report = annotated(indexed, Halves(bad=frozenset([IDS[4]])))
+    assert (report.embedded, report.rejected, report.reject_reasons) == (len(IDS) - 1, 1, {"ArithmeticError": 1})
+    shown = found(indexed)
+    assert shown[IDS[4]]["half"] is None
+    assert all(shown[image_id]["half"] for image_id in IDS if image_id != IDS[4])
+    [annotation] = list_annotations(indexed)
+    reject = annotation.rows.read().filter(pa.compute.field("image_id") == IDS[4]).to_pylist()[0]
+    assert (reject["error_stage"], reject["error_message"]) == ("predict", "ArithmeticError: it cannot be told")
+
+
+def test_a_predictor_that_fails_on_all_ends_the_job(indexed: Collection) -> None:
+    version = indexed.current()
+    with pytest.raises(JobError, match="halves failed on each of 200 images"):
+        annotated(indexed, Halves(bad=frozenset(IDS)))
+    with pytest.raises(TooManyRejectsError):
+        annotated(indexed, Halves(bad=frozenset(IDS[:50])))
+    assert indexed.current() == version
+    assert list_annotations(indexed) == []
+    with writing(indexed, "columns") as held:
+        drop(held, "half", Console(quiet=True))
+    assert indexed.storage.list("annotations") == []
+
+
+def test_a_job_that_is_stopped_again_and_again_does_every_image_once(
+    indexed: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(annotate, "_VECTOR_BLOCK", 30)
+    predictor, tries = Halves(), 0
+    inner = predictor.recipe()
+
+    class Stopped(BaseException): ...
+
+    def failing(batch: Batch) -> Columns:
+        nonlocal tries
+        tries += 1
+        if tries % 2 == 0:
+            raise Stopped
+        return inner.make({})(batch)
+
+    stopping = replace(inner, make=lambda _: failing)
+    for attempt in range(20):
+        try:
+            with writing(indexed, "annotate") as held:
+                job = Annotate(collection=held, console=Console(quiet=True), recipe=lambda *_: stopping)
+                job.run([AnnotationSpec(name="half", predictor="tests:Halves")])
+            break
+        except Stopped:
+            assert attempt < 19
+    assert sorted(predictor.seen) == IDS
+    [annotation] = list_annotations(indexed)
+    assert len(annotation.runs) == 1
+    assert sorted(texts(annotation.rows.read(["image_id"])["image_id"])) == IDS
+    assert {row["half"] for row in found(indexed).values()} == {"left", "right"}
+
+
+def test_columns_stay_through_a_rebuild_and_go_when_they_are_dropped(indexed: Collection) -> None:
+    annotated(indexed, Halves())
+    annotated(indexed, Halves(), name="other")
+    build_index(indexed, rebuild=True)
+    assert found(indexed)[IDS[7]]["half"] == found(indexed)[IDS[7]]["other"]
+    with writing(indexed, "columns") as held:
+        drop(held, "half", Console(quiet=True))
+    assert set(found(indexed)[IDS[7]]) == {"year", "other", "other_first"}
+    with pytest.raises(UsageError, match="expected one of other"):
+        drop(indexed, "half", Console(quiet=True))
+    rollback(indexed)
+    assert "half" in found(indexed)[IDS[7]]
+
+
+def test_names_that_are_taken_are_refused(indexed: Collection) -> None:
+    with pytest.raises(UsageError, match="year is there"):
+        annotated(indexed, Halves(), name="year")
+    annotated(indexed, Halves())
+    with pytest.raises(UsageError, match="half is there"):
+        annotated(indexed, Halves(), name="half_first")
+
+
+def test_labels_are_the_nearest_texts_unless_all_are_far() -> None:
+    texts = np.eye(4, dtype=np.float32)[:2]
+    vectors = np.array([[0.9, 0.1, 0, 0], [0.3, 0.6, 0, 0], [0.1, 0.05, 0.9, 0]], np.float32)
+    got = Labels(("a dog", "a cat"), texts, 0.2)({"image_id": np.arange(3), "embedding": vectors})
+    assert list(got[""]) == ["a dog", "a cat", NONE]
+    assert list(got["score"]) == [0.9, 0.6, 0.1]
+    assert list(got["margin"]) == [0.8, 0.3, 0.05]
+    single = Labels(("a dog",), texts[:1], 0.2)({"image_id": np.arange(3), "embedding": vectors})
+    assert list(single["margin"]) == [0.7, 0.1, -0.1]
+
+
+@pytest.mark.slow
+def test_the_shapes_of_the_demo_are_told_by_plain_words(run: Callable[..., Any], tmp_path: Path) -> None:
+    from jobs.demo.collection import make_demo_collection
+    from jobs.demo.drawing import SHAPES
+
+    collection = make_demo_collection(tmp_path, count=300)
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(f"a {shape}" for shape in SHAPES) + "\n")
+    run("annotate", collection.location, "--name", "shape", "--labels", str(labels), "--template", "{}")
+    shown = found(collection)
+    right = [row["shape"] == f"a {row['label']}" for row in shown.values()]
+    assert np.mean(right) >= 0.92
+    listed = json.loads(run("columns", collection.location, "--format", "json").out)
+    assert [(each["name"], each["images"], each["indexed"]) for each in listed] == [("shape", len(shown), True)]
+    assert set(listed[0]["columns"]) == {"shape", "shape_score", "shape_margin"}
+
+
+def test_annotations_of_a_bucket(bucket: Bucket) -> None:
+    collection = Collection.create_or_open(bucket.address("c"))
+    add_run(collection, table(IDS[:20]))
+    build_index(collection)
+    annotated(collection, Halves())
+    assert {row["half"] for row in found(collection).values()} == {"left", "right"}
+    again = Halves()
+    annotated(collection, again)
+    assert again.seen == []
+    with writing(collection, "columns") as held:
+        drop(held, "half", Console(quiet=True))
+    assert found(collection)[IDS[0]] == {"year": 0}
+    assert [key for key in bucket.keys("c/annotations/") if not key.endswith("/")] == []
