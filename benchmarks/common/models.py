@@ -9,12 +9,12 @@ from jobs.demo.captions import load_tokenizer
 from jobs.demo.train import SIDE, build_model
 
 
-def save_clip(folder: Path, *, seed: int = 0) -> Path:
-    """Write a CLIP of ViT-B/32's size in the Hugging Face layout; returns the folder."""
+def save_clip(folder: Path, *, seed: int = 0, vocabulary: int | None = None) -> Path:
+    """Write a CLIP of ViT-B/32's size in the Hugging Face layout, whose tokens are ours or more; returns the folder."""
     torch.manual_seed(seed)
     tokenizer = load_tokenizer()
     text = {
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocabulary or len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,

@@ -1,0 +1,205 @@
+"""Beside clip-retrieval, with the same pictures and checkpoint: `python -m benchmarks.peers FOLDER [--quick]`.
+
+FOLDER is a virtual environment with clip-retrieval 2.45, which needs other versions of numpy and pyarrow than Likeness:
+
+    python -m venv FOLDER && FOLDER/bin/pip install clip-retrieval==2.45.0 'setuptools<81' 'transformers<5'
+
+The model has ViT-B/32's size and random weights. Measured are whole commands from a cold start, ours with the index
+(in fp32, and in int8 once the model is converted) and clip-retrieval's inference without one; what each further picture
+costs; and searches by one client that sends pictures.
+"""
+
+import argparse
+import base64
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import requests
+
+from benchmarks.common.collections import draw_pictures
+from benchmarks.common.models import save_clip
+from benchmarks.common.process import seconds_of
+from benchmarks.common.report import Report
+from benchmarks.common.servers import free_port, serving
+from benchmarks.embed.rates import forward_rate
+from embedder.identity import Precision
+
+INFERENCE, BACK = "clip-retrieval inference", "clip-retrieval back"
+EMBED, SERVE = {"fp32": "likeness embed", "int8": "likeness embed, int8"}, "likeness serve --local"
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+FIRST = 400
+_START_S = 300.0
+_VOCABULARY = 49_408  # that of CLIP's own tokenizer, with which clip-retrieval warms the model up
+
+
+def ours(pictures: Path, model: Path, out: Path, precision: Precision) -> None:
+    """A collection of the pictures, with its index."""
+    _run("-m", "jobs", "embed", str(pictures), str(out), "--model", str(model), "--precision", precision)
+
+
+def theirs(environment: Path, pictures: Path, model: Path, out: Path) -> None:
+    """The folder of vectors that `clip-retrieval index` reads."""
+    options = {"input_dataset": pictures, "output_folder": out, "enable_text": False}
+    _clip_retrieval(environment, "inference", model, **options)
+
+
+def index(environment: Path, vectors: Path, out: Path) -> None:
+    options = {"embeddings_folder": vectors, "index_folder": out}
+    subprocess.run([environment / "bin" / "clip-retrieval", "index", *_flags(**options)], check=True, env=_offline())
+
+
+def our_latency(collection: Path, pictures: list[Path], precision: Precision) -> float:
+    """Median seconds of a search by an uploaded picture."""
+    with (
+        tempfile.NamedTemporaryFile() as log,
+        serving(str(collection), Path(log.name), "--local", precision=precision, embedding_cache_bytes=0) as server,
+    ):
+        ask = [partial(_upload, f"{server.url}/search", picture.read_bytes()) for picture in pictures]
+        return _median(ask)
+
+
+def their_latency(environment: Path, model: Path, folder: Path, pictures: list[Path]) -> float:
+    """The same of clip-retrieval's back end, to which the picture goes as base64."""
+    paths = folder / "indices.json"
+    paths.write_text(json.dumps({"pictures": str(folder)}))
+    port = free_port()
+    models = {"enable_mclip_option": False, "provide_aesthetic_embeddings": False}
+    answer = {"columns_to_return": '["image_path"]'}
+    command = _command(environment, "back", model, indices_paths=paths, port=port, **models, **answer)
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, env=_offline(), stdout=log, stderr=log) as process:
+        url = f"http://127.0.0.1:{port}"
+        try:
+            _await(f"{url}/indices-list", process)
+            return _median([partial(_knn, f"{url}/knn-service", picture.read_bytes()) for picture in pictures])
+        finally:
+            process.terminate()
+
+
+def judge(
+    counts: Sequence[int],
+    walls: Mapping[tuple[str, int], float],
+    forward: float,
+    p50: Mapping[str, float],
+    report: Report,
+) -> None:
+    """The tables, and what the others' time and ours may be to each other."""
+    names = [*EMBED.values(), INFERENCE]
+    first, last = counts
+    rates = {name: (last - first) / (walls[name, last] - walls[name, first]) for name in names}
+    report.table(
+        "from a cold start",
+        [
+            {
+                "": name,
+                **{f"s for {count:,}": walls[name, count] for count in counts},
+                "further images/s": rates[name],
+                "÷ bare forward pass, fp32": rates[name] / forward,
+            }
+            for name in names
+        ],
+    )
+    report.table("a search by a picture", [{"": name, "p50 ms": 1e3 * seconds} for name, seconds in p50.items()])
+    bars = {(EMBED["fp32"], first): 0.35, (EMBED["fp32"], last): 0.8, (EMBED["int8"], last): 0.45}
+    for (name, count), bar in bars.items():
+        share = walls[name, count] / walls[INFERENCE, count]
+        report.at_most(f"{name}: seconds for {count:,} ÷ clip-retrieval's", share, bar)
+    for precision in PRECISIONS:
+        name = f"{SERVE}, {precision}"
+        report.at_most(f"{name}: p50 ÷ clip-retrieval's", p50[name] / p50[BACK], 0.7)
+
+
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def _command(environment: Path, verb: str, model: Path, **options: object) -> list[str]:
+    common = {"clip_model": f"hf_clip:{model}", "use_jit": False}
+    return [str(environment / "bin" / "clip-retrieval"), verb, *_flags(**common, **options)]
+
+
+def _clip_retrieval(environment: Path, verb: str, model: Path, **options: object) -> None:
+    with tempfile.TemporaryFile("w+") as log:  # not a pipe, which processes that it leaves behind would keep open
+        done = subprocess.run(_command(environment, verb, model, **options), env=_offline(), stdout=log, stderr=log)
+        if done.returncode:
+            log.seek(0)
+            raise RuntimeError(f"clip-retrieval {verb} exited with {done.returncode}: {log.read()[-2000:]}")
+
+
+def _flags(**options: object) -> list[str]:
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+def _offline() -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _await(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(requests.RequestException):
+            requests.get(url, timeout=5).raise_for_status()
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"clip-retrieval's back end did not answer within {_START_S:g} s, or ended")
+
+
+def _upload(url: str, picture: bytes) -> None:
+    requests.post(url, files={"image": picture}, timeout=60).raise_for_status()
+
+
+def _knn(url: str, picture: bytes) -> None:
+    image = base64.b64encode(picture).decode()
+    query = {"image": image, "modality": "image", "num_images": 10, "indice_name": "pictures"}
+    requests.post(url, json=query, timeout=60).raise_for_status()
+
+
+def _median(asks: Sequence[Callable[[], None]]) -> float:
+    for ask in asks[:10]:
+        ask()
+    return statistics.median(map(seconds_of, asks))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("environment", type=Path, metavar="FOLDER", help="the virtual environment with clip-retrieval")
+    parser.add_argument("--quick", action="store_true", help="1,000 pictures instead of 4,000")
+    options = parser.parse_args()
+    counts = [FIRST, 1_000 if options.quick else 4_000]
+    report, walls, p50 = Report("peers"), dict[tuple[str, int], float](), dict[str, float]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = save_clip(folder / "model", vocabulary=_VOCABULARY)
+        environment = options.environment.absolute()
+        with report.console.status("preparing the model in int8, and clip-retrieval's files for the system's cache"):
+            few = draw_pictures(folder / "few", 8)
+            ours(few, model, folder / "few ours", "int8")
+            theirs(environment, few, model, folder / "few-theirs")
+        for count in counts:
+            pictures = draw_pictures(folder / f"{count}", count)
+            for precision in PRECISIONS:
+                work = partial(ours, pictures, model, folder / f"{precision}-{count}", precision)
+                walls[EMBED[precision], count] = seconds_of(work)
+            walls[INFERENCE, count] = seconds_of(
+                partial(theirs, environment, pictures, model, folder / f"theirs-{count}")
+            )
+        forward = forward_rate(model, batch=32, seconds=10, device="cpu")
+        index(environment, folder / f"theirs-{counts[-1]}", folder / "index")
+        queries = sorted(pictures.iterdir())[:60]
+        p50[BACK] = their_latency(environment, model, folder / "index", queries)
+        for precision in PRECISIONS:
+            p50[f"{SERVE}, {precision}"] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
+    judge(counts, walls, forward, p50, report)
+    return report.conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
