@@ -97,9 +97,13 @@ def neighbours(report: Report, int8: Embedder, fp32: Embedder, *, pictures: int)
         "pictures": (ours[itself], exact[itself], itself),
         "texts": (int8.embed_texts(words()), fp32.embed_texts(words()), None),
     }
+    gaps = {}
     for name, (few, many, leave_out) in queries.items():
-        first, wanted = (nearest(rows, exact, 1, leave_out=leave_out) for rows in (few, many))
+        first, wanted = (nearest(rows, exact, 1, leave_out=leave_out)[:, 0] for rows in (few, many))
         report.at_least(f"demo: int8 queries with the same first match, {name}", float((first == wanted).mean()), 0.99)
+        behind = ((exact[wanted] - exact[first]) * many).sum(axis=1)
+        gaps[name] = float(behind.max())
+    report.values("demo: by how much in cosine another first match is behind at most", gaps)
 
 
 def main() -> int:
