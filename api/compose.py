@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from api.search.batcher import EmbeddingCache
-from api.search.engine import IndexSource, UnknownModel
+from api.search.engine import IndexSource, UnknownModel, require_same_model
 from api.search.service import SearchService
 from api.settings import ServeSettings
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
+from embedder.models.checkpoint import Checkpoint
 from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from index.collection import Collection
@@ -70,6 +71,8 @@ def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadMode
         if first is None or record.fingerprint == first.fingerprint:
             recorded = revision if settings.model is None else None
             model, revision = settings.model or model, settings.revision or recorded
+            if settings.model is not None:  # before it is converted, which takes half a minute
+                require_same_model(Checkpoint.find(model, revision).identity, record)
         return load_embedder(
             model,
             revision=revision,
