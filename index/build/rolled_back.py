@@ -25,7 +25,8 @@ def versions_repeated(
     other_model = not live.model.agrees_with(model)
     repeated: dict[str, VersionManifest | None] = {}
     for name in reversed(collection.versions()):
-        if name <= live.version or not (when := rolled_back_at(collection, name)):
+        # Annotating the live version does not make it newer than one that was rolled back.
+        if name <= (live.annotates or live.version) or not (when := rolled_back_at(collection, name)):
             continue
         try:
             made = collection.read_version(name)

@@ -116,8 +116,10 @@ class VersionBuild:
                 # Whoever opens the new version compares them with their digests.
                 content = self.storage.read(version_path(base.version, name))
                 self.storage.write_atomic(version_path(self.version, name), content)
-            facts = {"version": self.version, "base": base.version, "created_at": datetime.now(UTC)}
-            return self._publish(base.without_columns().model_copy(update=facts))
+            annotates = base.annotates or base.version
+            facts = {"version": self.version, "base": base.version, "annotates": annotates}
+            made = base.without_columns().model_copy(update={**facts, "created_at": datetime.now(UTC)})
+            return self._publish(made)
 
     def _build_segments(
         self, sources: Sequence[RowSource], options: Sequence[Option], max_exact_rows: int

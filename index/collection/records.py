@@ -165,7 +165,7 @@ class VersionManifest(Record):
     `files` are in the version's own folder. `ntotal` counts live rows. `recall` maps k to recall@k over `queries`
     held-out images (for k = 100 over a hundred of them). `latency_ms` maps percentiles to milliseconds, over a hundred
     queries searched one by one (fifty in an update); `queries_per_second` is measured on a batch. `annotations` are the
-    runs of each, by name.
+    runs of each, by name; `annotates` is the version whose images these are, if only annotations have changed since.
     """
 
     format: Literal[2] = 2
@@ -186,6 +186,7 @@ class VersionManifest(Record):
     scores: ScoreDistribution
     seconds: float
     annotations: dict[str, list[str]] = {}
+    annotates: str | None = None
 
     def without_columns(self) -> "VersionManifest":
         """The same version, of which no annotations are read."""

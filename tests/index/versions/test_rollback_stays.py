@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.annotations import annotation_log
 from index.collection.records import IndexSettings, ModelRecord
 from index.errors import RolledBackError
 from index.versions.current import collection_model
@@ -82,6 +83,17 @@ def test_mend_02_a_rolled_back_version_that_cannot_be_read_may_be_the_same(colle
     add_run(collection, rows(["newer"], unit_vectors(1, seed=2)))
     assert build_index(collection).ntotal == 22
     assert (collection.current(), rolled_back(collection)) == ("000004", ["000002", "000003"])
+
+
+def test_a_column_that_is_added_to_the_older_version_brings_nothing_back(collection: Collection) -> None:
+    add_run(annotation_log(collection, "size"), rows(IDS, unit_vectors(20), metadata={"size": [1] * 20}))
+    before = collection.read_version("000001")
+    for _ in range(2):
+        added = build_index(collection, runs=[run for run in collection.runs() if run.run_id in before.runs])
+        assert (added.version, added.runs, added.annotates) == ("000003", before.runs, "000001")
+        with pytest.raises(RolledBackError, match="rolled back"):
+            build_index(collection)
+        assert collection.current() == "000003"
 
 
 @pytest.mark.parametrize("mark", [b"", b"yesterday", b"\xff", b"2001-01-01T00:00:00", b"0001-01-01T00:00:00+23:59"])
