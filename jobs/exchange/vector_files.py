@@ -2,7 +2,9 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +49,7 @@ class NpyFile:
             shape, by_column, kind = read(source)
             start, size = source.tell(), source.size()
         uri = self.file.uri
-        if len(shape) != 2 or not shape[1]:
+        if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
             raise SourceError(f"{uri} holds an array of shape {shape}: expected (rows, dimensions)")
         if kind.kind != "f" or kind.itemsize not in (2, 4, 8):
             raise SourceError(f"{uri} holds values of type {kind}: expected float16, float32 or float64")
@@ -84,7 +86,8 @@ class RowFile:
                 if ids.ndim != 1 or ids.dtype.kind not in "iuSU":
                     raise ValueError(f"expected one column of numbers or texts, got {ids.dtype} of shape {ids.shape}")
                 return pa.table({"id": ids.astype(str).tolist()})
-            return pa.table({"id": source.read().decode().splitlines()})
+            lines = io.StringIO(source.read().decode("utf-8-sig"), newline=None)
+            return pa.table({"id": pa.array([line.removesuffix("\n") for line in lines], TEXT)})
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -142,7 +145,7 @@ class VectorPart:
         return self.npy.header[0] if self.npy else self.rows.rows if self.rows else 0
 
     def dim(self) -> int:
-        """Of its vectors; where they may differ, that of most in the first block."""
+        """Of its vectors; where they may differ, that of most in the first block that has any."""
         if self.npy:
             return self.npy.header[1]
         assert self.rows is not None
@@ -150,11 +153,11 @@ class VectorPart:
         kind = self.rows.schema.field(self.embedding).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        first = next(self.rows.blocks(4096, [self.embedding]), None)
-        lengths: Any = pc.mode(pc.list_value_length(first[self.embedding])) if first is not None else []
-        if not len(lengths) or not lengths[0]["mode"].as_py():
-            raise SourceError(f"{self.file.uri} has no vectors in its column `{self.embedding}`")
-        return int(lengths[0]["mode"].as_py())
+        for table in self.rows.blocks(4096, [self.embedding]):
+            lengths: Any = pc.mode(pc.list_value_length(table[self.embedding]))
+            if len(lengths) and (most := lengths[0]["mode"].as_py()):
+                return int(most)
+        raise SourceError(f"{self.file.uri} has no vectors in its column `{self.embedding}`")
 
     def column_of(self, names: Sequence[str]) -> str | None:
         """The first of these that it has."""
@@ -248,7 +251,9 @@ def _embedding_column(rows: RowFile, wanted: str | None) -> str:
         kind = schema.field(str(wanted)).type
         raise SourceError(f"{uri}: expected vectors in column `{wanted}`, lists of floats, got {kind}")
     if wanted is None and vectors:
-        raise SourceError(f"{uri} has several columns of vectors ({', '.join(vectors)}): say which, --embedding-column")
+        raise SourceError(
+            f"{uri} has several columns of vectors ({', '.join(vectors)}): name one with --embedding-column"
+        )
     raise SourceError(
         f"{uri} has no column {f'`{wanted}`' if wanted else 'of vectors (lists of floats)'}; its columns are "
         f"{', '.join(schema.names) or 'none'}. Say which has the vectors with --embedding-column"
@@ -270,5 +275,5 @@ def _numbered(name: str) -> list[tuple[int, str]]:
 def _reading(file: SourceFile) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeError, ValueError, EOFError) as error:
+    except (pa.ArrowException, OSError, UnicodeError, ValueError, EOFError, tokenize.TokenError) as error:
         raise SourceError(f"cannot read {file.uri} as {extension(file.name)}: {error}") from error

@@ -44,7 +44,7 @@ def matrix_of(lists: Any, dim: int) -> tuple[npt.NDArray[np.floating[Any]], Prob
 
 
 def unit_rows(vectors: npt.NDArray[np.floating[Any]], problems: Problems) -> tuple[Vectors, int]:
-    """Rows of unit norm, and how many were of another norm; `problems` gets those that have no direction.
+    """Rows of unit norm, and how many others were of another norm; `problems` gets those that have no direction.
 
     A vector that has unit norm already keeps its bits.
     """
@@ -60,6 +60,7 @@ def unit_rows(vectors: npt.NDArray[np.floating[Any]], problems: Problems) -> tup
         else:
             at = int(np.flatnonzero(~np.isfinite(found[row]))[0])
             problems[row] = ("not_finite", f"expected finite float32 values, value {at} is {vectors[row, at]}")
-    off = finite & (np.abs(norms - 1) > _UNIT) & (norms >= _SMALLEST)
+    off = np.abs(norms - 1) > _UNIT
+    off[list(problems)] = False
     found[off] /= norms[off, np.newaxis]
     return found, int(off.sum())
