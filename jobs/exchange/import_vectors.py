@@ -6,12 +6,10 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from embedder.models.checkpoint import Checkpoint
 from index.collection import Collection, writing
@@ -26,12 +24,12 @@ from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
 from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
-from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors
-from jobs.exchange.vectors import Problems, matrix_of, unit_rows
+from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
+from jobs.exchange.vectors import Problems, unit_rows
 from jobs.planning.plan import Plan, block_name
 from jobs.sources.files import require_place
 from jobs.sources.listing import LISTING, REFUSAL, Column, listing_table
-from jobs.sources.tables import URI_COLUMNS, absolute_uris, holds_images, require_texts
+from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 
 _STAGE = "import"
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
@@ -76,7 +74,7 @@ class VectorImport:
         for part in parts:
             self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
-        ids, problems = _named(parts)
+        ids, problems = named_rows(parts)
         with writing(Collection.create_or_open(self._checked(model)), "import") as held:
             snapshot = held.snapshot()
             self._require_same_model(held, collection_model(held, snapshot.committed), model)
@@ -115,7 +113,7 @@ class VectorImport:
         return self.collection
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
-        source, recorded = without_secrets(self.source), [part.rows.model if part.rows else None for part in parts]
+        source, recorded = without_secrets(self.source), [part.rows.model for part in parts]
         if self.model is not None:
             model = model_record(Checkpoint.find(self.model, self.revision).identity)
             for each in recorded:
@@ -161,8 +159,7 @@ class VectorImport:
         start = 0
         for part in parts:
             first = start
-            for columns, given in part.blocks(_BLOCK):
-                vectors, wrong = (given, Problems()) if isinstance(given, np.ndarray) else matrix_of(given, dim)
+            for columns, vectors, wrong in part.blocks(_BLOCK, dim):
                 for row in range(len(vectors)) if problems else ():
                     if start + row in problems:
                         wrong[row] = problems[start + row]
@@ -177,23 +174,23 @@ class VectorImport:
 
     def _uri_column_of(self, part: VectorPart) -> str | None:
         """The column of addresses. SourceError when it is not there, or has none."""
-        usual = ("uri", "image_path") if _is_export(part) else (*URI_COLUMNS, "image_path")
+        usual = ("uri", "image_path") if part.rows.model else (*URI_COLUMNS, "image_path")
         found = part.column_of((self.uri_column,) if self.uri_column else usual)
         if found is None and self.uri_column:
             raise SourceError(f"{part.file.uri} has no column `{self.uri_column}`, which --uri-column names")
-        if part.rows and found is not None:
+        if found is not None:
             require_texts(part.rows.file, found, part.rows.schema.field(found).type)
         return found
 
     def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, first: int) -> pa.Table:
         """Everything but the vectors: a row's own columns as an export has them, and metadata."""
-        exported, uri = _is_export(part), self._uri_column_of(part)
+        exported, uri = part.rows.model is not None, self._uri_column_of(part)
         ours = [name for name in _OURS if exported and name in columns.column_names]
         own: dict[str, Column] = {"image_id": ids, **{name: columns[name] for name in ours if name in LISTING.names}}
-        if part.rows and uri is not None:
+        if uri is not None:
             given = columns[uri].cast(TEXT)
             own["uri"] = given if exported else absolute_uris(part.rows.file, given)
-        elif (cell := _picture_column(part)) is not None:
+        elif (cell := part.pictures) is not None:
             own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
         taken = {part.column_of(ID_COLUMNS), uri, *ours}
         rows = listing_table(own, {name: columns[name] for name in columns.column_names if name not in taken})
@@ -231,17 +228,6 @@ def _with_outcome(rows: pa.Table, vectors: np.ndarray[Any, np.dtype[np.float32]]
     return rows.append_column(pa.field(EMBEDDING, embedding_type(vectors.shape[1])), embedding)
 
 
-def _is_export(part: VectorPart) -> bool:
-    return part.rows is not None and part.rows.model is not None
-
-
-def _picture_column(part: VectorPart) -> str | None:
-    """A column with the pictures themselves, as in datasets of Hugging Face."""
-    if part.npy or part.rows is None:
-        return None
-    return next((field.name for field in part.rows.schema if holds_images(field.type)), None)
-
-
 def _common_dim(parts: Sequence[VectorPart]) -> int:
     dims = [part.dim() for part in parts]
     for part, dim in zip(parts, dims, strict=True):
@@ -250,28 +236,3 @@ def _common_dim(parts: Sequence[VectorPart]) -> int:
                 f"{part.file.uri} has vectors of {dim} dimensions, {parts[0].file.uri} of {dims[0]}: expected one"
             )
     return dims[0]
-
-
-def _named(parts: Sequence[VectorPart]) -> tuple[Column, Problems]:
-    """A name for each row, and the rows that are refused for theirs: without an id, or with that of an earlier row."""
-    raw = pa.concat_tables([pa.table({"id": part.ids()}) for part in parts])["id"]
-    bounds = np.cumsum([0, *map(len, parts)])
-    ends = list(pairwise(bounds.tolist()))
-
-    def place(row: int) -> str:
-        number = int(np.searchsorted(bounds, row, side="right")) - 1
-        return f"{parts[number].file.name}#row={row - ends[number][0]}"
-
-    blank = pc.or_kleene(pc.is_null(raw), pc.equal(pc.utf8_trim_whitespace(raw), pa.scalar("", TEXT)))
-    first = pc.index_in(raw, value_set=raw).to_numpy()
-    again = (first != np.arange(len(raw))) & ~blank.to_numpy()
-    problems: Problems = dict.fromkeys(np.flatnonzero(blank.to_numpy()).tolist(), ("no_id", "expected an id, got none"))
-    for row in np.flatnonzero(again).tolist():
-        message = f"its id {raw[row].as_py()!r} is that of {place(int(first[row]))}, which comes first"
-        problems[row] = ("duplicate_id", message)
-    if not problems:
-        return raw, problems
-    rows = sorted(problems)
-    mask = np.zeros(len(raw), bool)
-    mask[rows] = True
-    return pc.replace_with_mask(raw.combine_chunks(), pa.array(mask), pa.array(map(place, rows), TEXT)), problems
