@@ -76,7 +76,7 @@ class UnknownModel:
 
     def __init__(self, record: ModelRecord) -> None:
         self.identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
-        self._refusal = record.needs_name
+        self._refusal = record.unknown_model_message
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         raise ModelError(self._refusal)

@@ -134,7 +134,7 @@ class SearchService:
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         if part.data is not None:
             if engine.searcher.model.is_unknown:
-                expected = f"an id or a vector, because {engine.searcher.model.needs_name}"
+                expected = f"an id or a vector, because {engine.searcher.model.unknown_model_message}"
                 raise invalid(part.at.format("image" if part.url is None else "url"), expected, "a picture")
             data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint)
             with _naming_field(part.at.format("image" if part.url is None else "url")):

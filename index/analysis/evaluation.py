@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, Final
+from math import isnan, sqrt
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -108,15 +108,21 @@ class LabelledImages:
 
 
 def labels_of(searcher: Searcher, positions: Positions, column: str) -> npt.NDArray[np.object_]:
-    """The column as texts, None where there is no value. QueryError names the columns that there are."""
+    """The column as texts, None where a value is null, blank or NaN. QueryError names the columns that there are."""
     if column not in searcher.filterable:
         known = ", ".join(searcher.filterable) or "none"
         raise QueryError(f"index version {searcher.version} has no column {column!r}: expected one of {known}")
     labels = np.full(len(positions), None, object)
     for start in range(0, len(positions), _BLOCK):
         rows = searcher.segments.rows(positions[start : start + _BLOCK], [column])
-        labels[start : start + _BLOCK] = [None if row[column] is None else str(row[column]) for row in rows]
+        labels[start : start + _BLOCK] = [_label(row[column]) for row in rows]
     return labels
+
+
+def _label(value: object) -> str | None:
+    """Blank cells of a CSV and NaN are no labels."""
+    missing = value is None or (isinstance(value, float) and isnan(value)) or not str(value).strip()
+    return None if missing else str(value)
 
 
 def sample_queries(sides: Sequence[LabelledImages], count: int, seed: int = 0) -> Ids:
@@ -136,15 +142,14 @@ def evaluate(images: LabelledImages, queries: Ids) -> Evaluation:
     codes = images.codes[numbers]
     precision = np.empty((len(queries), len(DEPTHS)))
     average = np.empty(len(queries))
-    near = np.zeros((len(images.names), len(images.names)), np.int64)
+    pairs = []  # of each query with its ten nearest, as one number
     for some, ranked in _ranked(images, numbers):
         hits = ranked == codes[some, np.newaxis]
         for column, depth in enumerate(DEPTHS):
             precision[some, column] = hits[:, :depth].mean(axis=1)
         ranks = np.arange(1, hits.shape[1] + 1)
         average[some] = (hits * hits.cumsum(axis=1) / ranks).sum(axis=1) / hits.sum(axis=1)
-        nearest = ranked[:, : DEPTHS[-1]]
-        np.add.at(near, (codes[some, np.newaxis], nearest), 1)
+        pairs.append(codes[some, np.newaxis] * len(images.names) + ranked[:, : DEPTHS[-1]])
 
     def figures(label: str, rows: npt.NDArray[np.intp], count: int) -> ClassFigures:
         return ClassFigures(
@@ -163,12 +168,12 @@ def evaluate(images: LabelledImages, queries: Ids) -> Evaluation:
         recall=searcher.manifest.recall["10"],
         images=searcher.ntotal,
         labelled=len(images.ids),
-        overall=figures("all", np.arange(len(queries)), len(images.ids)),
+        overall=figures("(all)", np.arange(len(queries)), len(images.ids)),
         classes=[
             figures(images.names[code], np.flatnonzero(codes == code), sizes[code])
             for code in np.unique(codes).tolist()
         ],
-        confusions=_confusions(near, images.names),
+        confusions=_confusions(np.concatenate(pairs), images.names),
     )
 
 
@@ -189,14 +194,13 @@ def _ranked(images: LabelledImages, numbers: npt.NDArray[np.intp]) -> Iterator[t
         yield some, images.codes[order]
 
 
-def _confusions(near: npt.NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
-    """The most frequent first."""
-    shares: npt.NDArray[Any] = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
-    np.fill_diagonal(shares, 0)
-    order = np.argsort(-shares, axis=None, kind="stable")
-    pairs = np.column_stack(np.unravel_index(order, shares.shape)).tolist()
+def _confusions(pairs: npt.NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
+    """The most frequent first. Only pairs that occur are counted: all possible ones do not fit into memory."""
+    found, counts = np.unique(pairs, return_counts=True)
+    labels, neighbours = np.divmod(found, len(names))
+    shares = counts / np.bincount(labels, counts)[labels]
     return [
-        Confusion(label=names[one], neighbour=names[other], share=float(shares[one, other]))
-        for one, other in pairs
-        if shares[one, other] > 0
+        Confusion(label=names[labels[n]], neighbour=names[neighbours[n]], share=float(shares[n]))
+        for n in np.argsort(-shares, kind="stable").tolist()
+        if labels[n] != neighbours[n]
     ]

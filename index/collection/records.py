@@ -52,7 +52,7 @@ class ModelRecord(Record):
         return self.id == UNKNOWN_MODEL
 
     @property
-    def needs_name(self) -> str:
+    def unknown_model_message(self) -> str:
         """Why an unknown model embeds nothing."""
         return (
             "the vectors were imported without the name of their model, so pictures and words cannot be compared with "

@@ -94,6 +94,8 @@ def evaluate(
     Examples: `likeness evaluate my-collection --by label`,
     `likeness evaluate my-collection --by label --against other-collection --suspects 20`
     """
+    import pyarrow.compute as pc
+
     from index.analysis.evaluation import LabelledImages, labels_of, sample_queries
     from index.analysis.evaluation import evaluate as figures_of
     from index.analysis.neighbourhoods import label_votes, neighbourhoods
@@ -104,7 +106,9 @@ def evaluate(
     with console.status("comparing neighbours with labels"):
         searchers = [open_last_good(opened)]
         if against is not None and against.isdecimal():
-            searchers.append(Searcher.open(opened, against.zfill(6)))
+            if (version := against.zfill(6)) not in opened.versions():
+                raise UsageError(f"--against is {against}: no such index version; `likeness versions` lists them")
+            searchers.append(Searcher.open(opened, version))
         elif against is not None:
             searchers.append(open_last_good(open_collection(against)))
         sides = [LabelledImages.of(searcher, by) for searcher in searchers]
@@ -113,7 +117,8 @@ def evaluate(
         votes = []
         if suspects:
             all_labels = labels_of(searchers[0], searchers[0].segments.live_positions(), by).tolist()
-            votes = label_votes(neighbourhoods(searchers[0]), all_labels).slice(0, suspects).to_pylist()
+            table = label_votes(neighbourhoods(searchers[0]), all_labels)
+            votes = table.filter(pc.field("suggestion") != pc.field("label")).slice(0, suspects).to_pylist()
     facts = {"by": by, "evaluations": [asdict(each) for each in found], "suspects": votes}
     show(output, facts, lambda: evaluation_tables(found, votes))
 

@@ -99,6 +99,6 @@ def _too_many(report: EmbedReport, allowed: float) -> str:
     return (
         f"{rejected} of {report.listed} images were rejected ({rejected / report.listed:.1%}; mostly "
         f"{shown_reasons(report.reject_reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was published. "
-        "What was embedded is kept: mend the source, or raise --max-reject-rate, and run the same command again. "
+        "Mend the source, or raise --max-reject-rate, and run the same command again: it embeds nothing twice. "
         "`likeness rejects` lists them"
     )

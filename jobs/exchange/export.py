@@ -15,8 +15,10 @@ from index.arrays import Vectors
 from index.collection import Collection
 from index.collection.rows import EMBEDDING, REJECT
 from index.errors import EmptyCollectionError
-from index.storage.bucket import is_bucket, without_secrets
+from index.storage.bucket import without_secrets
+from index.storage.storage import canonical_address
 from jobs.errors import UsageError
+from jobs.sources.listing import free_name
 
 Format = Literal["parquet", "npy", "clip-retrieval"]
 FILES: Final[dict[str, tuple[str, str]]] = {
@@ -115,7 +117,7 @@ class _NpyFile:
 
 def _as_clip_retrieval(columns: list[str]) -> list[str]:
     """Its names: the address is `image_path`, which a column of the source may be called already."""
-    return [{"uri": "image_path", "image_path": "source_image_path"}.get(name, name) for name in columns]
+    return [{"uri": "image_path", "image_path": free_name("image_path", columns)}.get(name, name) for name in columns]
 
 
 def _matrix(table: pa.Table) -> Vectors:
@@ -137,25 +139,30 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _require_new(folder: str) -> Path:
-    if is_bucket(folder):
+    if "://" in folder and not folder.startswith("file://"):
         raise UsageError(
-            f"{without_secrets(folder)} is in a bucket: expected a folder of this machine; copy it from there"
+            f"{without_secrets(folder)} is not on this machine: expected a folder that is, from which you can copy"
         )
-    target = Path(folder.removeprefix("file://")).expanduser().absolute()
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UsageError(f"{folder} is there already: expected a new or an empty folder to export into")
+    target = Path(canonical_address(folder)).expanduser().absolute()
+    if (target.exists() or target.is_symlink()) and not (target.is_dir() and not any(target.iterdir())):
+        raise UsageError(f"{folder} already exists: expected a new or an empty folder to export into")
     return target
 
 
 @contextmanager
 def _complete_or_not(target: Path) -> Iterator[Path]:
     """A folder to write into, which becomes `target` if all went well, and is removed if not."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    there = target.exists()  # and is empty; it may be a mount, which nothing can replace
+    beside = target if there else target.parent
+    beside.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=beside))
     try:
         made = scratch / "export"
         made.mkdir()
         yield made
-        made.rename(target)
+        for path in made.iterdir() if there else ():
+            path.rename(target / path.name)
+        if not there:
+            made.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -4,16 +4,16 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from embedder.models.checkpoint import Checkpoint
 from index.collection import Collection, writing
+from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
 from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_type
 from index.errors import NotACollectionError
@@ -23,13 +23,13 @@ from index.versions.current import collection_model
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.model_source import model_record
 from jobs.embedding.report import EmbedReport
-from jobs.errors import OtherModelError, SourceError
-from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors
-from jobs.exchange.vectors import Problems, matrix_of, unit_rows
+from jobs.errors import OtherModelError, SourceError, TooManyRejectsError
+from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, named_rows
+from jobs.exchange.vectors import Problems, unit_rows
 from jobs.planning.plan import Plan, block_name
 from jobs.sources.files import require_place
 from jobs.sources.listing import LISTING, REFUSAL, Column, listing_table
-from jobs.sources.tables import URI_COLUMNS, holds_images
+from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 
 _STAGE = "import"
 _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
@@ -65,30 +65,42 @@ class VectorImport:
     def run(self) -> EmbedReport:
         """Raises SourceError for a source that is not as expected, OtherModelError, and TooManyRejectsError."""
         require_place(self.source)
+        with suppress(NotACollectionError):
+            if Collection.open(self.source).runs():
+                raise SourceError(f"{without_secrets(self.source)} is a collection: `likeness export` it first")
         parts = find_vectors(self.source, ids=self.ids, embedding_column=self.embedding_column)
         if not parts:
-            raise SourceError(f"{without_secrets(self.source)} has no rows: expected a vector at least")
+            raise SourceError(f"{without_secrets(self.source)} has no rows: expected at least one vector")
         for part in parts:
-            if self.uri_column and part.column_of((self.uri_column,)) is None:
-                raise SourceError(f"{part.file.uri} has no column `{self.uri_column}`, which --uri-column names")
+            self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
-        ids, problems = _named(parts)
+        ids, problems = named_rows(parts)
         with writing(Collection.create_or_open(self._checked(model)), "import") as held:
             snapshot = held.snapshot()
             self._require_same_model(held, collection_model(held, snapshot.committed), model)
             listing = pa.table({"image_id": ids})
             live = snapshot.live().of_model(model).read(STATE)
             address = canonical_address(Storage.open(self.source).location)
-            plan = Plan(source=address, model=model, listing=listing, todo=listing, live=live, run=None, files=[])
+            # Not the folder itself: a job that embeds that neither deletes these rows nor goes on with them.
+            plan = Plan(
+                source=canonical_address(f"import:{address}"),
+                model=model,
+                listing=listing,
+                todo=listing,
+                live=live,
+                run=None,
+                files=[],
+            )
             written = WrittenRun.begin(plan, held)
-            for block in self._blocks(parts, ids, problems, model.dim):
-                name = block_name(plan.attempt, list(map(str, block["image_id"].to_pylist())))
-                written.files.append(held.write_rows(written.run.run_id, name, block))
-                held.check_lease_lately()
-                written.report.rejected += block.num_rows - block["error_reason"].null_count
-                written.report.embedded += block["error_reason"].null_count
-                self.progress(written.report.embedded + written.report.rejected, len(ids))
-            commit(held, [written], self.max_reject_rate)
+            with _committed_or_removed(held, written.run.run_id):
+                for block in self._blocks(parts, ids, problems, model.dim):
+                    name = block_name(plan.attempt, list(map(str, block["image_id"].to_pylist())))
+                    written.files.append(held.write_rows(written.run.run_id, name, block))
+                    held.check_lease_lately()
+                    written.report.rejected += block.num_rows - block["error_reason"].null_count
+                    written.report.embedded += block["error_reason"].null_count
+                    self.progress(written.report.embedded + written.report.rejected, len(ids))
+                commit(held, [written], self.max_reject_rate)
         return written.report
 
     def _checked(self, model: ModelRecord) -> str:
@@ -101,14 +113,24 @@ class VectorImport:
         return self.collection
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
-        recorded = next((part.rows.model for part in parts if part.rows and part.rows.model), None)
-        source = without_secrets(self.source)
+        source, recorded = without_secrets(self.source), [part.rows.model for part in parts]
         if self.model is not None:
             model = model_record(Checkpoint.find(self.model, self.revision).identity)
-            if recorded and not recorded.is_unknown and not recorded.agrees_with(model):
-                raise OtherModelError(f"{source} was exported with vectors of {recorded}, and --model names {model}")
-        elif recorded:
-            model = recorded
+            for each in recorded:
+                if each and not each.is_unknown and not each.agrees_with(model):
+                    raise OtherModelError(f"{source} was exported with vectors of {each}, and --model names {model}")
+        elif len({each and each.fingerprint for each in recorded}) > 1:
+            of = {
+                str(each or "a model that is not named"): part.file.name
+                for part, each in zip(parts, recorded, strict=True)
+            }
+            files = ", ".join(f"{name} of {made_by}" for made_by, name in of.items())
+            raise OtherModelError(
+                f"{source} has vectors of several models ({files}): import them one by one, each "
+                "model's into a collection of its own"
+            )
+        elif first := recorded[0]:
+            model = first
         else:
             address = canonical_address(Storage.open(self.source).location)
             fingerprint = hashlib.sha256(f"unknown model of {address}".encode()).hexdigest()
@@ -137,13 +159,12 @@ class VectorImport:
         start = 0
         for part in parts:
             first = start
-            for columns, given in part.blocks(_BLOCK):
-                vectors, wrong = (given, Problems()) if isinstance(given, np.ndarray) else matrix_of(given, dim)
-                found, normalised = unit_rows(vectors, wrong)
-                self.normalised += normalised
-                for row in range(len(found)) if problems else ():
+            for columns, vectors, wrong in part.blocks(_BLOCK, dim):
+                for row in range(len(vectors)) if problems else ():
                     if start + row in problems:
                         wrong[row] = problems[start + row]
+                found, normalised = unit_rows(vectors, wrong)
+                self.normalised += normalised
                 place = {row: f"row {start - first + row} of {part.file.name}" for row in wrong}
                 rows = self._columns(part, columns, ids.slice(start, len(found)), start - first)
                 yield _with_outcome(
@@ -151,16 +172,25 @@ class VectorImport:
                 )
                 start += len(found)
 
+    def _uri_column_of(self, part: VectorPart) -> str | None:
+        """The column of addresses. SourceError when it is not there, or has none."""
+        usual = ("uri", "image_path") if part.rows.model else (*URI_COLUMNS, "image_path")
+        found = part.column_of((self.uri_column,) if self.uri_column else usual)
+        if found is None and self.uri_column:
+            raise SourceError(f"{part.file.uri} has no column `{self.uri_column}`, which --uri-column names")
+        if found is not None:
+            require_texts(part.rows.file, found, part.rows.schema.field(found).type)
+        return found
+
     def _columns(self, part: VectorPart, columns: pa.Table, ids: Column, first: int) -> pa.Table:
         """Everything but the vectors: a row's own columns as an export has them, and metadata."""
-        exported = part.rows is not None and part.rows.model is not None
-        usual = ("uri", "image_path") if exported else (*URI_COLUMNS, "image_path")
-        uri = part.column_of((self.uri_column,) if self.uri_column else usual)
+        exported, uri = part.rows.model is not None, self._uri_column_of(part)
         ours = [name for name in _OURS if exported and name in columns.column_names]
         own: dict[str, Column] = {"image_id": ids, **{name: columns[name] for name in ours if name in LISTING.names}}
         if uri is not None:
-            own["uri"] = columns[uri].cast(TEXT)
-        elif (cell := _picture_column(part)) is not None:
+            given = columns[uri].cast(TEXT)
+            own["uri"] = given if exported else absolute_uris(part.rows.file, given)
+        elif (cell := part.pictures) is not None:
             own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
         taken = {part.column_of(ID_COLUMNS), uri, *ours}
         rows = listing_table(own, {name: columns[name] for name in columns.column_names if name not in taken})
@@ -168,6 +198,19 @@ class VectorImport:
             if name not in LISTING.names:
                 rows = rows.append_column(name, columns[name])
         return rows
+
+
+@contextmanager
+def _committed_or_removed(collection: Collection, run_id: str) -> Iterator[None]:
+    """No import goes on with an earlier one. A run of too many rejects stays, for `likeness rejects` to list them."""
+    try:
+        yield
+    except TooManyRejectsError:
+        raise
+    except BaseException:
+        if not collection.storage.is_file(run_path(run_id, MANIFEST)):
+            collection.storage.delete(run_path(run_id))
+        raise
 
 
 def _with_outcome(rows: pa.Table, vectors: np.ndarray[Any, np.dtype[np.float32]], wrong: Problems) -> pa.Table:
@@ -185,13 +228,6 @@ def _with_outcome(rows: pa.Table, vectors: np.ndarray[Any, np.dtype[np.float32]]
     return rows.append_column(pa.field(EMBEDDING, embedding_type(vectors.shape[1])), embedding)
 
 
-def _picture_column(part: VectorPart) -> str | None:
-    """A column with the pictures themselves, as in datasets of Hugging Face."""
-    if part.npy or part.rows is None:
-        return None
-    return next((field.name for field in part.rows.schema if holds_images(field.type)), None)
-
-
 def _common_dim(parts: Sequence[VectorPart]) -> int:
     dims = [part.dim() for part in parts]
     for part, dim in zip(parts, dims, strict=True):
@@ -200,28 +236,3 @@ def _common_dim(parts: Sequence[VectorPart]) -> int:
                 f"{part.file.uri} has vectors of {dim} dimensions, {parts[0].file.uri} of {dims[0]}: expected one"
             )
     return dims[0]
-
-
-def _named(parts: Sequence[VectorPart]) -> tuple[Column, Problems]:
-    """A name for each row, and the rows that are refused for theirs: without an id, or with that of an earlier row."""
-    raw = pa.concat_tables([pa.table({"id": part.ids()}) for part in parts])["id"]
-    bounds = np.cumsum([0, *map(len, parts)])
-    ends = list(pairwise(bounds.tolist()))
-
-    def place(row: int) -> str:
-        number = int(np.searchsorted(bounds, row, side="right")) - 1
-        return f"{parts[number].file.name}#row={row - ends[number][0]}"
-
-    blank = pc.or_kleene(pc.is_null(raw), pc.equal(pc.utf8_trim_whitespace(raw), pa.scalar("", TEXT)))
-    first = pc.index_in(raw, value_set=raw).to_numpy()
-    again = (first != np.arange(len(raw))) & ~blank.to_numpy()
-    problems: Problems = dict.fromkeys(np.flatnonzero(blank.to_numpy()).tolist(), ("no_id", "expected an id, got none"))
-    for row in np.flatnonzero(again).tolist():
-        message = f"its id {raw[row].as_py()!r} is that of {place(int(first[row]))}, which comes first"
-        problems[row] = ("duplicate_id", message)
-    if not problems:
-        return raw, problems
-    rows = sorted(problems)
-    mask = np.zeros(len(raw), bool)
-    mask[rows] = True
-    return pc.replace_with_mask(raw.combine_chunks(), pa.array(mask), pa.array(map(place, rows), TEXT)), problems

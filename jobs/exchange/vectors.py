@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from index.arrays import Vectors
 
+Floats = npt.NDArray[np.floating[Any]]
 Problems = dict[int, tuple[str, str]]
 """Of rows: the reason, and what was expected and what came."""
 
@@ -18,7 +19,7 @@ _UNIT = 1e-6  # how far from 1 the norm of a model's own vectors may be: their b
 _SMALLEST = 1e-12  # a norm below which float32 holds no direction
 
 
-def matrix_of(lists: Any, dim: int) -> tuple[npt.NDArray[np.floating[Any]], Problems]:
+def matrix_of(lists: Any, dim: int) -> tuple[Floats, Problems]:
     """An array of lists as `(n, dim)`, with zeros in place of those that are null, of another length or have nulls."""
     lengths = pc.list_value_length(lists)
     good = pc.equal(lengths, pa.scalar(dim, lengths.type)).fill_null(False).to_numpy(zero_copy_only=False)
@@ -43,8 +44,8 @@ def matrix_of(lists: Any, dim: int) -> tuple[npt.NDArray[np.floating[Any]], Prob
     return vectors, problems
 
 
-def unit_rows(vectors: npt.NDArray[np.floating[Any]], problems: Problems) -> tuple[Vectors, int]:
-    """Rows of unit norm, and how many were of another norm; `problems` gets those that have no direction.
+def unit_rows(vectors: Floats, problems: Problems) -> tuple[Vectors, int]:
+    """Rows of unit norm, and how many others were of another norm; `problems` gets those that have no direction.
 
     A vector that has unit norm already keeps its bits.
     """
@@ -60,6 +61,7 @@ def unit_rows(vectors: npt.NDArray[np.floating[Any]], problems: Problems) -> tup
         else:
             at = int(np.flatnonzero(~np.isfinite(found[row]))[0])
             problems[row] = ("not_finite", f"expected finite float32 values, value {at} is {vectors[row, at]}")
-    off = finite & (np.abs(norms - 1) > _UNIT) & (norms >= _SMALLEST)
+    off = np.abs(norms - 1) > _UNIT
+    off[list(problems)] = False
     found[off] /= norms[off, np.newaxis]
     return found, int(off.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -39,7 +39,7 @@ def listing_table(columns: Mapping[str, Column | Sequence[Any]], metadata: Mappi
     ]
     names = [field.name for field in LISTING]
     for name, values in metadata.items():
-        names.append(_free_name(name, metadata))
+        names.append(free_name(name, metadata) if name in TAKEN else name)
         arrays.append(_plain(values))
     return pa.table(arrays, names=names)
 
@@ -106,11 +106,10 @@ def text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _free_name(name: str, metadata: Mapping[str, Any]) -> str:
-    if name not in TAKEN:
-        return name
+def free_name(name: str, names: Container[str]) -> str:
+    """`source_<name>`, which none of `names` is."""
     free = f"source_{name}"
-    while free in metadata:
+    while free in names:
         free = f"source_{free}"
     return free
 

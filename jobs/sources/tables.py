@@ -56,7 +56,7 @@ def _list_uris(file: SourceFile, table: pa.Table, uri_columns: Sequence[str]) ->
             f"{file.uri} has no column {' or '.join(f'`{name}`' for name in uri_columns)}{bytes_too}; its columns are "
             f"{', '.join(table.column_names) or 'none'}. Say which has the images' paths or URLs with --uri-column"
         )
-    uris = _absolute(file, _texts(file, table, uri_column))
+    uris = absolute_uris(file, _texts(file, table, uri_column))
     metadata = {name: table[name] for name in table.column_names if name not in (uri_column, ID_COLUMN)}
     numbers = pa.array([f"{file.name}#row={i}" for i in range(table.num_rows)], TEXT)
     return listing_table({"image_id": _first_of(_ids(table), uris, numbers), "uri": uris}, metadata)
@@ -94,11 +94,14 @@ def _ids(table: pa.Table) -> Column:
 
 
 def _texts(file: SourceFile, table: pa.Table, name: str) -> Column:
-    type_ = table[name].type
+    require_texts(file, name, table[name].type)
+    return table[name].cast(TEXT)
+
+
+def require_texts(file: SourceFile, name: str, type_: pa.DataType) -> None:
     kind = type_.value_type if pa.types.is_dictionary(type_) else type_
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
         raise SourceError(f"{file.uri}: expected paths or URLs in column `{name}`, got {type_}")
-    return table[name].cast(TEXT)
 
 
 def _no_empty(texts: Column) -> Column:
@@ -111,7 +114,7 @@ def _first_of(*columns: Column) -> Column:
     return found
 
 
-def _absolute(file: SourceFile, uris: Column) -> Column:
+def absolute_uris(file: SourceFile, uris: Column) -> Column:
     """Paths in a list are relative to the list's own folder; empty ones are null."""
     uris = _no_empty(pc.utf8_trim_whitespace(uris))
     folder = pa.scalar(file.uri.rpartition("/")[0], TEXT)

@@ -111,7 +111,8 @@ def duplicates_table(groups: Sequence[DuplicateGroup], *, whole: bool) -> Group:
 def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[str, Any]]) -> Group:
     """What was compared, the figures by label (of two evaluations beside each other), confusions, and suspects."""
     sides = [str(number) for number in range(1, len(found) + 1)] if len(found) > 1 else [""]
-    about = ("", "index", "model", "labelled images", "queries", "its recall@10")
+    table = TextTable if len(found) > 1 else _without_sides
+    about = ("", "index", "model", "labelled images", "queries", "index recall@10")
     rows = [
         (side, each.version, each.model, f"{each.labelled:,}", f"{each.overall.queries:,}", f"{each.recall:.4f}")
         for side, each in zip(sides, found, strict=True)
@@ -122,9 +123,9 @@ def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[st
     lines = [_figures_row(side, each.overall) for side, each in zip(sides, found, strict=True)]
     lines += [_figures_row(side, each) for side, each in figures]
     parts: list[RenderableType] = [
-        TextTable(about, rows),
+        table(about, rows),
         "",
-        TextTable(header, lines),
+        table(header, lines),
         "by an exact scan, over queries at random; in brackets Wilson's 95% intervals",
     ]
     confusions = [
@@ -133,7 +134,7 @@ def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[st
         for each in evaluation.confusions[:_SHOWN_CONFUSIONS]
     ]
     if confusions:
-        parts += ["", TextTable(("", "label", "has among its ten nearest", "share"), confusions)]
+        parts += ["", table(("", "label", "has among its ten nearest", "share"), confusions)]
     if suspects:
         told = [
             (each["image_id"], each["label"], f"{each['agreement']:.0%}", each["suggestion"], f"{each['support']:.0%}")
@@ -141,6 +142,12 @@ def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[st
         ]
         parts += ["", TextTable(("suspect", "label", "neighbours agree", "most have", "share"), told)]
     return Group(*parts)
+
+
+def _without_sides(header: Sequence[str], rows: Sequence[Sequence[str]]) -> TextTable:
+    """Without the column that tells two evaluations apart, which has no header."""
+    at = header.index("")
+    return TextTable([*header[:at], *header[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
 
 
 def _figures_row(side: str, of: ClassFigures) -> tuple[str, ...]:

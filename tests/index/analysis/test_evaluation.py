@@ -1,6 +1,7 @@
 """Precision and mean average precision by labels: the figures of a plain script, and wrong labels that are found."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def by_hand(searcher: Searcher) -> dict[str, tuple[int, float, float, float, flo
         precisions = [sum(ranking[:rank]) / rank for rank, hit in enumerate(ranking, start=1) if hit]
         figures = (ranking[0], sum(ranking[:5]) / 5, sum(ranking[:10]) / 10, sum(precisions) / len(precisions))
         found.setdefault(label, []).append(figures)
-        found.setdefault("all", []).append(figures)
+        found.setdefault("(all)", []).append(figures)
     return {label: (len(each), *np.mean(each, axis=0).tolist()) for label, each in found.items()}
 
 
@@ -95,6 +96,26 @@ def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
         LabelledImages.of(searcher, "shape")
     with pytest.raises(QueryError, match="no two images have the same value in column 'image_id'"):
         LabelledImages.of(searcher, "image_id")
+
+
+def test_blank_cells_and_nan_are_no_labels(tmp_path: Path) -> None:
+    collection = Collection.create_or_open(str(tmp_path))
+    metadata = {"kind": pa.array(["a", "", " ", None]), "number": pa.array([1.5, math.nan, None, 0.0])}
+    add_run(collection, rows(list("abcd"), unit_vectors(4, seed=1), metadata=metadata))
+    build_index(collection)
+    searcher = Searcher.open(collection)
+    found = {
+        name: labels_of(searcher, searcher.segments.live_positions(), name).tolist() for name in ("kind", "number")
+    }
+    assert found == {"kind": ["a", None, None, None], "number": ["1.5", None, None, "0.0"]}
+
+
+def test_as_many_labels_as_images_cost_no_table_of_all_pairs(tmp_path: Path) -> None:
+    images = LabelledImages.of(labelled(tmp_path, 1), "kind")
+    many = replace(images, codes=images.codes * 100_000, names=[str(number) for number in range(300_001)])
+    queries = images.queries()
+    found = [[each.share for each in evaluate(side, queries).confusions] for side in (images, many)]
+    assert found[0] == found[1]
 
 
 def test_planted_wrong_labels_are_among_the_most_suspect(tmp_path: Path) -> None:

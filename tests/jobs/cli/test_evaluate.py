@@ -26,11 +26,11 @@ def clusters(collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_figures_confusions_and_suspects(run: Run, clusters: Collection) -> None:
-    shown = run("evaluate", "collection", "--by", "label", "--suspects", "1").out
+    shown = run("evaluate", "collection", "--by", "label", "--suspects", "9").out
     assert "1.0000" in shown  # the index's own recall
-    assert "all\t\t24\t" in shown
+    assert "(all)\t24\t" in shown
     assert "Wilson's 95% intervals" in shown
-    assert "23\tcat\t0%\tdog\t100%" in shown
+    assert shown.endswith("share\n23\tcat\t0%\tdog\t100%\n")  # all others agree, and are no suspects
     facts = json.loads(run("evaluate", "collection", "--by", "label", "--format", "json").out)
     (found,) = facts["evaluations"]
     cat, dog = found["classes"]
@@ -57,4 +57,6 @@ def test_two_versions_stand_side_by_side(run: Run, clusters: Collection) -> None
 def test_what_cannot_be_evaluated(run: Run, clusters: Collection) -> None:
     assert "has no column 'shape': expected one of image_id" in run("evaluate", "collection", "--by", "shape").err
     assert "does not exist" in run("evaluate", "collection", "--by", "label", "--against", "none").err
-    assert run("evaluate", "collection", "--by", "label", "--against", "7").code == 2
+    refused = run("evaluate", "collection", "--by", "label", "--against", "7")
+    assert refused.code == 2
+    assert "--against is 7: no such index version; `likeness versions` lists them" in refused.err

@@ -13,6 +13,7 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.collection import embed_here
 from jobs.errors import JobError, OtherModelError, SourceError, TooManyRejectsError, UsageError
@@ -84,12 +85,31 @@ def test_an_export_is_complete_or_not_there(exported: Collection, tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         export(exported, str(tmp_path / "out"), "npy", stop)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["collection"]
-    (tmp_path / "out").mkdir()
-    export(exported, str(tmp_path / "out"), "npy")
-    with pytest.raises(UsageError, match="is there already: expected a new or an empty folder"):
-        export(exported, str(tmp_path / "out"), "npy")
-    with pytest.raises(UsageError, match="is in a bucket: expected a folder of this machine"):
-        export(exported, "s3://bucket/out", "npy")
+    (tmp_path / "a mount").mkdir()
+    same = (tmp_path / "a mount").stat().st_ino
+    export(exported, (tmp_path / "a mount").as_uri(), "npy")
+    assert sorted(path.name for path in (tmp_path / "a mount").iterdir()) == ["rows.parquet", "vectors.npy"]
+    assert (tmp_path / "a mount").stat().st_ino == same
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("a mount", "link"):
+        with pytest.raises(UsageError, match="already exists: expected a new or an empty folder"):
+            export(exported, str(tmp_path / name), "npy")
+    for address in ("s3://bucket/out", "http://host/out"):
+        with pytest.raises(UsageError, match="is not on this machine: expected a folder that is"):
+            export(exported, address, "npy")
+
+
+def test_a_column_of_clip_retrievals_name_gets_another(collection: Collection, tmp_path: Path) -> None:
+    names = ("image_path", "source_image_path")
+    add_run(collection, rows(["a"], metadata={name: pa.array([name]) for name in names}))
+    export(collection, str(tmp_path / "out"), "clip-retrieval")
+    (row,) = pq.read_table(tmp_path / "out/metadata/metadata_0.parquet").to_pylist()
+    assert [row[name] for name in (*names, "source_source_image_path")] == ["memory:a", names[1], names[0]]
+
+
+def test_a_collection_is_no_source_of_an_import(exported: Collection) -> None:
+    with pytest.raises(SourceError, match="is a collection: `likeness export` it first"):
+        imported(exported.location)
 
 
 # Sources
@@ -125,7 +145,8 @@ def test_an_array_has_ids_in_a_second_file_or_numbers(tmp_path: Path, kind: str)
     np.save(tmp_path / "vectors.npy", 3 * VECTORS[:3])
     ids, file = ["c", "a", "b"], tmp_path / f"ids.{kind}"
     if kind == "txt":
-        file.write_text("c\na\nb\n")
+        ids = ["c", "a", "b\u2028"]
+        file.write_bytes("\ufeffc\r\na\r\nb\u2028\n".encode())
     elif kind == "npy":
         np.save(file, np.array(ids))
     elif kind == "numbers":
@@ -160,7 +181,7 @@ def test_a_dataset_of_hugging_face_keeps_its_pictures_and_plain_columns(tmp_path
         "image_vector": [vector.astype(np.float64).tolist() for vector in VECTORS[:2]],
     }
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
-    with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): say which"):
+    with pytest.raises(SourceError, match=r"several columns of vectors \(text_vector, image_vector\): name one with"):
         imported(tmp_path / "train.parquet")
     found = imported(tmp_path / "train.parquet", embedding_column="image_vector").live_rows()
     assert found["image_id"].to_pylist() == ["train.parquet#0", "train.parquet#1"]
@@ -168,6 +189,20 @@ def test_a_dataset_of_hugging_face_keeps_its_pictures_and_plain_columns(tmp_path
     assert found["source_width"].to_pylist() == [1, 2]  # which of the picture's sizes it is, nobody knows
     assert "text_vector" not in found.column_names
     assert found["embedding"].to_pylist() == VECTORS[:2].tolist()
+
+
+def test_paths_are_relative_to_the_files_folder(tmp_path: Path) -> None:
+    given = ["pics/b.png", "/a.png", "http://h/c.png", " "]
+    pq.write_table(pa.table({"id": IDS[:4], "url": given, "embedding": LISTS}), tmp_path / "list.parquet")
+    expected = [f"{tmp_path}/pics/b.png", "/a.png", "http://h/c.png", None]
+    assert imported(tmp_path / "list.parquet").live_rows()["uri"].to_pylist() == expected
+
+
+def test_a_column_may_begin_with_nulls(tmp_path: Path) -> None:
+    lists = pa.array([None] * 5_000 + LISTS, pa.list_(pa.float32()))
+    pq.write_table(pa.table({"embedding": lists}), tmp_path / "list.parquet")
+    found = imported(tmp_path / "list.parquet", max_reject_rate=1).live_rows(["embedding"])
+    assert found["embedding"].drop_null().to_pylist() == LISTS
 
 
 def test_a_bucket_is_a_source_too(store: Bucket, tmp_path: Path) -> None:
@@ -227,6 +262,13 @@ def test_a_row_that_cannot_be_used_is_a_reject_with_its_number(
     assert found["embedding"].to_pylist() == [*VECTORS[:33].tolist(), *VECTORS[34:].tolist()]
 
 
+def test_rejects_are_not_counted_as_normalised(tmp_path: Path) -> None:
+    lists = [*LISTS, (2 * FOUR[0]).tolist(), [None, *GOOD[1:]], (2 * FOUR[0]).tolist()]
+    pq.write_table(pa.table({"id": [*"abcda", "f", "g"][:7], "embedding": lists}), tmp_path / "list.parquet")
+    job = VectorImport(source=str(tmp_path / "list.parquet"), collection=str(tmp_path / "imported"), max_reject_rate=1)
+    assert (job.run().rejected, job.normalised) == (2, 1)
+
+
 def test_too_many_rejects_publish_nothing(tmp_path: Path) -> None:
     vectors = VECTORS.copy()
     vectors[:3] = 0
@@ -260,6 +302,18 @@ def both(*writes: Callable[[Path], Any]) -> Callable[[Path], Any]:
     return lambda folder: [write(folder) for write in writes]
 
 
+def patched(before: bytes, after: bytes) -> Callable[[Path], Any]:
+    """An array whose header says something else."""
+
+    def written(folder: Path) -> None:
+        np.save(folder / "vectors.npy", FOUR)
+        data = (folder / "vectors.npy").read_bytes()
+        assert data.count(before) == 1
+        (folder / "vectors.npy").write_bytes(data.replace(before, after))
+
+    return written
+
+
 def clip_retrieval(*parts: tuple[Any, dict[str, Any]], without: str = "") -> Callable[[Path], Any]:
     def written(folder: Path) -> None:
         write_clip_retrieval(folder / "out", list(parts))
@@ -280,14 +334,23 @@ BAD_FILES: list[tuple[str, Callable[[Path], Any], str]] = [
     ("objects", npy(FOUR.astype(object), allow_pickle=True), "holds values of type object"),
     ("by columns", npy(np.asfortranarray(FOUR)), "is in Fortran order: save it by rows"),
     ("cut off", cut("vectors.npy", 128 + 2 * 32 + 5, npy(FOUR)), "ends within row 2, its header says 4 rows"),
+    ("negative rows", patched(b"(4, 8), } ", b"(-4, 8), }"), r"holds an array of shape \(-4, 8\)"),
+    ("no end of the header", patched(b"}", b" "), r"cannot read .*/vectors\.npy as npy"),
     ("not npy", cut("vectors.npy", 3, npy(FOUR)), r"cannot read .*/vectors\.npy as npy"),
-    ("no rows", npy(np.zeros((0, 8))), "has no rows: expected a vector at least"),
+    ("no rows", npy(np.zeros((0, 8))), "has no rows: expected at least one vector"),
     ("two arrays", both(npy(FOUR), lambda to: np.save(to / "b.npy", FOUR)), r"several files \(b\.npy, vectors\.npy\)"),
     ("fewer ids", both(npy(FOUR), parquet(id=["a", "b"])), "has 4 vectors, .* 2 rows: .* row 2 is the first without"),
     ("nothing", lambda folder: (folder / "a.txt").write_text(""), r"has no vectors: expected a \.npy .* found a\.txt"),
     ("cut off Parquet", cut("x.parquet", 99, parquet(embedding=LISTS)), r"cannot read .*/x\.parquet as parquet"),
     ("no vectors", parquet(id=["a"]), r"has no column of vectors \(lists of floats\); its columns are id"),
     ("texts", parquet(embedding=[["a"]]), "expected vectors in column `embedding`, lists of floats, got list<"),
+    (
+        "lists of addresses",
+        parquet(url=[["a"]] * 4, embedding=LISTS),
+        "expected paths or URLs in column `url`, got list<",
+    ),
+    ("numbers as addresses", parquet(uri=[1, 2, 3, 4], embedding=LISTS), "column `uri`, got int64"),
+    ("bytes as addresses", parquet(url=[b"a"] * 4, embedding=LISTS), "column `url`, got binary"),
     ("all null", parquet(embedding=pa.array([None], pa.list_(pa.float32()))), "has no vectors in its column"),
     ("all empty", parquet(embedding=pa.array([[]], pa.list_(pa.float32()))), "has no vectors in its column"),
     (
@@ -324,6 +387,7 @@ def test_a_source_that_cannot_be_used_is_named_and_leaves_nothing(
     [
         ({"ids": "ids.txt"}, r"--ids goes with a \.npy file, and .* has none"),
         ({"embedding_column": "vector"}, r"has no column `vector`; its columns are id, embedding\. Say which"),
+        ({"uri_column": "embedding"}, "expected paths or URLs in column `embedding`, got list<"),
         ({"uri_column": "link"}, "has no column `link`, which --uri-column names"),
         ({"model": str(DEMO_MODEL)}, r"has vectors of 8 dimensions, .* makes 64: name the model that made them"),
     ],
@@ -336,6 +400,17 @@ def test_options_that_do_not_fit_the_source(tmp_path: Path, options: dict[str, A
 
 
 # Models
+
+
+@pytest.mark.parametrize("other", [None, MODEL.model_copy(update={"fingerprint": "another"})])
+def test_files_of_several_models_are_refused(tmp_path: Path, other: ModelRecord | None) -> None:
+    (tmp_path / "source").mkdir()
+    for name, model in (("a", MODEL), ("b", other)):
+        metadata = {b"likeness.model": model.model_dump_json()} if model else None
+        table = pa.table({"id": [name], "embedding": LISTS[:1]}).replace_schema_metadata(metadata)
+        pq.write_table(table, tmp_path / f"source/{name}.parquet")
+    with pytest.raises(OtherModelError, match=r"vectors of several models \(a\.parquet of hand-made.*, b\.parquet of "):
+        imported(tmp_path / "source")
 
 
 def test_vectors_of_an_unknown_model_are_searched_by_id_and_not_by_words(
@@ -392,7 +467,8 @@ def test_an_import_that_is_interrupted_commits_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         imported(tmp_path / "vectors.npy", progress=stop)
-    assert Collection.open(str(tmp_path / "imported")).runs() == []
+    left = Collection.open(str(tmp_path / "imported")).snapshot()
+    assert (left.committed, left.unfinished) == ([], [])
     assert imported(tmp_path / "vectors.npy").live_rows().num_rows == 40
 
 
@@ -412,6 +488,15 @@ def test_a_reembed_takes_imported_vectors_as_those_of_its_pictures(
     assert run("import", "thin.parquet", "thin", "--model", "demo").code == 0
     report = json.loads(run("reembed", "pictures", "thin", "--on", "local", "--format", "json").out)
     assert (report["embedded"], report["deleted"], report["unchanged"]) == (0, 0, report["listed"])
+    # Nor does it delete vectors that lie among the pictures.
+    others = pa.table({"id": ["vector"], "embedding": thin["embedding"][:1]})
+    pq.write_table(others, pictures / "vectors.parquet")
+    assert run("import", "pictures", "beside", "--model", "demo").code == 0
+    (pictures / "vectors.parquet").unlink()
+    report = json.loads(
+        run("reembed", "pictures", "beside", "--max-missing", "1", "--on", "local", "--format", "json").out
+    )
+    assert (report["missing"], report["deleted"]) == (0, 0)
     renamed = thin.replace_schema_metadata({b"likeness.model": MODEL.model_dump_json()})
     pq.write_table(renamed, tmp_path / "other.parquet")
     with pytest.raises(OtherModelError, match=r"was exported with vectors of .* and --model names"):
