@@ -28,7 +28,7 @@ def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[p
         reader = pa.ipc.open_file(file)
         keys = [reader.get_batch(number).select(_KEY) for number in range(reader.num_record_batches)]
     rows = pa.Table.from_batches(keys)
-    found = [_values_of(rows, table) for table in values]
+    found = [values_of(rows, table) for table in values]
     columns = {name: table[name] for table in found for name in table.column_names}
     schema = pa.schema([(name, pa.string() if each.type == TEXT else each.type) for name, each in columns.items()])
     with pa.ipc.new_file(str(path), schema) as writer:
@@ -39,7 +39,7 @@ def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[p
             start += len(batch)
 
 
-def _values_of(rows: pa.Table, table: pa.Table) -> pa.Table:
+def values_of(rows: pa.Table, table: pa.Table) -> pa.Table:
     """The columns of `table` for each of the rows."""
     at, same = same_content(rows, table)
     return table.drop_columns(list(_KEY)).take(pc.if_else(same, at, pa.scalar(None, pa.int32())))

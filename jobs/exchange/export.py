@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from index.arrays import Vectors
+from index.build.columns import read_values, values_of
 from index.collection import Collection
+from index.collection.annotations import list_annotations
 from index.collection.rows import EMBEDDING, REJECT
 from index.errors import EmptyCollectionError
 from index.storage.bucket import without_secrets
@@ -36,7 +38,8 @@ _ROWS = 16_384  # held at once, and in a row group
 def export(
     collection: Collection, folder: str, form: Format, progress: Callable[[int, int], None] = lambda *_: None
 ) -> int:
-    """Write every live row that has a vector into a new `folder`, complete or not at all; returns their number.
+    """Write each live row that has a vector, with its annotations, into a new `folder`, complete or not at all; returns
+    their number.
 
     `progress` gets the numbers of rows written so far, and of all, rejects among them. UsageError when there is
     something in the folder, EmptyCollectionError when nothing is embedded.
@@ -44,9 +47,13 @@ def export(
     target = _require_new(folder)
     snapshot = collection.snapshot()
     live, count = snapshot.live(), 0
+    annotations = read_values(list_annotations(collection))
     with _complete_or_not(target) as made, ExitStack() as files:
         writer = None
         for table in _gathered(live.embedded()):
+            for values in annotations:
+                for column in (added := values_of(table, values)).column_names:
+                    table = table.append_column(added.schema.field(column), added[column])
             if writer is None:
                 model = snapshot.committed[-1].model
                 writer = files.enter_context(_Writer(made, form, table.schema, model.model_dump_json().encode()))

@@ -13,6 +13,7 @@ import pytest
 
 from index.build.build_index import build_index
 from index.collection import Collection
+from index.collection.annotations import annotation_log
 from index.collection.records import ModelRecord
 from index.search import Searcher
 from jobs.demo.collection import embed_here
@@ -76,6 +77,15 @@ def test_other_tools_read_the_exported_files(exported: Collection, tmp_path: Pat
     assert metadata["image_path"][0].as_py() == "memory:00.jpg"
     assert metadata["image_id"].to_pylist() == [*IDS[:3], *IDS[4:], "late"]
     np.testing.assert_array_equal(vectors[:3], VECTORS[:3])
+
+
+def test_columns_of_annotations_are_exported(exported: Collection, tmp_path: Path) -> None:
+    same, other = IDS[5], IDS[6]  # `other` has had another content since
+    metadata = {"mood": ["calm", "wild"], "content_hash": [same, "changed"]}
+    add_run(annotation_log(exported, "mood"), rows([same, other], metadata=metadata))
+    export(exported, str(tmp_path / "out"), "parquet")
+    found = pq.read_table(tmp_path / "out" / "rows.parquet", columns=["image_id", "mood"]).drop_null().to_pylist()
+    assert found == [{"image_id": same, "mood": "calm"}]
 
 
 def test_an_export_is_complete_or_not_there(exported: Collection, tmp_path: Path) -> None:
