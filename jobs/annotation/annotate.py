@@ -87,7 +87,7 @@ class Annotate:
             written = write(
                 plan,
                 log,
-                load=recipe.loader(spec.name, calibration),
+                load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listing.num_rows),
                 crop=None if recipe.needs == "file" else recipe.crop,
                 blocks=blocks,
                 block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,

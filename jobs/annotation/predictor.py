@@ -27,7 +27,7 @@ Columns = Mapping[str, Any]
 EMBEDDED_HASH = "embedded_hash"
 """A block's column with the hash of the bytes that were embedded, beside `content_hash`, that of those read now."""
 _BROKEN = 8
-"""A predictor that fails on every image of a block of so many is at fault itself."""
+"""A new predictor that fails on every image of a block of so many is at fault itself."""
 
 
 class Predictor(Protocol):
@@ -61,9 +61,9 @@ class Recipe:
         """What runs say that their rows were made by."""
         return ModelRecord(id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
 
-    def loader(self, name: str, calibration: Mapping[str, float]) -> Callable[[], LoadedPredictor]:
-        """Makes the predictor of an annotation of this name."""
-        return partial(_load, self.make, calibration, name, self.record)
+    def loader(self, name: str, calibration: Mapping[str, float], *, proven: bool) -> Callable[[], LoadedPredictor]:
+        """Makes the predictor of an annotation of this name; see `LoadedPredictor.proven`."""
+        return partial(_load, self.make, calibration, name, self.record, proven)
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,29 @@ class LoadedPredictor:
     name: str
     identity: ModelIdentity
     predict: Predictor
+    proven: bool
+    """It has made rows before: what is left may be nothing but the images that it fails on."""
 
     def columns(self, batch: Batch) -> tuple[pa.Table, dict[int, BaseException]]:
         """The columns of a batch, by their full names, and why some of its images have none.
 
-        JobError when the predictor fails on all of many, and for columns that no image can have.
+        JobError when one that is not `proven` fails on all of many, and for columns that no image can have.
         """
         count = len(batch["image_id"])
-        failed: dict[int, BaseException] = {}
-        try:
-            return self._called(batch), {}
-        except JobError:
-            raise
-        except (Exception, SystemExit) as error:
-            failed[0] = error
+        whole = self._tried(batch)
+        if isinstance(whole, pa.Table):
+            return whole, {}
+        failed = {0: whole}
         # One by one, so that the others of the batch keep theirs.
         parts: list[pa.Table] = []
         for row in range(count if count > 1 else 0):
-            try:
-                parts.append(self._called({key: values[row : row + 1] for key, values in batch.items()}))
+            part = self._tried({key: values[row : row + 1] for key, values in batch.items()})
+            if isinstance(part, pa.Table):
+                parts.append(part)
                 failed.pop(row, None)
-            except (Exception, SystemExit) as error:
-                failed[row] = error
-        if len(failed) == count >= _BROKEN:
+            else:
+                failed[row] = part
+        if len(failed) == count >= _BROKEN and not self.proven:
             raise JobError(
                 f"{self.identity.model_id} failed on each of {count} images, the last with "
                 f"{_error_text(failed[count - 1])}: mend it, and run the same command again"
@@ -107,6 +107,14 @@ class LoadedPredictor:
         positions = np.full(count, -1)
         positions[[row for row in range(count) if row not in failed]] = np.arange(len(parts))
         return whole.take(pa.array(positions, mask=positions < 0)), failed
+
+    def _tried(self, batch: Batch) -> pa.Table | BaseException:
+        try:
+            return self._called(batch)
+        except JobError:
+            raise
+        except (Exception, SystemExit) as error:
+            return error
 
     def _called(self, batch: Batch) -> pa.Table:
         found, count = self.predict(batch), len(batch["image_id"])
@@ -187,10 +195,14 @@ def _only_as_embedded(table: pa.Table) -> pa.Table:
 
 
 def _load(
-    make: Callable[[Mapping[str, float]], Predictor], calibration: Mapping[str, float], name: str, record: ModelRecord
+    make: Callable[[Mapping[str, float]], Predictor],
+    calibration: Mapping[str, float],
+    name: str,
+    record: ModelRecord,
+    proven: bool,
 ) -> LoadedPredictor:
     identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
-    return LoadedPredictor(name, identity, make(calibration))
+    return LoadedPredictor(name, identity, make(calibration), proven)
 
 
 def _array(values: Any) -> pa.Array[Any]:

@@ -68,7 +68,7 @@ def annotate(
     rejected = report.reject_reasons.total()
     console.print(
         f"{name}: {report.embedded:,} of {report.listed:,} images annotated, {report.already_there:,} were up to date"
-        + (f", {rejected:,} have no value: `likeness columns` counts them" if rejected else ""),
+        + (f", {rejected:,} have no value: `likeness columns` says why" if rejected else ""),
         highlight=False,
         soft_wrap=True,
     )

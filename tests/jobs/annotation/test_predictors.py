@@ -112,6 +112,15 @@ def test_a_file_that_changed_since_its_embedding_is_a_reject(pictures: Collectio
     assert shown(pictures)["green.png"]["q_near_uniform"] is True
 
 
+def test_images_without_a_known_hash_are_annotated_once(pictures: Collection, run: Run, tmp_path: Path) -> None:
+    imported = rows(["imported.png"], unit_vectors(1, 7))
+    at = imported.column_names.index("uri")
+    add_run(pictures, imported.set_column(at, "uri", pa.array([str(tmp_path / "red.png")])))
+    command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
+    assert "4 of 5 images annotated" in run(*command).out
+    assert "0 of 5 images annotated, 4 were up to date" in run(*command).out
+
+
 def test_what_is_no_predictor_is_refused(pictures: Collection, run: Run) -> None:
     for name, told in {
         "own:Nothing": "needs = None: expected one of image, embedding, file",
