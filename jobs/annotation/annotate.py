@@ -32,7 +32,7 @@ from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
 from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.plan import Plan, plan_run
-from jobs.planning.rejects import count_reasons, shown_reasons
+from jobs.planning.rejects import count_reasons
 from jobs.progress import rate_bar
 from jobs.sources.listing import LISTING, Column
 from jobs.spec import AnnotationSpec, Resources
@@ -124,9 +124,10 @@ class Annotate:
 def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
     rows = LiveRows.of_files(log.storage, written.files).read(["image_id", "error_message"])
     messages = rows.take(newest([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
+    most = "; ".join(f"{count} × {message}" for message, count in count_reasons(messages).most_common(3))
     return (
         f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
-        f"{shown_reasons(count_reasons(messages), 3)}), more than the {allowed:.1%} allowed, so nothing was published. "
+        f"{most}), more than the {allowed:.1%} allowed, so nothing was published. "
         "What was annotated is kept: mend the predictor or the pictures, or raise --max-reject-rate, and run the same "
         "command again"
     )
