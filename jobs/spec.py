@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from itertools import permutations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -158,28 +160,60 @@ class Notify(_Section):
     on_failure: Target | None = None
 
 
+NONE = "none of these"
+"""What an image is labelled that none of the labels is near to."""
+_SHOWN = ("rank", "score", "percentile", "image", "alike")
+"""Columns that a table of matches has anyway."""
+
+
 class AnnotationSpec(_Section):
     """Columns that a predictor adds to the images: labels, quality, a classifier, or a class of one's own."""
 
     name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="of the column; others have it before an underscore"
+        description="of the column; others have it before an underscore",
+        json_schema_extra={"pattern": r"^[A-Za-z][A-Za-z0-9_]{0,63}$"},
     )
     labels: tuple[str, ...] = Field((), description="texts; each image gets the one that is nearest to it")
-    template: str = Field("a photo of {}", description="what is said of a label to the model")
+    template: str = Field("a photo of {}", description="the text for each label; {} is the label")
     none_below: float = Field(
         0.5, ge=0, le=1, description="share of random image/text pairs below whose score a label is `none of these`"
     )
     quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
     classifier: str | None = Field(None, description="an image-classification checkpoint: hub id or ./folder")
-    top_k: int = Field(5, ge=1, description="classes that a classifier says of each image")
+    top_k: int = Field(5, ge=1, description="classes to keep for each image")
     predictor: str | None = Field(
         None, pattern=r"^[\w.]+:\w+$", description="module:Class of a predictor, which Python can import"
     )
 
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, name: str) -> str:
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,63}", name):
+            raise ValueError("expected letters, digits and _, beginning with a letter, at most 64")
+        if name in _SHOWN:
+            raise ValueError(f"expected another name than {', '.join(_SHOWN)}, which every match has")
+        return name
+
+    @field_validator("labels")
+    @classmethod
+    def _different(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        labels = tuple(label.strip() for label in labels)
+        wrong = [label for label in labels if labels.count(label) > 1 or label in ("", NONE)]
+        if wrong:
+            raise ValueError(f"expected different labels, none of them empty or {NONE!r}, got {wrong[0]!r}")
+        return labels
+
+    @field_validator("template")
+    @classmethod
+    def _with_label(cls, template: str) -> str:
+        if template.count("{}") != 1:
+            raise ValueError("expected a text with {} once, where the label goes")
+        return template
+
     @model_validator(mode="after")
     def _one(self) -> AnnotationSpec:
         if sum(map(bool, (self.labels, self.quality, self.classifier, self.predictor))) != 1:
-            raise ValueError("expected one of labels, quality, classifier and predictor")
+            raise ValueError("expected one of labels (--label or --labels), quality, classifier and predictor")
         return self
 
 
@@ -211,6 +245,14 @@ class JobSpec(_Section):
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"
     )
+
+    @field_validator("annotations")
+    @classmethod
+    def _apart(cls, annotations: tuple[AnnotationSpec, ...]) -> tuple[AnnotationSpec, ...]:
+        for one, other in permutations((each.name for each in annotations), 2):
+            if one == other or one.startswith(f"{other}_"):
+                raise ValueError(f"{one} and {other} would have the same columns: expected other names")
+        return annotations
 
 
 if __name__ == "__main__":

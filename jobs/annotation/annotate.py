@@ -5,6 +5,7 @@ from __future__ import annotations  # pyarrow's types take arguments in its stub
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,19 @@ from index.collection.collection import Snapshot
 from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
-from index.collection.rows import EMBEDDING, FIXED, STATE
+from index.collection.row_files import map_in_threads, read_schema
+from index.collection.rows import EMBEDDING, FIXED, STATE, newest
 from index.errors import RolledBackError
 from index.versions.current import collection_model, live_manifest
-from jobs.annotation.predictor import Recipe, annotated_rows, vectors_of
+from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type, vectors_of
 from jobs.annotation.recipes import recipe_of
-from jobs.embedding.commit import commit
+from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.pipeline import Blocks, placed, write
 from jobs.embedding.report import BlockSummary, EmbedReport
 from jobs.embedding.stages import SECONDS, DecodeSettings, EmbedBlock
-from jobs.errors import UsageError
+from jobs.errors import TooManyRejectsError, UsageError
 from jobs.planning.plan import Plan, plan_run
+from jobs.planning.rejects import count_reasons
 from jobs.progress import rate_bar
 from jobs.sources.listing import LISTING, Column
 from jobs.spec import AnnotationSpec, Resources
@@ -84,14 +87,20 @@ class Annotate:
             written = write(
                 plan,
                 log,
-                load=recipe.loader(spec.name, calibration),
+                load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listing.num_rows),
                 crop=None if recipe.needs == "file" else recipe.crop,
                 blocks=blocks,
                 block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
                 rows=annotated_rows,
                 progress=lambda report: show(report.embedded + report.rejected, report.rate),
             )
-        commit(log, [written], self.max_reject_rate)
+        before = [file for run in log.runs() if run.model.agrees_with(plan.model) for file in run.files]
+        files = [*before, *written.files]
+        require_one_type(recipe.id, map_in_threads(partial(read_schema, log.storage), files))
+        try:
+            commit(log, [written], self.max_reject_rate)
+        except TooManyRejectsError as error:
+            raise TooManyRejectsError(_too_many(spec.name, log, written, self.max_reject_rate)) from error
         return written.report
 
     @contextmanager
@@ -100,7 +109,9 @@ class Annotate:
             yield StoredVectors(live)
             return
         with placed(doing, self.resources, recipe.memory, self.console) as blocks:
-            yield lambda todo, *rest: blocks(todo.select(LISTING.names), *rest)
+            yield lambda todo, *rest: blocks(
+                todo.select(LISTING.names).append_column(EMBEDDED_HASH, todo["content_hash"]), *rest
+            )
 
     def _calibration(self, plan: Plan, log: Collection, recipe: Recipe, live: LiveRows) -> dict[str, float]:
         """That of the run to go on with, or of an earlier one of the same predictor; else it is measured."""
@@ -108,6 +119,18 @@ class Annotate:
         if before or recipe.calibrate is None:
             return before[-1].calibration if before else {}
         return recipe.calibrate(sample_vectors(live))
+
+
+def _too_many(name: str, log: Collection, written: WrittenRun, allowed: float) -> str:
+    rows = LiveRows.of_files(log.storage, written.files).read(["image_id", "error_message"])
+    messages = rows.take(newest([rows["image_id"]])[0])["error_message"].drop_null().to_pylist()
+    most = "; ".join(f"{count} × {message}" for message, count in count_reasons(messages).most_common(3))
+    return (
+        f"{written.report.reject_reasons.total()} of {written.report.listed} images have no value for {name} (mostly "
+        f"{most}), more than the {allowed:.1%} allowed, so nothing was published. "
+        "What was annotated is kept: mend the predictor or the pictures, or raise --max-reject-rate, and run the same "
+        "command again"
+    )
 
 
 def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation]) -> None:
@@ -121,8 +144,10 @@ def require_free(name: str, metadata: Sequence[str], others: Sequence[Annotation
         each.name for each in others if each.name != name and (within(each.name, name) or within(name, each.name))
     ]
     if taken:
+        own = any(each.name == name for each in others)
         raise UsageError(
             f"--name {name} would take {name} and {name}_…, and {', '.join(taken)} is there: choose another name"
+            + (f", and drop the annotation {name} (`likeness columns --drop {name}`), which hides it" if own else "")
         )
 
 
@@ -132,10 +157,10 @@ def plan_annotation(live: LiveRows, log: Snapshot, recipe: Recipe) -> Plan:
     rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     listing = rows.filter(pc.is_null(rows["error_reason"])).drop_columns("error_reason")
     done = LiveRows.of_runs(log.collection.storage, log.committed).of_model(recipe.record).read(STATE)
-    return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=covered)
+    return plan_run(listing, log, _SOURCE, recipe.record, done, unchanged=unchanged_mask)
 
 
-def covered(listing: pa.Table, rows: pa.Table) -> Column:
+def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
     """A mask over the listing: a row is of the same bytes, and need not be tried again."""
     at, same = same_content(listing, rows)
     again: Any = rows["retryable"].take(at)

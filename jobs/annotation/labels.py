@@ -15,9 +15,8 @@ from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.embedding.model_source import ModelSource, checkpoint_of
-from jobs.errors import UsageError
+from jobs.spec import NONE
 
-NONE = "none of these"
 _CUT = "cut"
 _UNRELATED = (
     *("airport", "apple", "baby", "beach", "bicycle", "bird", "boat", "book", "bottle", "bridge", "building", "bus"),
@@ -40,13 +39,7 @@ class LabelTexts:
 
     @property
     def recipe(self) -> Recipe:
-        """Of `Labels`. UsageError for labels or a template that make no sense."""
-        if not self.labels or len(set(self.labels)) < len(self.labels) or NONE in self.labels:
-            raise UsageError(
-                f"expected one or more different labels, and not {NONE!r}, got {', '.join(map(repr, self.labels))}"
-            )
-        if self.template.count("{}") != 1:
-            raise UsageError(f"--template is {self.template!r}: expected a text with {{}} once, where the label goes")
+        """Of `Labels`."""
         about = [self.model.fingerprint, *self.labels, self.template, self.none_below]
         return Recipe(
             id="labels",

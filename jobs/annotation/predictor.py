@@ -2,7 +2,8 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, get_args
@@ -10,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
@@ -22,8 +24,10 @@ NEEDS: tuple[Needs, ...] = get_args(Needs)
 Batch = Mapping[str, npt.NDArray[Any]]
 Columns = Mapping[str, Any]
 
+EMBEDDED_HASH = "embedded_hash"
+"""A block's column with the hash of the bytes that were embedded, beside `content_hash`, that of those read now."""
 _BROKEN = 8
-"""A predictor that fails on every image of a block of so many is at fault itself."""
+"""A new predictor that fails on every image of a block of so many is at fault itself."""
 
 
 class Predictor(Protocol):
@@ -57,9 +61,9 @@ class Recipe:
         """What runs say that their rows were made by."""
         return ModelRecord(id=self.id, revision=None, fingerprint=self.fingerprint, dim=0)
 
-    def loader(self, name: str, calibration: Mapping[str, float]) -> Callable[[], LoadedPredictor]:
-        """Makes the predictor of an annotation of this name."""
-        return partial(_load, self.make, calibration, name, self.record)
+    def loader(self, name: str, calibration: Mapping[str, float], *, proven: bool) -> Callable[[], LoadedPredictor]:
+        """Makes the predictor of an annotation of this name; see `LoadedPredictor.proven`."""
+        return partial(_load, self.make, calibration, name, self.record, proven)
 
 
 @dataclass(frozen=True)
@@ -69,39 +73,57 @@ class LoadedPredictor:
     name: str
     identity: ModelIdentity
     predict: Predictor
+    proven: bool
+    """It has made rows before: what is left may be nothing but the images that it fails on."""
 
-    def columns(self, batch: Batch) -> tuple[pa.Table, dict[int, Exception]]:
+    def columns(self, batch: Batch) -> tuple[pa.Table, dict[int, BaseException]]:
         """The columns of a batch, by their full names, and why some of its images have none.
 
-        JobError when the predictor fails on all of many.
+        JobError when one that is not `proven` fails on all of many, and for columns that no image can have.
         """
         count = len(batch["image_id"])
-        try:
-            return self._called(batch), {}
-        except Exception as error:
-            failed = {0: error}
+        whole = self._tried(batch)
+        if isinstance(whole, pa.Table):
+            return whole, {}
+        failed = {0: whole}
         # One by one, so that the others of the batch keep theirs.
         parts: list[pa.Table] = []
         for row in range(count if count > 1 else 0):
-            try:
-                parts.append(self._called({key: values[row : row + 1] for key, values in batch.items()}))
+            part = self._tried({key: values[row : row + 1] for key, values in batch.items()})
+            if isinstance(part, pa.Table):
+                parts.append(part)
                 failed.pop(row, None)
-            except Exception as error:
-                failed[row] = error
-        if len(failed) == count >= _BROKEN:
+            else:
+                failed[row] = part
+        if len(failed) == count >= _BROKEN and not self.proven:
             raise JobError(
-                f"{self.identity.model_id} failed on each of {count} images, the last with {_told(failed[count - 1])}: "
-                "mend it, and run the same command again"
+                f"{self.identity.model_id} failed on each of {count} images, the last with "
+                f"{_error_text(failed[count - 1])}: mend it, and run the same command again"
             ) from failed[count - 1]
         if not parts:
             return pa.table({}), failed
+        require_one_type(self.identity.model_id, [part.schema for part in parts])
         whole = pa.concat_tables(parts, promote_options="permissive")
         positions = np.full(count, -1)
         positions[[row for row in range(count) if row not in failed]] = np.arange(len(parts))
         return whole.take(pa.array(positions, mask=positions < 0)), failed
 
+    def _tried(self, batch: Batch) -> pa.Table | BaseException:
+        try:
+            return self._called(batch)
+        except JobError:
+            raise
+        except (Exception, SystemExit) as error:
+            return error
+
     def _called(self, batch: Batch) -> pa.Table:
         found, count = self.predict(batch), len(batch["image_id"])
+        wrong = [key for key in found if not re.fullmatch(r"[A-Za-z0-9_]*", str(key))]
+        if wrong or not found:
+            raise JobError(
+                f"{self.identity.model_id} returns {f'the column {wrong[0]!r}' if wrong else 'no columns'}: expected a "
+                'mapping from "", or letters, digits and _, to the values of the batch'
+            )
         columns = {f"{self.name}_{key}" if key else self.name: _array(values) for key, values in found.items()}
         for name, values in columns.items():
             if len(values) != count:
@@ -109,13 +131,26 @@ class LoadedPredictor:
         return pa.table(columns)
 
 
+def require_one_type(predictor: str, schemas: Sequence[pa.Schema]) -> None:
+    """JobError names a column that has types of which none holds the values of the other. Numbers become the wider."""
+    try:
+        pa.unify_schemas(list(schemas), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise JobError(
+            f"{predictor} returns a column with values of two types ({error}), so nothing was published: give it one "
+            "type, and the class another `version` if it sets one; or drop the annotation (`likeness columns --drop`)"
+        ) from error
+
+
 def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
     """The rows of an annotation for a block with `pixels`, `embedding` or `file`, which is null in a reject."""
-    given = next(name for name in _READ if name in table.column_names)
-    kept = np.flatnonzero(table[given].is_valid().to_numpy())
-    values = table[given].drop_null().combine_chunks()
+    if EMBEDDED_HASH in table.column_names:
+        table = _only_as_embedded(table)
+    content = next(name for name in _READ if name in table.column_names)
+    kept = np.flatnonzero(table[content].is_valid().to_numpy())
+    values = table[content].drop_null().combine_chunks()
     batch: dict[str, npt.NDArray[Any]] = {"image_id": np.array(table["image_id"].take(kept).to_pylist(), object)}
-    needed, read = _READ[given]
+    needed, read = _READ[content]
     batch[needed] = read(values)
     columns, failed = loaded.columns(batch) if len(kept) else (pa.table({}), {})
     rows = table.select(["image_id", *(name for name in ("uri", "content_hash") if name in table.column_names)])
@@ -123,7 +158,7 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
         name: table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in REJECT
     }
     for row, error in failed.items():
-        reason = ("predict", type(error).__name__, _told(error), False)
+        reason = ("predict", type(error).__name__, _error_text(error), True)
         for name, value in zip(REJECT, reason, strict=True):
             errors[name][kept[row]] = value
     for name, kind in zip(REJECT, (pa.string(), pa.string(), pa.string(), pa.bool_()), strict=True):
@@ -136,11 +171,38 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
     return rows
 
 
+def _only_as_embedded(table: pa.Table) -> pa.Table:
+    """`table` with the hashes that the collection has; an image whose bytes are others now is a reject."""
+    listed = table[EMBEDDED_HASH].cast(pa.string())
+    changed: Any = pc.not_equal(table["content_hash"], listed).fill_null(False)
+    changed = pc.and_(changed, pc.is_null(table["error_reason"]))
+    reject: tuple[Any, ...] = (
+        "fetch",
+        "changed",
+        "changed since it was embedded: `likeness reembed` embeds it again",
+        True,
+    )
+    columns: dict[str, Any] = {"content_hash": listed}
+    for name, value in zip(REJECT, reject, strict=True):
+        columns[name] = pc.if_else(changed, pa.scalar(value), table[name])
+    for name in ("pixels", "file"):
+        if name in table.column_names:
+            kind: Any = table[name].type
+            columns[name] = pc.if_else(changed, pa.scalar(None, kind), table[name])
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
+
+
 def _load(
-    make: Callable[[Mapping[str, float]], Predictor], calibration: Mapping[str, float], name: str, record: ModelRecord
+    make: Callable[[Mapping[str, float]], Predictor],
+    calibration: Mapping[str, float],
+    name: str,
+    record: ModelRecord,
+    proven: bool,
 ) -> LoadedPredictor:
     identity = ModelIdentity(model_id=record.id, revision=None, fingerprint=record.fingerprint, dim=record.dim)
-    return LoadedPredictor(name, identity, make(calibration))
+    return LoadedPredictor(name, identity, make(calibration), proven)
 
 
 def _array(values: Any) -> pa.Array[Any]:
@@ -177,5 +239,6 @@ _READ: dict[str, tuple[Needs, Callable[[Any], npt.NDArray[Any]]]] = {
 """What a block has of its images, and how a batch has it."""
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+def _error_text(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"[:500]
+    return text.encode("utf-8", "replace").decode()  # Arrow takes no lone surrogates

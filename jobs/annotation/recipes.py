@@ -53,14 +53,14 @@ def class_recipe(name: str) -> Recipe:
     source = getattr(sys.modules[made.__module__], "__file__", None)
     if version is None and not source:
         raise UsageError(f"{name} has no source file: give the class a version, which changes with what it returns")
-    told = str(version).encode() if version is not None else Path(str(source)).read_bytes()
+    contents = str(version).encode() if version is not None else Path(str(source)).read_bytes()
     try:
         crop = CropSpec(side=getattr(made, "side", 224), shortest_edge=getattr(made, "shortest_edge", None))
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name}: {error}") from error
     return Recipe(
         id=name,
-        fingerprint=hashlib.sha256(name.encode() + b"\0" + repr((needs, crop)).encode() + b"\0" + told).hexdigest(),
+        fingerprint=hashlib.sha256(name.encode() + b"\0" + repr((needs, crop)).encode() + b"\0" + contents).hexdigest(),
         needs=needs,
         make=partial(_construct, name, folder),
         crop=crop,
@@ -68,7 +68,14 @@ def class_recipe(name: str) -> Recipe:
 
 
 def _construct(name: str, folder: str, _: Mapping[str, float]) -> Predictor:
-    predictor: Predictor = _find(name, folder)()
+    made = _find(name, folder)
+    try:
+        predictor: Predictor = made()
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"the predictor {name} cannot be constructed ({type(error).__name__}: {error}): expected a class that "
+            "takes no arguments"
+        ) from error
     return predictor
 
 
@@ -78,8 +85,10 @@ def _find(name: str, folder: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"the predictor {name} cannot be imported ({error}): expected module:Class") from error
+    except (Exception, SystemExit) as error:  # the module's own code runs
+        raise UsageError(
+            f"the predictor {name} cannot be imported ({type(error).__name__}: {error}): expected module:Class"
+        ) from error
 
 
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.embed import BlockSizeOption, DeviceOption, RejectRateOption
+from jobs.cli.embed import DeviceOption, RejectRateOption
 from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, open_collection, show
 from jobs.errors import UsageError
 
@@ -17,6 +17,10 @@ NONE_BELOW_HELP = (
     "An image has none of the labels if the best one scores less than this share of random pairs of images and texts."
 )
 
+BLOCK_SIZE_HELP = (
+    "Images written together: the most a crash can cost. Labels, and predictors that need embeddings, take no notice."
+)
+
 
 def annotate(
     context: typer.Context,
@@ -26,18 +30,18 @@ def annotate(
         list[str] | None, typer.Option(help='A text such as "a dog"; repeat it. Each image gets the nearest one.')
     ] = None,
     labels: Annotated[Path | None, typer.Option(help="A file with a label in each line.")] = None,
-    template: Annotated[str, typer.Option(help="What is said of a label to the model.")] = "a photo of {}",
+    template: Annotated[str, typer.Option(help="The text for each label; {} is the label.")] = "a photo of {}",
     none_below: Annotated[float, typer.Option(min=0, max=1, help=NONE_BELOW_HELP)] = 0.5,
     quality: Annotated[
         bool, typer.Option("--quality", help="Sharpness, brightness, contrast, entropy, colourfulness, near-uniform.")
     ] = False,
     classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="How many classes of the classifier to keep.")] = 5,
+    top_k: Annotated[int, typer.Option(min=1, help="Classes to keep for each image.")] = 5,
     predictor: Annotated[str | None, typer.Option(help="A class of your own: module:Class.")] = None,
     max_reject_rate: RejectRateOption = 0.05,
     on: OnOption = None,
     address: AddressOption = None,
-    block_size: BlockSizeOption = 256,
+    block_size: Annotated[int, typer.Option(min=1, help=BLOCK_SIZE_HELP)] = 256,
     device: DeviceOption = None,
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
@@ -64,7 +68,7 @@ def annotate(
     rejected = report.reject_reasons.total()
     console.print(
         f"{name}: {report.embedded:,} of {report.listed:,} images annotated, {report.already_there:,} were up to date"
-        + (f", {rejected:,} have no value: `likeness columns` counts them" if rejected else ""),
+        + (f", {rejected:,} have no value: `likeness columns` says why" if rejected else ""),
         highlight=False,
         soft_wrap=True,
     )
@@ -91,7 +95,7 @@ def _lines(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"--labels {path} cannot be read ({error}): expected a text file, a label in each line"
@@ -114,30 +118,45 @@ def columns(
         from index.collection import writing
         from jobs.annotation.annotate import drop as drop_columns
 
-        with writing(opened, "columns") as held:
-            drop_columns(held, drop, console)
+        with writing(opened, "columns") as leased:
+            drop_columns(leased, drop, console)
     facts = _facts(opened)
     show(output, facts, lambda: columns_table(facts))
 
 
 def _facts(collection: "Collection") -> list[dict[str, Any]]:
-    from index.collection.annotations import list_annotations
-    from index.versions.current import live_manifest
+    import pyarrow.compute as pc
 
-    live = live_manifest(collection)
-    indexed = live.annotations if live else {}
+    from index.collection.annotations import list_annotations, same_content
+    from index.versions.current import collection_model, live_manifest
+    from jobs.planning.rejects import count_reasons
+
+    annotations = list_annotations(collection)
+    if not annotations:
+        return []
+    version, snapshot = live_manifest(collection), collection.snapshot()
+    indexed = version.annotations if version else {}
+    model = collection_model(collection, snapshot.committed)
+    images = snapshot.live().of_model(model) if model else snapshot.live()
+    embedded = images.read(["image_id", "content_hash", "error_reason"])
+    embedded = embedded.filter(pc.is_null(embedded["error_reason"]))
     facts = []
-    for each in list_annotations(collection):
+    for each in annotations:
         rows = each.rows
-        rejects = rows.read(["error_reason"])["error_reason"]
+        found = rows.read(["image_id", "content_hash", "error_message", "error_reason"])
+        at, same = same_content(embedded, found)
+        found = found.take(at.filter(same))
+        rejects = found.filter(pc.is_valid(found["error_reason"]))["error_message"].to_pylist()
         facts.append(
             {
                 "name": each.name,
                 "columns": {name: str(rows.schema.field(name).type) for name in rows.metadata},
                 "predictor": each.runs[-1].model.id,
                 "fingerprint": each.runs[-1].model.fingerprint,
-                "images": rejects.null_count,
-                "rejected": len(rejects) - rejects.null_count,
+                "images": found.num_rows - len(rejects),
+                "rejected": len(rejects),
+                "reasons": dict(count_reasons(rejects).most_common(3)),
+                "without": embedded.num_rows - found.num_rows,
                 "calibration": each.runs[-1].calibration,
                 "indexed": indexed.get(each.name) == each.run_ids,
             }

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -90,7 +90,8 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
 def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
     """Whether all rows are retryable failures, and their live rows were too."""
     before = live.take(pc.index_in(rows["image_id"], live["image_id"]))
-    same = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(rows["uri"], before["uri"]))
+    uris: list[Any] = [pc.coalesce(each["uri"], pa.scalar("")) for each in (rows, before)]  # annotations have none
+    same = pc.and_(pc.and_(rows["retryable"], before["retryable"]), pc.equal(*uris))
     return pc.all(same, skip_nulls=False).as_py() is True
 
 

@@ -59,9 +59,9 @@ def _annotate(update: Update) -> None:
         return
     from jobs.annotation.annotate import Annotate  # late, as what embeds
 
-    with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as held:
+    with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as collection:
         job = Annotate(
-            collection=held,
+            collection=collection,
             console=update.console,
             resources=spec.resources,
             max_reject_rate=spec.max_reject_rate,
@@ -69,7 +69,7 @@ def _annotate(update: Update) -> None:
         for name, done in job.run(spec.annotations).items():
             if done.embedded or done.rejected:
                 report.notes.append(f"{name}: {done.embedded:,} images annotated, {done.rejected:,} rejected")
-        report.index_after = held.current()
+        report.index_after = collection.current()
 
 
 def _retain(update: Update) -> None:

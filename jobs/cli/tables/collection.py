@@ -38,8 +38,8 @@ def match_table(matches: Sequence[Match], first: int = 1) -> TextTable:
     )
 
 
-def columns_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
-    """Annotations as `likeness columns` lists them."""
+def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
+    """Annotations as `likeness columns` lists them, and why some images are rejects."""
     rows = [
         (
             each["name"],
@@ -47,11 +47,15 @@ def columns_table(facts: Sequence[Mapping[str, Any]]) -> TextTable:
             each["predictor"],
             f"{each['images']:,}",
             f"{each['rejected']:,}",
+            f"{each['without']:,}",
             "yes" if each["indexed"] else "no",
         )
         for each in facts
     ]
-    return TextTable(("name", "columns", "predictor", "images", "rejected", "in the index"), rows, right={3, 4})
+    names = ("name", "columns", "predictor", "images", "rejected", "without", "in the index")
+    reasons = [(each["name"], f"{count:,}", reason) for each in facts for reason, count in each["reasons"].items()]
+    why = [TextTable(("name", "rejected", "reason"), reasons, right={1})] if reasons else []
+    return Group(TextTable(names, rows, right={3, 4, 5}), *why)
 
 
 def rejects_table(rows: Sequence[Mapping[str, Any]]) -> Group:

@@ -1,6 +1,7 @@
 """Annotations: every image once, whatever happens, and in the index beside the source's own columns."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 from rich.console import Console
 
 from index.build.build_index import build_index
@@ -22,10 +24,10 @@ from index.search.shard import version_schema
 from index.versions.promotion import rollback
 from jobs.annotation import annotate
 from jobs.annotation.annotate import Annotate, drop
-from jobs.annotation.labels import NONE, Labels
+from jobs.annotation.labels import Labels
 from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.errors import JobError, TooManyRejectsError, UsageError
-from jobs.spec import AnnotationSpec
+from jobs.spec import NONE, AnnotationSpec, JobSpec
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
 
@@ -49,6 +51,16 @@ class Halves:
 
     def recipe(self, *_: Any) -> Recipe:
         return Recipe(id="halves", fingerprint="f" * 64, needs="embedding", make=lambda _: self)
+
+
+@dataclass
+class Returns(Halves):
+    """Returns what a function of the images' ids does."""
+
+    of: Callable[[list[str]], Columns] = field(kw_only=True)
+
+    def __call__(self, batch: Batch) -> Columns:
+        return self.of(batch["image_id"].tolist())
 
 
 def table(ids: list[str], *, seed: int = 1, content: str = "a") -> pa.Table:
@@ -166,6 +178,68 @@ def test_a_bad_image_is_a_reject_and_the_others_keep_their_values(indexed: Colle
     assert (reject["error_stage"], reject["error_message"]) == ("predict", "ArithmeticError: it cannot be told")
 
 
+def test_images_that_a_predictor_failed_on_are_tried_again(indexed: Collection) -> None:
+    with pytest.raises(TooManyRejectsError, match=r"50 of 200 images .*50 × ArithmeticError: it cannot be told"):
+        annotated(indexed, Halves(bad=frozenset(IDS[:50])))
+    some = Halves(bad=frozenset(IDS[:10]))
+    assert annotated(indexed, some).rejected == 10
+    version = indexed.current()
+    assert annotated(indexed, some).rejected == 10  # all that were tried
+    assert indexed.current() == version
+    mended = Halves()
+    annotated(indexed, mended)
+    assert mended.seen == IDS[:10]
+    assert found(indexed)[IDS[0]]["half"] == halves(table(IDS))[IDS[0]]["half"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError("\ud800")])
+def test_a_predictor_that_exits_or_says_what_is_no_text_has_a_reject(indexed: Collection, error: BaseException) -> None:
+    def values(ids: list[str]) -> Columns:
+        if IDS[0] in ids:
+            raise error
+        return {"": [1] * len(ids)}
+
+    assert annotated(indexed, Returns(of=values)).reject_reasons == {type(error).__name__: 1}
+
+
+@pytest.mark.parametrize("other", ["text", True, [1]])
+def test_a_column_of_two_types_is_refused_before_it_is_published(
+    indexed: Collection, monkeypatch: pytest.MonkeyPatch, other: object
+) -> None:
+    mixed = Returns(of=lambda ids: {"": [other if name < IDS[100] else 1 for name in ids]})
+    with pytest.raises(JobError, match="values of two types"):  # of one batch
+        annotated(indexed, mixed)
+    monkeypatch.setattr(annotate, "_VECTOR_BLOCK", 100)
+    with pytest.raises(JobError, match="values of two types"):  # of two
+        annotated(indexed, mixed, name="blocks")
+    assert list_annotations(indexed) == []
+    annotated(indexed, Returns(of=lambda ids: {"": [1] * len(ids)}), name="runs")
+    add_run(indexed, table(["new.jpg"], seed=5))
+    with pytest.raises(JobError, match="values of two types"):
+        annotated(indexed, Returns(of=lambda ids: {"": [other] * len(ids)}), name="runs")
+    build_index(indexed)
+    assert found(indexed)[IDS[3]]["runs"] == 1
+    annotated(indexed, Returns(of=lambda ids: {"": [0.5] * len(ids)}), name="wider")
+
+
+@pytest.mark.parametrize("key", ['a b"$', " ", "$gt", None])
+def test_columns_without_a_plain_name_are_refused(indexed: Collection, key: str | None) -> None:
+    with pytest.raises(JobError, match="halves returns"):
+        annotated(indexed, Returns(of=lambda ids: {key: ids} if key else {}))
+
+
+def test_columns_are_counted_against_the_images_of_now(indexed: Collection, run: Callable[..., Any]) -> None:
+    annotated(indexed, Halves(bad=frozenset(IDS[:3])))
+    add_run(indexed, table(["new.jpg", IDS[3]], seed=5, content="b"), deletes=IDS[:2])
+    [facts] = json.loads(run("columns", indexed.location, "--format", "json").out)
+    assert {name: facts[name] for name in ("images", "rejected", "without")} == {
+        "images": 196,
+        "rejected": 1,
+        "without": 2,
+    }
+    assert facts["reasons"] == {"ArithmeticError: it cannot be told": 1}
+
+
 def test_a_predictor_that_fails_on_all_ends_the_job(indexed: Collection) -> None:
     version = indexed.current()
     with pytest.raises(JobError, match="halves failed on each of 200 images"):
@@ -231,6 +305,41 @@ def test_names_that_are_taken_are_refused(indexed: Collection) -> None:
     annotated(indexed, Halves())
     with pytest.raises(UsageError, match="half is there"):
         annotated(indexed, Halves(), name="half_first")
+    later = table(["new.jpg"]).append_column("half_first", pa.array([1.0]))
+    add_run(indexed, later)
+    with pytest.raises(UsageError, match="columns --drop half`"):
+        annotated(indexed, Halves())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"name": "1a"}, "expected letters, digits and _, beginning with a letter, at most 64"),
+        ({"name": "score"}, "expected another name"),
+        ({"labels": ["a dog", " a dog"]}, "got 'a dog'"),
+        ({"labels": ["a dog", "  "]}, "got ''"),
+        ({"labels": [NONE]}, "got 'none of these'"),
+        ({"template": "a photo"}, "with {} once"),
+        ({"quality": True}, "--label or --labels"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_embedded(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(expected)):
+        AnnotationSpec.model_validate({"name": "animal", "labels": ["a dog"], **wrong})
+
+
+@pytest.mark.parametrize("other", ["animal", "animal_x"])
+def test_annotations_of_a_job_have_columns_of_their_own(other: str) -> None:
+    annotations = [{"name": name, "quality": True} for name in (other, "animal", "animals")]
+    with pytest.raises(ValidationError, match="would have the same columns"):
+        JobSpec.model_validate({"source": "s", "collection": "c", "annotations": annotations})
+
+
+def test_a_file_of_labels_may_begin_with_a_byte_order_mark(indexed: Collection, run: Any, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("a circle\na circle\n", "utf-8-sig")
+    done = run("annotate", indexed.location, "--name", "shape", "--labels", labels)
+    assert (done.code, "got 'a circle'" in done.err) == (2, True)
 
 
 def test_labels_are_the_nearest_texts_unless_all_are_far() -> None:

@@ -46,6 +46,10 @@ class Size:
 
 class Nothing:
     """Says not what it needs."""
+
+class Unmade(Size):
+    def __init__(self, weights):
+        pass
 '''
 _ANY_REJECTS = ("--max-reject-rate", 1)
 COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "unlucky.png": (13, 13, 13)}
@@ -64,6 +68,7 @@ def pictures(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyP
     add_run(collection, table.append_column("content_hash", pa.array(hashes)))
     build_index(collection)
     (tmp_path / "own.py").write_text(_OWN)
+    (tmp_path / "broken.py").write_text("class Red(:\n")
     monkeypatch.chdir(tmp_path)
     return collection
 
@@ -81,7 +86,9 @@ def test_a_class_of_the_user_reads_the_crops(pictures: Collection, run: Run) -> 
     assert found["green.png"]["red_level"] == 30
     assert found["unlucky.png"]["red"] is found["gone.png"]["red"] is None
     again = run("annotate", pictures.location, "--name", "red", "--predictor", "own:Red", *_ANY_REJECTS)
-    assert "0 of 4 images annotated, 3 were up to date" in again.out  # the one that has gone is tried again
+    assert "0 of 4 images annotated, 2 were up to date" in again.out  # those that failed are tried again
+    listed = run("columns", pictures.location).out
+    assert "ValueError: unlucky" in listed
 
 
 def test_a_class_of_the_user_reads_whole_files(pictures: Collection, run: Run, tmp_path: Path) -> None:
@@ -92,12 +99,36 @@ def test_a_class_of_the_user_reads_whole_files(pictures: Collection, run: Run, t
     }
 
 
+def test_a_file_that_changed_since_its_embedding_is_a_reject(pictures: Collection, run: Run, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48), (1, 2, 3)).save(tmp_path / "green.png")
+    command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
+    assert "2 of 4 images annotated, 0 were up to date, 2 have no value" in run(*command).out
+    assert "changed since it was embedded" in run("columns", pictures.location).out
+    version = pictures.current()
+    assert "0 of 4 images annotated, 2 were up to date" in run(*command).out
+    assert pictures.current() == version
+    Image.new("RGB", (64, 48), COLOURS["green.png"]).save(tmp_path / "green.png")
+    assert "1 of 4 images annotated" in run(*command).out
+    assert shown(pictures)["green.png"]["q_near_uniform"] is True
+
+
+def test_images_without_a_known_hash_are_annotated_once(pictures: Collection, run: Run, tmp_path: Path) -> None:
+    imported = rows(["imported.png"], unit_vectors(1, 7))
+    at = imported.column_names.index("uri")
+    add_run(pictures, imported.set_column(at, "uri", pa.array([str(tmp_path / "red.png")])))
+    command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
+    assert "4 of 5 images annotated" in run(*command).out
+    assert "0 of 5 images annotated, 4 were up to date" in run(*command).out
+
+
 def test_what_is_no_predictor_is_refused(pictures: Collection, run: Run) -> None:
     for name, told in {
         "own:Nothing": "needs = None: expected one of image, embedding, file",
         "own:Missing": "cannot be imported",
         "missing:Red": "cannot be imported",
         "own.Red": "--predictor is 'own.Red'",
+        "broken:Red": "cannot be imported (SyntaxError",
+        "own:Unmade": "cannot be constructed (TypeError",
     }.items():
         done = run("annotate", pictures.location, "--name", "red", "--predictor", name)
         assert (done.code, told in done.err) == (2, True), done.err
