@@ -24,13 +24,14 @@ from functools import partial
 from pathlib import Path
 
 import requests
+from PIL import Image
 
-from benchmarks.common.collections import draw_pictures
 from benchmarks.common.models import save_clip
 from benchmarks.common.process import seconds_of
 from benchmarks.common.report import Report
 from benchmarks.common.servers import free_port, serving
 from benchmarks.embed.rates import forward_rate
+from benchmarks.precision import photographs
 from embedder.identity import Precision
 
 INFERENCE, BACK = "clip-retrieval inference", "clip-retrieval back"
@@ -38,7 +39,16 @@ EMBED, SERVE = {"fp32": "likeness embed", "int8": "likeness embed, int8"}, "like
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 FIRST = 400
 _START_S = 300.0
+_SIDE = 256
 _VOCABULARY = 49_408  # that of CLIP's own tokenizer, with which clip-retrieval warms the model up
+
+
+def draw(folder: Path, count: int) -> Path:
+    """So many JPEGs, all different: Likeness embeds the same bytes once."""
+    folder.mkdir()
+    for number, pixels in enumerate(photographs(count, _SIDE)):
+        Image.fromarray(pixels).save(folder / f"{number:05}.jpg", quality=85)
+    return folder
 
 
 def ours(pictures: Path, model: Path, out: Path, precision: Precision) -> None:
@@ -178,11 +188,11 @@ def main() -> int:
         model = save_clip(folder / "model", vocabulary=_VOCABULARY)
         environment = options.environment.absolute()
         with report.console.status("preparing the model in int8, and clip-retrieval's files for the system's cache"):
-            few = draw_pictures(folder / "few", 8)
+            few = draw(folder / "few", 8)
             ours(few, model, folder / "few ours", "int8")
             theirs(environment, few, model, folder / "few-theirs")
         for count in counts:
-            pictures = draw_pictures(folder / f"{count}", count)
+            pictures = draw(folder / f"{count}", count)
             for precision in PRECISIONS:
                 work = partial(ours, pictures, model, folder / f"{precision}-{count}", precision)
                 walls[EMBED[precision], count] = seconds_of(work)
@@ -192,7 +202,7 @@ def main() -> int:
         forward = forward_rate(model, batch=32, seconds=10, device="cpu")
         judge_walls(counts, walls, forward, report)
         index(environment, folder / f"theirs-{counts[-1]}", folder / "index")
-        queries = sorted(pictures.glob("*.jpg"))[:60]  # some others the back end cannot read
+        queries = sorted(pictures.iterdir())[:60]
         p50[BACK] = their_latency(environment, model, folder / "index", queries)
         for precision in PRECISIONS:
             p50[f"{SERVE}, {precision}"] = our_latency(folder / f"{precision}-{counts[-1]}", queries, precision)
