@@ -21,7 +21,7 @@ from index.search.ranking import rounded
 
 DEPTHS: Final = (1, 5, 10)
 _BLOCK = 16_384  # vectors read at once
-_SCORES = 1 << 26  # held at once: 256 MB
+_SCORES = 1 << 26  # in memory at once: 256 MB
 _Z = 1.959964  # of a 95% interval
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,13 +24,12 @@ def read_values(annotations: Sequence[Annotation]) -> list[pa.Table]:
 
 
 def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[pa.Table]) -> None:
-    """Write the values that a segment's rows have, in the batches of its rows; null for other content, and for none."""
+    """Write the values that a segment's rows have, in the batches of its rows."""
     with storage.open_input(segment_path(segment, ROWS)) as file:
         reader = pa.ipc.open_file(file)
         keys = [reader.get_batch(number).select(_KEY) for number in range(reader.num_record_batches)]
     rows = pa.Table.from_batches(keys)
-    found = [values_of(rows, table) for table in values]
-    columns = {name: table[name] for table in found for name in table.column_names}
+    columns = values_of(rows, values)
     schema = pa.schema([(name, pa.string() if each.type == TEXT else each.type) for name, each in columns.items()])
     with pa.ipc.new_file(str(path), schema) as writer:
         start = 0
@@ -39,7 +39,11 @@ def write_columns(path: Path, storage: Storage, segment: str, values: Sequence[p
             start += len(batch)
 
 
-def values_of(rows: pa.Table, table: pa.Table) -> pa.Table:
-    """The columns of `table` for each of the rows."""
-    at, same = same_content(rows, table)
-    return table.drop_columns(list(_KEY)).take(pc.if_else(same, at, pa.scalar(None, pa.int32())))
+def values_of(rows: pa.Table, values: Sequence[pa.Table]) -> dict[str, pa.ChunkedArray[Any]]:
+    """The columns of annotations for each of the rows; null for other content, and for none."""
+    columns: dict[str, pa.ChunkedArray[Any]] = {}
+    for table in values:
+        at, same = same_content(rows, table)
+        found = table.drop_columns(list(_KEY)).take(pc.if_else(same, at, pa.scalar(None, pa.int32())))
+        columns |= dict(zip(found.column_names, found.columns, strict=True))
+    return columns

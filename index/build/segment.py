@@ -6,19 +6,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from index.build.choose import ann_factory, factory_of
 from index.build.tune import tune
 from index.collection.layout import ANN, ROWS, VECTORS, segment_path
 from index.collection.records import FLAT, IndexSettings, Option, SegmentRecord
-from index.collection.rows import EMBEDDING
+from index.collection.rows import EMBEDDING, joined, vectors_of
 from index.errors import DISK_FULL, CollectionError, DamagedVersionError
 from index.segments import ann
 from index.segments.exact import max_exact_rows
@@ -129,7 +128,7 @@ def write_rows(folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     total = 0
     with (folder / VECTORS).open("wb") as vectors, pa.ipc.new_file(str(folder / ROWS), stored) as rows:
         vectors.write(flat_header(dim, 0))
-        for batch in _joined(batches):
+        for batch in joined(batches, _BATCH_ROWS):
             vectors.write(_unit_vectors(batch, dim).data)  # `tofile` does not say why it failed
             rows.write_batch(batch.select(stored.names))
             total += len(batch)
@@ -153,8 +152,8 @@ def write_ann(folder: Path, factory: str, ntotal: int, sample: npt.NDArray[np.fl
 def check_rows_found(segment: Segment, sample: pa.Table) -> None:
     """DamagedVersionError unless each of some rows of the source is at its position, under its id."""
     positions, ids = sample.column("position").to_numpy(), sample.column("image_id").to_numpy()
-    given = np.asarray(pc.list_flatten(sample.column(EMBEDDING)), np.float32).reshape(len(ids), -1)
-    scores = np.einsum("nd,nd->n", given, segment.vectors(positions)) / np.linalg.norm(given, axis=1)
+    vectors = vectors_of(sample.column(EMBEDDING))
+    scores = np.einsum("nd,nd->n", vectors, segment.vectors(positions)) / np.linalg.norm(vectors, axis=1)
     if scores.min() < _MIN_SELF_SCORE or not np.array_equal(segment.ids(positions), ids):
         worst = ids[int(scores.argmin())]
         raise DamagedVersionError(
@@ -175,21 +174,8 @@ def _sampled(batches: Iterable[pa.RecordBatch], step: int, sample: list[pa.Recor
         yield batch
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches joined to `_BATCH_ROWS` or a little more: the rows come in one small file for each block."""
-    pending: list[pa.RecordBatch] = []
-    for batch in batches:
-        pending.append(batch)
-        if sum(map(len, pending)) >= _BATCH_ROWS:
-            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
-            pending = []
-    if pending:
-        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
-
-
 def _unit_vectors(batch: pa.RecordBatch, dim: int) -> npt.NDArray[np.float32]:
-    flat: npt.NDArray[Any] = pc.list_flatten(batch.column(EMBEDDING)).to_numpy(zero_copy_only=False)
-    vectors: npt.NDArray[np.float32] = flat.astype(np.float32, copy=False).reshape(len(batch), dim)
+    vectors = vectors_of(batch.column(EMBEDDING))
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     wrong = np.flatnonzero(~(np.abs(norms[:, 0] - 1) <= _NORM_TOLERANCE))  # NaN compares false: found too
     if len(wrong):

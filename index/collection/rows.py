@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,28 @@ def text_array(texts: Iterable[str]) -> pa.Array[Any]:
 def embedding_type(dim: int) -> pa.DataType:
     """A plain list of `dim` float32, which pandas, DuckDB and Polars read as it is."""
     return pa.list_(pa.float32(), dim)
+
+
+def vectors_of(embeddings: Any) -> npt.NDArray[np.float32]:
+    """`(n, dim)` float32 of an `embedding` column without nulls: its own memory, if it is in one piece."""
+    return np.asarray(pc.list_flatten(embeddings), np.float32).reshape(len(embeddings), -1)
+
+
+def embedding_column(vectors: npt.NDArray[np.float32], missing: npt.NDArray[np.bool_]) -> pa.Array[Any]:
+    """Of `(n, dim)` vectors; null where one is missing."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=pa.array(missing))
+
+
+def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches joined to so many rows or a little more: a file has one block, and may be small."""
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        pending.append(batch)
+        if sum(map(len, pending)) >= rows:
+            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+            pending = []
+    if pending:
+        yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
 
 
 def row_schema(dim: int, metadata: Iterable[pa.Field[Any]] = ()) -> pa.Schema:

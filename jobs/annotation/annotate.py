@@ -21,10 +21,10 @@ from index.collection.layout import ANNOTATIONS
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RunManifest
 from index.collection.row_files import map_in_threads, read_schema
-from index.collection.rows import EMBEDDING, FIXED, STATE, newest
+from index.collection.rows import EMBEDDING, FIXED, STATE, newest, vectors_of
 from index.errors import RolledBackError
 from index.versions.current import collection_model, live_manifest
-from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type, vectors_of
+from jobs.annotation.predictor import EMBEDDED_HASH, Recipe, annotated_rows, require_one_type
 from jobs.annotation.recipes import recipe_of
 from jobs.embedding.commit import WrittenRun, commit
 from jobs.embedding.pipeline import Blocks, placed, write
@@ -191,7 +191,7 @@ def sample_vectors(live: LiveRows) -> npt.NDArray[np.float32]:
     """Some thousand vectors, `(n, dim)`, from a few places, so that few files are read."""
     starts = np.linspace(0, max(0, len(live) - _SAMPLED), _SPOTS).astype(np.int64)
     positions = np.unique(np.concatenate([np.arange(start, min(start + _SAMPLED, len(live))) for start in starts]))
-    return vectors_of(live.take(positions).read([EMBEDDING])[EMBEDDING].drop_null().combine_chunks())
+    return vectors_of(live.take(positions).read([EMBEDDING])[EMBEDDING].drop_null())
 
 
 def publish(collection: Collection, runs: Sequence[RunManifest], console: Console) -> None:

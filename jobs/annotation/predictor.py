@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
 from index.collection.records import ModelRecord
-from index.collection.rows import EMBEDDING, REJECT, embedding_type
+from index.collection.rows import EMBEDDING, REJECT, embedding_type, vectors_of
+from jobs.embedding.stages import crops_of
 from jobs.errors import JobError
+from jobs.sources.listing import refuse
 
 Needs = Literal["image", "embedding", "file"]
 NEEDS: tuple[Needs, ...] = get_args(Needs)
@@ -148,27 +150,20 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
         table = _only_as_embedded(table)
     content = next(name for name in _READ if name in table.column_names)
     kept = np.flatnonzero(table[content].is_valid().to_numpy())
-    values = table[content].drop_null().combine_chunks()
-    batch: dict[str, npt.NDArray[Any]] = {"image_id": np.array(table["image_id"].take(kept).to_pylist(), object)}
-    needed, read = _READ[content]
-    batch[needed] = read(values)
-    columns, failed = loaded.columns(batch) if len(kept) else (pa.table({}), {})
-    rows = table.select(["image_id", *(name for name in ("uri", "content_hash") if name in table.column_names)])
-    errors: dict[str, list[Any]] = {
-        name: table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in REJECT
-    }
-    for row, error in failed.items():
-        reason = ("predict", type(error).__name__, _error_text(error), True)
-        for name, value in zip(REJECT, reason, strict=True):
-            errors[name][kept[row]] = value
-    for name, kind in zip(REJECT, (pa.string(), pa.string(), pa.string(), pa.bool_()), strict=True):
-        rows = rows.append_column(name, pa.array(errors[name], kind))
+    columns: pa.Table = pa.table({})
+    failed: dict[int, BaseException] = {}
+    if len(kept):
+        needed, read = _READ[content]
+        ids = np.array(table["image_id"].take(kept).to_pylist(), object)
+        columns, failed = loaded.columns({"image_id": ids, needed: read(table[content].drop_null())})
+    rows = table.select([name for name in ("image_id", "uri", "content_hash", *REJECT) if name in table.column_names])
     rows = rows.append_column(EMBEDDING, pa.array([None] * len(table), embedding_type(0)))
     at = np.full(len(table), -1)
     at[kept] = np.arange(len(kept))
     for name in columns.column_names:
         rows = rows.append_column(name, columns[name].take(pa.array(at, mask=at < 0)))
-    return rows
+    reasons = {row: ("predict", type(error).__name__, _error_text(error), True) for row, error in failed.items()}
+    return refuse(rows, {int(kept[row]): reason for row, reason in reasons.items()})
 
 
 def _only_as_embedded(table: pa.Table) -> pa.Table:
@@ -176,22 +171,15 @@ def _only_as_embedded(table: pa.Table) -> pa.Table:
     listed = table[EMBEDDED_HASH].cast(pa.string())
     changed: Any = pc.not_equal(table["content_hash"], listed).fill_null(False)
     changed = pc.and_(changed, pc.is_null(table["error_reason"]))
-    reject: tuple[Any, ...] = (
-        "fetch",
-        "changed",
-        "changed since it was embedded: `likeness reembed` embeds it again",
-        True,
-    )
+    reason = ("fetch", "changed", "changed since it was embedded: `likeness reembed` embeds it again", True)
     columns: dict[str, Any] = {"content_hash": listed}
-    for name, value in zip(REJECT, reject, strict=True):
-        columns[name] = pc.if_else(changed, pa.scalar(value), table[name])
     for name in ("pixels", "file"):
         if name in table.column_names:
             kind: Any = table[name].type
             columns[name] = pc.if_else(changed, pa.scalar(None, kind), table[name])
     for name, values in columns.items():
         table = table.set_column(table.column_names.index(name), name, values)
-    return table
+    return refuse(table, dict.fromkeys(np.flatnonzero(changed.to_numpy()).tolist(), reason))
 
 
 def _load(
@@ -212,19 +200,6 @@ def _array(values: Any) -> pa.Array[Any]:
     return array
 
 
-def _images(values: Any) -> npt.NDArray[np.uint8]:
-    length = values.type.byte_width
-    side = round((length // 3) ** 0.5)
-    data = np.frombuffer(values.buffers()[1] or b"", np.uint8, len(values) * length, values.offset * length)
-    return data.reshape(-1, side, side, 3)
-
-
-def vectors_of(values: Any) -> npt.NDArray[np.float32]:
-    """`(n, dim)` of a fixed_size_list without nulls."""
-    vectors: npt.NDArray[np.float32] = values.flatten().to_numpy().reshape(len(values), -1)
-    return vectors
-
-
 def _files(values: Any) -> npt.NDArray[np.object_]:
     files = np.empty(len(values), object)
     files[:] = values.to_pylist()
@@ -232,7 +207,7 @@ def _files(values: Any) -> npt.NDArray[np.object_]:
 
 
 _READ: dict[str, tuple[Needs, Callable[[Any], npt.NDArray[Any]]]] = {
-    "pixels": ("image", _images),
+    "pixels": ("image", crops_of),
     EMBEDDING: ("embedding", vectors_of),
     "file": ("file", _files),
 }

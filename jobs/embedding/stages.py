@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
 from embedder.protocol import Embedder
 from index.collection import Collection
+from index.collection.rows import EMBEDDING, embedding_column
 from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
 from jobs.embedding.report import BlockSummary
@@ -216,29 +218,28 @@ def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
     `pixels` is fixed_size_binary[side·side·3], null for a rejected row; `embedding` is fixed_size_list<float32>[dim],
     null where `pixels` was null. A batch that the model fails on raises ModelError, so that its rows are tried again.
     """
-    pixels = table["pixels"]
+    pixels, side = table["pixels"], embedder.crop.side
+    if pixels.type != pa.binary(side**2 * 3):
+        raise ModelError(
+            f"expected pixels of {side**2 * 3} bytes, {side} × {side} × 3, got {pixels.type}: cut the pictures with "
+            "the crop of the model that embeds them"
+        )
     kept = pixels.is_valid().to_numpy()
     dim = embedder.identity.dim
     vectors = np.zeros((len(table), dim), np.float32)
-    crops = _stack(pixels.drop_null(), embedder.crop.side)
+    crops = crops_of(pixels.drop_null())
     if 0 < len(crops) < _LEAST:
         vectors[kept] = embedder.embed_images(np.resize(crops, (_LEAST, *crops.shape[1:])))[: len(crops)]
     else:
         vectors[kept] = embedder.embed_images(crops)
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim, mask=pa.array(~kept))
-    return table.drop_columns("pixels").append_column("embedding", embedding)
+    return table.drop_columns("pixels").append_column(EMBEDDING, embedding_column(vectors, ~kept))
 
 
-def _stack(column: pa.ChunkedArray[Any], side: int) -> NDArray[np.uint8]:
-    """`(n, side, side, 3)` uint8, a read-only view of the column's memory; it has no nulls."""
-    length = side * side * 3
-    if column.type != pa.binary(length):
-        raise ModelError(
-            f"expected pixels of {length} bytes, {side} × {side} × 3, got {column.type}: cut the pictures with the "
-            "crop of the model that embeds them"
-        )
-    array = column.combine_chunks()
-    data: Any = array.buffers()[1] or b""
+def crops_of(pixels: pa.ChunkedArray[Any]) -> NDArray[np.uint8]:
+    """`(n, side, side, 3)` uint8, a read-only view of the column's memory, if that is in one piece; it has no nulls."""
+    array: Any = pixels.combine_chunks()
+    length = array.type.byte_width
     # A slice shares its parent's buffer.
-    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(array) * length, array.offset * length)
-    return pixels.reshape(-1, side, side, 3)
+    data = np.frombuffer(array.buffers()[1] or b"", np.uint8, len(array) * length, array.offset * length)
+    side = isqrt(length // 3)
+    return data.reshape(-1, side, side, 3)

@@ -2,10 +2,10 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from index.arrays import Vectors
 from index.build.columns import read_values, values_of
 from index.collection import Collection
 from index.collection.annotations import list_annotations
-from index.collection.rows import EMBEDDING, REJECT
+from index.collection.rows import EMBEDDING, REJECT, joined, vectors_of
 from index.errors import EmptyCollectionError
 from index.storage.bucket import without_secrets
 from index.storage.storage import canonical_address
@@ -32,7 +32,7 @@ FILES: Final[dict[str, tuple[str, str]]] = {
 MODEL_KEY: Final = b"likeness.model"
 """Of a Parquet file's own metadata: the model's record as JSON."""
 
-_ROWS = 16_384  # held at once, and in a row group
+_ROWS = 16_384  # in memory, and in a row group
 
 
 def export(
@@ -50,10 +50,10 @@ def export(
     annotations = read_values(list_annotations(collection))
     with _complete_or_not(target) as made, ExitStack() as files:
         writer = None
-        for table in _gathered(live.embedded()):
-            for values in annotations:
-                for column in (added := values_of(table, values)).column_names:
-                    table = table.append_column(added.schema.field(column), added[column])
+        for batch in joined(live.embedded(), _ROWS):
+            table = pa.Table.from_batches([batch])
+            for name, column in values_of(table, annotations).items():
+                table = table.append_column(name, column)
             if writer is None:
                 model = snapshot.committed[-1].model
                 writer = files.enter_context(_Writer(made, form, table.schema, model.model_dump_json().encode()))
@@ -89,7 +89,7 @@ class _Writer:
 
     def write(self, table: pa.Table) -> None:
         if self._npy:
-            self._npy.write(_matrix(table))
+            self._npy.write(vectors_of(table[EMBEDDING]))
         self._parquet.write_table(pa.table(table.select(self._columns).columns, schema=self._schema))
 
     def __enter__(self) -> Self:
@@ -125,24 +125,6 @@ class _NpyFile:
 def _as_clip_retrieval(columns: list[str]) -> list[str]:
     """Its names: the address is `image_path`, which a column of the source may be called already."""
     return [{"uri": "image_path", "image_path": free_name("image_path", columns)}.get(name, name) for name in columns]
-
-
-def _matrix(table: pa.Table) -> Vectors:
-    column: Any = table[EMBEDDING].combine_chunks()
-    vectors: Vectors = column.flatten().to_numpy().reshape(table.num_rows, -1)
-    return vectors
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in tables of `_ROWS` or a few more: a block of embedding is small."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) >= _ROWS:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _require_new(folder: str) -> Path:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from embedder.models.checkpoint import Checkpoint
 from index.collection import Collection, writing
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
-from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_type
+from index.collection.rows import EMBEDDING, STATE, TEXT, embedding_column
 from index.errors import NotACollectionError
 from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
@@ -28,7 +27,7 @@ from jobs.exchange.vector_files import ID_COLUMNS, VectorPart, find_vectors, nam
 from jobs.exchange.vectors import Problems, unit_rows
 from jobs.planning.plan import Plan, block_name
 from jobs.sources.files import require_place
-from jobs.sources.listing import LISTING, REFUSAL, Column, listing_table
+from jobs.sources.listing import LISTING, Column, listing_table, refuse
 from jobs.sources.tables import URI_COLUMNS, absolute_uris, require_texts
 
 _STAGE = "import"
@@ -75,9 +74,9 @@ class VectorImport:
             self._uri_column_of(part)
         model = self._model(parts, _common_dim(parts))
         ids, problems = named_rows(parts)
-        with writing(Collection.create_or_open(self._checked(model)), "import") as held:
-            snapshot = held.snapshot()
-            self._require_same_model(held, collection_model(held, snapshot.committed), model)
+        with writing(Collection.create_or_open(self._checked(model)), "import") as leased:
+            snapshot = leased.snapshot()
+            self._require_same_model(leased, collection_model(leased, snapshot.committed), model)
             listing = pa.table({"image_id": ids})
             live = snapshot.live().of_model(model).read(STATE)
             address = canonical_address(Storage.open(self.source).location)
@@ -91,16 +90,16 @@ class VectorImport:
                 run=None,
                 files=[],
             )
-            written = WrittenRun.begin(plan, held)
-            with _committed_or_removed(held, written.run.run_id):
+            written = WrittenRun.begin(plan, leased)
+            with _committed_or_removed(leased, written.run.run_id):
                 for block in self._blocks(parts, ids, problems, model.dim):
                     name = block_name(plan.attempt, list(map(str, block["image_id"].to_pylist())))
-                    written.files.append(held.write_rows(written.run.run_id, name, block))
-                    held.check_lease_lately()
+                    written.files.append(leased.write_rows(written.run.run_id, name, block))
+                    leased.check_lease_lately()
                     written.report.rejected += block.num_rows - block["error_reason"].null_count
                     written.report.embedded += block["error_reason"].null_count
                     self.progress(written.report.embedded + written.report.rejected, len(ids))
-                commit(held, [written], self.max_reject_rate)
+                commit(leased, [written], self.max_reject_rate)
         return written.report
 
     def _checked(self, model: ModelRecord) -> str:
@@ -165,10 +164,15 @@ class VectorImport:
                         wrong[row] = problems[start + row]
                 found, normalised = unit_rows(vectors, wrong)
                 self.normalised += normalised
-                place = {row: f"row {start - first + row} of {part.file.name}" for row in wrong}
                 rows = self._columns(part, columns, ids.slice(start, len(found)), start - first)
-                yield _with_outcome(
-                    rows, found, {row: (why, f"{place[row]}: {text}") for row, (why, text) in wrong.items()}
+                file, missing = part.file.name, np.zeros(len(found), bool)
+                missing[list(wrong)] = True
+                yield refuse(
+                    rows.append_column(EMBEDDING, embedding_column(found, missing)),
+                    {
+                        row: (_STAGE, reason, f"row {start - first + row} of {file}: {message}", False)
+                        for row, (reason, message) in wrong.items()
+                    },
                 )
                 start += len(found)
 
@@ -188,8 +192,8 @@ class VectorImport:
         ours = [name for name in _OURS if exported and name in columns.column_names]
         own: dict[str, Column] = {"image_id": ids, **{name: columns[name] for name in ours if name in LISTING.names}}
         if uri is not None:
-            given = columns[uri].cast(TEXT)
-            own["uri"] = given if exported else absolute_uris(part.rows.file, given)
+            named = columns[uri].cast(TEXT)
+            own["uri"] = named if exported else absolute_uris(part.rows.file, named)
         elif (cell := part.pictures) is not None:
             own["uri"] = pa.array([f"{part.file.uri}#row={first + row}&column={cell}" for row in range(len(ids))], TEXT)
         taken = {part.column_of(ID_COLUMNS), uri, *ours}
@@ -211,21 +215,6 @@ def _committed_or_removed(collection: Collection, run_id: str) -> Iterator[None]
         if not collection.storage.is_file(run_path(run_id, MANIFEST)):
             collection.storage.delete(run_path(run_id))
         raise
-
-
-def _with_outcome(rows: pa.Table, vectors: np.ndarray[Any, np.dtype[np.float32]], wrong: Problems) -> pa.Table:
-    """The rows with their vectors, or with reasons in place of those that are `wrong`."""
-    refused = np.zeros(len(vectors), bool)
-    refused[list(wrong)] = True
-    reasons = (
-        [(_STAGE, *wrong[row], False) if row in wrong else (None,) * 4 for row in range(len(vectors))] if wrong else []
-    )
-    for number, name in enumerate(REFUSAL.names):
-        kind = REFUSAL.field(name).type
-        values = pa.array([each[number] for each in reasons], kind) if reasons else pa.nulls(len(vectors), kind)
-        rows = rows.append_column(pa.field(name, kind), values)
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1], mask=pa.array(refused))
-    return rows.append_column(pa.field(EMBEDDING, embedding_type(vectors.shape[1])), embedding)
 
 
 def _common_dim(parts: Sequence[VectorPart]) -> int:

@@ -20,6 +20,8 @@ _TYPES: dict[str, pa.DataType] = {"size": pa.int64(), "modified": pa.timestamp("
 LISTING = pa.schema({name: _TYPES.get(name, TEXT) for name in ("image_id", "uri", "size", "modified", "etag")})
 REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT})
 """Columns that a listing has too if it refuses some of its rows: those become rejects as they are."""
+Reason: TypeAlias = tuple[str, str, str, bool]
+"""Of a reject, in the order of `REJECT`: stage, reason, message, and whether to try again."""
 REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """Why a tar, a list or a folder is refused: the images in it are not known."""
@@ -60,10 +62,21 @@ def refused_listing(refused: Sequence[Refused]) -> pa.Table:
     """A listing of nothing but these."""
     names = ("image_id", "uri", "size", "modified")
     listing = listing_table({name: [getattr(each, name) for each in refused] for name in names}, {})
-    errors = [(REFUSED_STAGE, each.reason, each.message, False) for each in refused]
-    for field, values in zip(REFUSAL, zip(*errors, strict=True), strict=True):
-        listing = listing.append_column(field, pa.array(values, field.type))
-    return listing
+    return refuse(listing, {row: (REFUSED_STAGE, each.reason, each.message, False) for row, each in enumerate(refused)})
+
+
+def refuse(rows: pa.Table, reasons: Mapping[int, Reason]) -> pa.Table:
+    """The rows with the columns of `REFUSAL`: these reasons at these positions; others keep theirs, or have none."""
+    positions = sorted(reasons)
+    mask = np.zeros(rows.num_rows, bool)
+    mask[positions] = True
+    for number, field in enumerate(REFUSAL):
+        values = pa.array([reasons[row][number] for row in positions], field.type)
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        at, before = rows.column_names.index(field.name), rows[field.name].combine_chunks().cast(field.type)
+        rows = rows.set_column(at, field, pc.replace_with_mask(before, pa.array(mask), values))
+    return rows
 
 
 def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:

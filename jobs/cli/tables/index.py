@@ -136,11 +136,11 @@ def evaluation_tables(found: Sequence[Evaluation], suspects: Sequence[Mapping[st
     if confusions:
         parts += ["", table(("", "label", "has among its ten nearest", "share"), confusions)]
     if suspects:
-        told = [
+        rows_of_suspects = [
             (each["image_id"], each["label"], f"{each['agreement']:.0%}", each["suggestion"], f"{each['support']:.0%}")
             for each in suspects
         ]
-        parts += ["", TextTable(("suspect", "label", "neighbours agree", "most have", "share"), told)]
+        parts += ["", TextTable(("suspect", "label", "neighbours agree", "most have", "share"), rows_of_suspects)]
     return Group(*parts)
 
 

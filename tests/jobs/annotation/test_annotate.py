@@ -77,8 +77,8 @@ def indexed(collection: Collection) -> Collection:
 
 
 def annotated(collection: Collection, predictor: Halves, *, name: str = "half", **options: Any) -> Any:
-    with writing(collection, "annotate") as held:
-        job = Annotate(collection=held, console=Console(quiet=True), recipe=predictor.recipe, **options)
+    with writing(collection, "annotate") as leased:
+        job = Annotate(collection=leased, console=Console(quiet=True), recipe=predictor.recipe, **options)
         return job.run([AnnotationSpec(name=name, predictor="tests:Halves")])[name]
 
 
@@ -248,8 +248,8 @@ def test_a_predictor_that_fails_on_all_ends_the_job(indexed: Collection) -> None
         annotated(indexed, Halves(bad=frozenset(IDS[:50])))
     assert indexed.current() == version
     assert list_annotations(indexed) == []
-    with writing(indexed, "columns") as held:
-        drop(held, "half", Console(quiet=True))
+    with writing(indexed, "columns") as leased:
+        drop(leased, "half", Console(quiet=True))
     assert indexed.storage.list("annotations") == []
 
 
@@ -272,8 +272,8 @@ def test_a_job_that_is_stopped_again_and_again_does_every_image_once(
     stopping = replace(inner, make=lambda _: failing)
     for attempt in range(20):
         try:
-            with writing(indexed, "annotate") as held:
-                job = Annotate(collection=held, console=Console(quiet=True), recipe=lambda *_: stopping)
+            with writing(indexed, "annotate") as leased:
+                job = Annotate(collection=leased, console=Console(quiet=True), recipe=lambda *_: stopping)
                 job.run([AnnotationSpec(name="half", predictor="tests:Halves")])
             break
         except Stopped:
@@ -290,8 +290,8 @@ def test_columns_stay_through_a_rebuild_and_go_when_they_are_dropped(indexed: Co
     annotated(indexed, Halves(), name="other")
     build_index(indexed, rebuild=True)
     assert found(indexed)[IDS[7]]["half"] == found(indexed)[IDS[7]]["other"]
-    with writing(indexed, "columns") as held:
-        drop(held, "half", Console(quiet=True))
+    with writing(indexed, "columns") as leased:
+        drop(leased, "half", Console(quiet=True))
     assert set(found(indexed)[IDS[7]]) == {"year", "other", "other_first"}
     with pytest.raises(UsageError, match="expected one of other"):
         drop(indexed, "half", Console(quiet=True))
@@ -379,7 +379,7 @@ def test_annotations_of_a_bucket(bucket: Bucket) -> None:
     again = Halves()
     annotated(collection, again)
     assert again.seen == []
-    with writing(collection, "columns") as held:
-        drop(held, "half", Console(quiet=True))
+    with writing(collection, "columns") as leased:
+        drop(leased, "half", Console(quiet=True))
     assert found(collection)[IDS[0]] == {"year": 0}
     assert [key for key in bucket.keys("c/annotations/") if not key.endswith("/")] == []
