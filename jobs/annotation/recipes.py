@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ _QUALITY = "jobs.annotation.quality:Quality"
 
 def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources) -> Recipe:
     """The predictor of an annotation, for a collection with this model. UsageError for one that makes no sense."""
-    if spec.quality or spec.predictor:
-        return class_recipe(spec.predictor or _QUALITY)
+    if spec.quality:
+        return replace(class_recipe(_QUALITY), id="quality")
+    if spec.predictor:
+        return class_recipe(spec.predictor)
     if spec.classifier:
         return _classifier_recipe(spec.classifier, spec.top_k, resources)
     texts = LabelTexts(

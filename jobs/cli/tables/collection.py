@@ -43,7 +43,7 @@ def columns_table(facts: Sequence[Mapping[str, Any]]) -> Group:
     rows = [
         (
             each["name"],
-            ", ".join(f"{name} ({kind})" for name, kind in each["columns"].items()),
+            ", ".join(each["columns"]),
             each["predictor"],
             f"{each['images']:,}",
             f"{each['rejected']:,}",
