@@ -73,7 +73,7 @@ def save_demo_classifier(folder: Path, count: int) -> Path:
     pixels = processor(pictures, return_tensors="pt")["pixel_values"]
     wanted = torch.tensor([SHAPES.index(subject.shape) for subject in subjects])
     model = CLIPForImageClassification.from_pretrained(DEMO_MODEL, id2label=dict(enumerate(SHAPES)))
-    # A head alone gets 93% right: it is on the mean of the patches, and the demo's model was trained by its class token.
+    # A head alone gets 93% right: it sees the mean of the patches, and the model was trained by its class token.
     trained = [*model.vision_model.encoder.layers[-1].parameters(), *model.classifier.parameters()]
     model.requires_grad_(False)
     for each in trained:
