@@ -26,6 +26,12 @@ def resized_rgb(image: Image.Image, size: Size, resample: Image.Resampling, *, b
     return to_rgb(_resized_in_strips(image, convert, size, resample, box))
 
 
+def as_rgb(image: Image.Image) -> Image.Image:
+    """All of a loaded picture as RGB, with copies of it in memory."""
+    convert, to_rgb = _linear(image)
+    return to_rgb(convert(image) if convert else image)
+
+
 def _resized_in_strips(
     image: Image.Image, convert: Convert, size: Size, resample: Image.Resampling, box: Box
 ) -> Image.Image:

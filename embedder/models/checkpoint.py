@@ -207,13 +207,13 @@ def _read_preprocessing(folder: Path) -> Preprocessing:
 
 
 def _crop(settings: dict[str, Any]) -> CropSpec:
-    """The crop. In older files a bare number is the shortest edge, or the square's side."""
+    """The crop. In older files a bare number is the shortest edge; without a crop, as ViT's, the square's side."""
     if not settings.get("do_resize", True):
         raise ValueError("pictures that are not resized do not fit in one batch")
     resample = Image.Resampling(settings.get("resample", Image.Resampling.BICUBIC))
     size = settings["size"]
     edge = size if isinstance(size, int) else size.get("shortest_edge")
-    if edge is None:
+    if edge is None or (isinstance(size, int) and not settings.keys() & {"crop_size", "crop_pct"}):
         if settings.get("do_center_crop") and _side(settings["crop_size"]) != _side(size):
             raise ValueError("a crop after squashing is not supported")
         return CropSpec(side=_side(size), shortest_edge=None, resample=resample)

@@ -89,6 +89,7 @@ class Annotate:
                 log,
                 load=recipe.loader(spec.name, calibration, proven=plan.todo.num_rows < plan.listing.num_rows),
                 crop=None if recipe.needs == "file" else recipe.crop,
+                draft=recipe.draft,
                 blocks=blocks,
                 block_size=_VECTOR_BLOCK if recipe.needs == "embedding" else self.resources.block_size,
                 rows=annotated_rows,

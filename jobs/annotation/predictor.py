@@ -57,6 +57,8 @@ class Recipe:
     memory: int = 2**30
     """Bytes that a process of it takes, for Ray."""
     crop: CropSpec = field(default_factory=lambda: CropSpec(side=224, shortest_edge=None))
+    draft: bool = True
+    """Large JPEGs may be decoded at reduced scale."""
 
     @property
     def record(self) -> ModelRecord:

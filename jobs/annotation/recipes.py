@@ -104,6 +104,7 @@ def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
         make=partial(_classifier, model, top_k, resources.device),
         memory=loaded_memory(checkpoint),
         crop=checkpoint.preprocessing.crop,
+        draft=False,  # confidences of near ties would be others than transformers gives
     )
 
 

@@ -169,3 +169,31 @@ def test_reading_what_a_scheduled_job_left(executed: Executed) -> None:
     better, worse = executed.value("by_label.loc['all'].tolist()")
     assert better > worse + 0.1
     assert executed.value("len(by_a) == len(by_b) == 6")
+
+
+@pytest.mark.slow
+@runs("05_from_a_folder_to_labels.ipynb")
+def test_going_from_a_folder_to_labels(executed: Executed) -> None:
+    count = executed.value("len(likeness.searcher.segments.live_positions())")
+    assert executed.value("len(found)") == count >= 230
+    assert executed.value("right.mean()") >= 0.85
+    # The fewer are left, the more of them are right.
+    assert executed.value("curve['left'].is_monotonic_decreasing")
+    assert executed.value("curve['right'].iloc[10]") >= executed.value("curve['right'].iloc[0]")
+    hearts = executed.value("[m.metadata for m in red_hearts]")
+    assert len(hearts) == 8
+    assert {match["shape"] for match in hearts} == {"a heart"}
+    assert min(match["shape_margin"] for match in hearts) > executed.value("sure")
+    assert executed.value("'-red-heart' in red_hearts[0].image_id")
+    # What the exported vectors and columns say by themselves.
+    assert executed.value("len(exported)") == count
+    vectors = np.array(executed.value("exported['embedding'].map(list).tolist()"))
+    labels = np.array(executed.value("exported['label'].tolist()"))
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -2)
+    hits = labels[np.argsort(-cosines, axis=1)[:, :10]] == labels[:, np.newaxis]
+    assert executed.value("overall.precision['10'].value") == pytest.approx(hits.mean(), abs=2e-3)
+    assert executed.value("len(classes)") == 8
+    assert executed.value("chance") == pytest.approx(np.mean(labels[:, np.newaxis] == labels), abs=1e-6)
+    assert executed.value("exported.set_index('image_id')['shape'].equals(found.set_index('image_id')['shape'])")
+    assert len(executed.outputs("image/png")) == 2

@@ -4,7 +4,6 @@ The reference gets each picture upright. What is compared here is draft-mode dec
 pictures, resizing, normalising and the model.
 """
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model, PreTrainedModel, SiglipConfig, SiglipModel
-from transformers.image_transforms import convert_to_rgb
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from embedder.images.decode import decode_image
 from embedder.models.clip import ClipEmbedder
-from tests.support.pictures.sixty_pictures import sixty_pictures
+from tests.support.pictures.sixty_pictures import sixty_pictures, upright
 
 Reference = tuple[PreTrainedModel, Any]
 """A model, and the image processor that comes with it."""
@@ -82,14 +80,6 @@ def tell_pictures_apart(model: PreTrainedModel) -> None:
             weights.mul_(0.1)
         elif name.endswith(("v_proj.weight", "out_proj.weight", "value.weight", "attention.output.dense.weight")):
             weights.mul_(10)
-
-
-def upright(data: bytes) -> Image.Image:
-    """The whole picture, in RGB as the reference has it."""
-    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    if image.mode == "I;16":  # clipped by the reference
-        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
-    return Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from embedder.errors import ModelError, ModelNotFoundError
+from embedder.images import CropSpec
 from embedder.models.clip import ClipEmbedder
 from embedder.models.vision_config import vision_config
 from tests.support.pictures.tiny_checkpoints import noise
@@ -140,6 +141,13 @@ def test_pytorch_weights_are_read_where_there_are_no_safetensors(original: Path,
 def lose_shard(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "first.safetensors"}}')
+
+
+def test_a_bare_size_without_a_crop_is_the_side_of_the_square(copied: Path) -> None:
+    path = copied / "preprocessor_config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**{key: content[key] for key in ("image_mean", "image_std", "resample")}, "size": 64}))
+    assert load(copied).crop == CropSpec(side=64, shortest_edge=None)
 
 
 UNFIT: dict[str, tuple[Change, str]] = {

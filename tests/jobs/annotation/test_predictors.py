@@ -15,10 +15,8 @@ from index.collection import Collection
 from index.search import Searcher
 from jobs.annotation.quality import Quality
 from jobs.demo.gallery import plan_exhibit
-from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import add_run, rows, unit_vectors
 from tests.support.command_line import Run
-from tests.support.pictures.tiny_checkpoints import TOWER
 
 _OWN = '''
 import numpy as np
@@ -167,38 +165,6 @@ def _picture(number: int) -> Image.Image:
 def _quality(picture: Image.Image) -> Any:
     crop = picture.resize((Quality.side, Quality.side), Image.Resampling.BICUBIC)
     return Quality()({"image": np.asarray(crop)[np.newaxis], "image_id": np.array(["a"])})
-
-
-@pytest.mark.slow
-def test_a_classifier_says_what_transformers_says(pictures: Collection, run: Run, tmp_path: Path) -> None:
-    import torch
-    from transformers import ViTConfig, ViTForImageClassification
-    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
-
-    torch.manual_seed(3)
-    names = {0: "fish", 1: "fowl", 2: "fox"}
-    config = ViTConfig(**TOWER, image_size=32, patch_size=8, id2label=names, label2id={v: k for k, v in names.items()})
-    model = ViTForImageClassification(config).eval()  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        model.classifier.weight.mul_(100)  # otherwise all confidences are a third
-    processor = ViTImageProcessorPil(size={"height": 32, "width": 32})
-    model.save_pretrained(tmp_path / "vit")
-    processor.save_pretrained(tmp_path / "vit")
-    told = run(
-        "annotate", pictures.location, "--name", "c", "--classifier", tmp_path / "vit", "--top-k", 2, *_ANY_REJECTS
-    )
-    assert told.code == 0, told.err
-    found = shown(pictures)
-    for name in COLOURS:
-        with Image.open(tmp_path / name) as picture, torch.inference_mode():
-            inputs = processor(picture.convert("RGB"), return_tensors="pt")
-            expected = model(**inputs).logits.softmax(-1)[0].topk(2)
-        assert found[name]["c_classes"] == [names[each] for each in expected.indices.tolist()]
-        assert found[name]["c_scores"] == pytest.approx(expected.values.tolist(), abs=1e-3)
-        assert (found[name]["c"], found[name]["c_score"]) == (found[name]["c_classes"][0], found[name]["c_scores"][0])
-    assert run("annotate", pictures.location, "--name", "d", "--classifier", "demo").code == 2
-    refused = run("annotate", pictures.location, "--name", "d", "--classifier", DEMO_MODEL)
-    assert "expected a model for image classification, got CLIPModel" in refused.err
 
 
 def test_a_job_in_a_file_keeps_annotations_up_to_date(run: Run, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Sixty picture files of all formats, modes and sizes, and the crops of the reference to compare with."""
 
+import io
 from collections.abc import Callable, Iterator
 from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
+from transformers.image_transforms import convert_to_rgb
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from embedder.images import CropSpec
@@ -128,3 +130,11 @@ def sixty_pictures() -> Iterator[tuple[str, bytes]]:
     for number, (kind, size) in enumerate([*small, *LARGE_JPEGS * 2]):
         texture = TEXTURES[(number + number // len(ENCODERS) + number // 54) % 3]
         yield f"{kind} {texture.__name__} {size[0]}x{size[1]}", ENCODERS[kind](texture(size, rng))
+
+
+def upright(data: bytes) -> Image.Image:
+    """The whole picture, in RGB as the reference has it."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    if image.mode == "I;16":  # clipped by the reference
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+    return Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))

@@ -1,0 +1,395 @@
+"""What columns and vectors from elsewhere cost: `python -m benchmarks.annotate [--quick]`.
+
+Labels and a further column for a million stored vectors, and filters by them; annotations of pictures of which 1% has
+changed; vectors imported, and exported and imported again; a classifier beside its bare forward pass; and one made
+of the demo model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from rich.console import Console
+
+from benchmarks.common.models import save_demo_classifier, save_resnet50
+from benchmarks.common.process import in_new_process, peak_rss, seconds_of
+from benchmarks.common.report import Report
+from benchmarks.embed.rates import photographs, rate, steady_rate
+from benchmarks.reembed.__main__ import draw
+from embedder.models.checkpoint import Checkpoint
+from embedder.models.classifier import ImageClassifier
+from index.build.build_index import build_index
+from index.build.ground_truth import GroundTruth
+from index.build.measure import measure
+from index.collection import Collection, writing
+from index.collection.annotations import annotation_log
+from index.collection.layout import QUERIES, VECTORS, version_path
+from index.collection.records import IndexSettings, ModelRecord
+from index.collection.rows import EMBEDDING, embedding_type
+from index.filters.filter import Filter
+from index.search import Searcher
+from jobs.annotation.annotate import Annotate, publish
+from jobs.annotation.labels import Labels
+from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation.recipes import recipe_of
+from jobs.demo.clustered import BLOCK, DIM, Clustered
+from jobs.demo.drawing import SHAPES
+from jobs.demo.gallery import plan_exhibit
+from jobs.embedding.model_source import model_record
+from jobs.exchange.export import FILES, Format, export
+from jobs.exchange.import_vectors import VectorImport
+from jobs.spec import AnnotationSpec, Resources
+from jobs.values import DEMO_MODEL
+
+LABELS, EXPRESSIONS = 100, 200
+PIXELS = 96
+_MODEL = ModelRecord(id="clustered", revision="1", fingerprint="0" * 64, dim=DIM)
+_FRESH = 77  # the seed of pictures that no model was trained on
+_QUIET = Console(quiet=True)
+_HERE = Resources(on="local")
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How many rows have columns and are imported, are exported; pictures that are annotated, classified, judged."""
+
+    rows: int = 1_000_000
+    exported: int = 50_000
+    pictures: int = 20_000
+    classified: int = 1_000
+    trained: int = 6_000
+    judged: int = 1_000
+
+
+QUICK = Plan(rows=50_000, exported=10_000, pictures=2_000, classified=320, judged=300)
+
+
+def make(location: str, rows: int) -> None:
+    """A collection of clustered vectors, with an index."""
+    data = Clustered()
+    starts = range(0, rows, BLOCK)
+    tables = (data.table(start, min(start + BLOCK, rows)) for start in starts)
+    hashed = (table.append_column("content_hash", _hashes(table["image_id"])) for table in tables)
+    collection = Collection.create_or_open(location)
+    collection.add_run("memory:", _MODEL, hashed)
+    build_index(collection, IndexSettings())
+
+
+def _hashes(ids: Any) -> Any:
+    return pc.utf8_lpad(ids.cast(pa.string()), 64, "0")
+
+
+def label(location: str) -> dict[str, float]:
+    """Seconds of `annotate` with labels whose texts are at random, to the live version, and its memory."""
+    texts = Clustered(seed=1).queries(LABELS)
+    recipe = Recipe(
+        id="labels",
+        fingerprint="1" * 64,
+        needs="embedding",
+        make=lambda _: Labels([f"label {n}" for n in range(LABELS)], texts, 0.0),
+    )
+    seconds = seconds_of(partial(annotate, location, AnnotationSpec(name="z", labels=("-",)), lambda *_: recipe))
+    return {"seconds": seconds, "peak": peak_rss()}
+
+
+def annotate(location: str, spec: AnnotationSpec, recipe: Callable[..., Recipe] = recipe_of) -> int:
+    """One annotation brought up to date; returns how many images were done."""
+    with writing(Collection.open(location), "annotate") as held:
+        job = Annotate(collection=held, console=_QUIET, resources=_HERE, recipe=recipe, max_reject_rate=0.0)
+        return job.run([spec])[spec.name].embedded
+
+
+def add_column(location: str) -> dict[str, float]:
+    """Seconds in which values that are there become a column of the live version, and the bytes that were read."""
+    collection = Collection.open(location)
+    before = collection.read_version(collection.current() or "")
+    read, started = _bytes_read(), time.perf_counter()
+    with writing(collection, "annotate") as held:
+        made_by = ModelRecord(id="values", revision=None, fingerprint="2" * 64, dim=0)
+        annotation_log(held, "v").add_run("collection", made_by, _values(collection))
+        publish(held, held.runs(), _QUIET)
+    seconds = time.perf_counter() - started
+    after = collection.read_version(collection.current() or "")
+    shared = [new.files == old.files for new, old in zip(after.segments, before.segments, strict=True)]
+    return {
+        "seconds": seconds,
+        "read": _bytes_read() - read,
+        "vectors": sum(segment.files[VECTORS].size for segment in after.segments),
+        "shared": float(all(shared) and "v" in after.annotations),
+    }
+
+
+def _values(collection: Collection) -> Iterator[pa.Table]:
+    for part in collection.snapshot().live().parts(["image_id", "content_hash"], 100_000):
+        numbers = part["image_id"].cast(pa.int64()).to_numpy()
+        nothing = pa.nulls(len(part), embedding_type(0))
+        yield part.append_column(EMBEDDING, nothing).append_column("v", pa.array(_value(numbers)))
+
+
+def _value(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return numbers * 7919 % 1000
+
+
+def _bytes_read() -> int:
+    """By system calls; mapped files are not among them."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def check(location: str, rows: int) -> dict[str, float]:
+    """Whether the version with columns answers as the one without, and how many filters find other rows than NumPy."""
+    collection = Collection.open(location)
+    searcher = Searcher.open(collection)
+    held_out = GroundTruth.read(Path(collection.storage.absolute(version_path(searcher.version, QUERIES))))
+    found = measure(searcher.segments, held_out).recall
+    stated = searcher.manifest.recall
+    segments = searcher.segments
+    numbers = segments.ids(segments.live_positions()).astype(np.int64)
+    data = Clustered()
+    labels = np.array([row["z"] for row in segments.rows(segments.live_positions(), ["z"])])
+    columns = {"v": _value(numbers), "bucket": data.buckets(rows)[numbers], "z": labels}
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(EXPRESSIONS):
+        where, mask = expression(rng, columns, depth=2)
+        eligible = segments.eligible(Filter.parse(where, segments.schema))
+        masks = [part.mask[: segment.ntotal] for part, segment in zip(eligible, segments.parts, strict=True)]
+        wrong += not np.array_equal(np.concatenate(masks), mask)
+    return {"recall off by": max(abs(found[k] - stated[k]) for k in found), "wrong": wrong, "recall": stated["10"]}
+
+
+def expression(rng: np.random.Generator, columns: dict[str, Any], depth: int) -> tuple[dict[str, Any], Mask]:
+    """A filter at random, and the rows that it should leave, by NumPy."""
+    if depth and rng.random() < 0.6:
+        parts = [expression(rng, columns, depth - 1) for _ in range(2)]
+        both, name = (np.logical_and, "$and") if rng.random() < 0.5 else (np.logical_or, "$or")
+        return {name: [where for where, _ in parts]}, both(*(mask for _, mask in parts))
+    name = str(rng.choice(list(columns)))
+    if name == "z":
+        some = [f"label {n}" for n in rng.integers(0, LABELS, 5)]
+        return {"z": {"$in": some}}, np.isin(columns["z"], some)
+    bound = int(rng.integers(0, 1000))
+    if rng.random() < 0.5:
+        return {name: {"$gte": bound}}, columns[name] >= bound
+    return {name: bound}, columns[name] == bound
+
+
+def embed_changed(location: str, folder: Path, numbers: range, seed: int) -> None:
+    """Pictures that are new, or others than before, with vectors of the demo model's length."""
+    draw(folder, numbers, seed)
+    paths = [folder / f"{number // 1000:03}" / f"{number:06}.png" for number in numbers]
+    model = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
+    vectors = np.random.default_rng(seed).standard_normal((len(paths), model.dim), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = pa.table(
+        {
+            "image_id": [path.name for path in paths],
+            "uri": [str(path) for path in paths],
+            "content_hash": [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths],
+            EMBEDDING: pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), model.dim),
+        }
+    )
+    collection = Collection.create_or_open(location)
+    collection.add_run("pictures", model, [table])
+    build_index(collection)
+
+
+def seconds_to_annotate(location: str, name: str, options: Sequence[str], expected: int) -> float:
+    """Of a whole `likeness annotate`, which is to do so many images."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "jobs", "annotate", location, "--name", name, "--on", "local", *options]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    seconds = time.perf_counter() - started
+    if f": {expected:,} of " not in done.stdout:
+        raise ValueError(f"expected {expected:,} images to be annotated: {done.stdout}")
+    return seconds
+
+
+def nightly(folder: Path, classifier: Path, pictures: int, report: Report) -> None:
+    """First costs of annotations, and their costs when 1% of the pictures has changed, or nothing."""
+    location, files = str(folder / "nightly"), folder / "files"
+    labels = [option for shape in SHAPES for option in ("--label", shape)]
+    options = {"labels": labels, "quality": ["--quality"], "classes": ["--classifier", str(classifier)]}
+    in_new_process(embed_changed, location, files, range(pictures), 1)
+    changed = range(0, pictures, 100)
+    took: dict[str, list[float]] = {name: [] for name in options}
+    for expected in (pictures, len(changed), 0):
+        if expected == len(changed):
+            in_new_process(embed_changed, location, files, changed, 2)
+        for name, given in options.items():
+            took[name].append(seconds_to_annotate(location, name, given, expected))
+    report.table(
+        f"seconds of a command that annotates {pictures:,} pictures",
+        [
+            {"": name, "all": first, "1% has changed": some, "nothing has": none, "÷ all": some / first}
+            for name, (first, some, none) in took.items()
+        ],
+    )
+    for name, (first, some, _) in took.items():
+        report.at_most(f"{name}: 1% changed ÷ all", some / first, 0.03)
+
+
+def million(folder: Path, rows: int, report: Report) -> None:
+    """Labels, a further column, and filters by both."""
+    location = str(folder / "million")
+    in_new_process(make, location, rows)
+    labels, column = in_new_process(label, location), in_new_process(add_column, location)
+    found = in_new_process(check, location, rows)
+    figures = {
+        f"{LABELS} labels, s": labels["seconds"],
+        "peak memory, GB": labels["peak"] / 1e9,
+        "a column whose values are there, s": column["seconds"],
+        "bytes read for it ÷ those of the vectors": column["read"] / column["vectors"],
+        "recall@10": found["recall"],
+    }
+    report.values(f"columns of {rows:,} rows", figures)
+    report.at_most("labels: s", labels["seconds"], 60)
+    report.at_most("labels: peak memory, GB", labels["peak"] / 1e9, 1.5)
+    report.at_most("a column: s", column["seconds"], 60)
+    report.at_least("a column: all segments are shared", column["shared"], 1)
+    report.at_most("a column: recall is another by", found["recall off by"], 0)
+    report.at_most(f"filters that find other rows, of {EXPRESSIONS}", found["wrong"], 0)
+
+
+def write_vectors(path: Path, rows: int) -> None:
+    target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, DIM))
+    for start in range(0, rows, BLOCK):
+        vectors = Clustered().table(start, min(start + BLOCK, rows))[EMBEDDING].combine_chunks().flatten()
+        target[start : start + BLOCK] = vectors.to_numpy().reshape(-1, DIM)
+
+
+def import_from(source: str, location: str) -> dict[str, float]:
+    """Seconds to the committed run, and to the index after it."""
+    seconds = seconds_of(VectorImport(source=source, collection=location).run)
+    return {"import": seconds, "index": seconds_of(lambda: build_index(Collection.open(location)))}
+
+
+def answers(location: str) -> list[list[tuple[str, float]]]:
+    """Ids and scores of the ten nearest of five hundred queries."""
+    matches = Searcher.open(Collection.open(location)).search(Clustered().queries(500), k=10)
+    return [[(match.image_id, match.score) for match in each] for each in matches]
+
+
+def exchange(folder: Path, plan: Plan, report: Report) -> None:
+    """Import, and export of each format and import again."""
+    source, exported = folder / "vectors.npy", str(folder / "exported")
+    in_new_process(write_vectors, source, plan.rows)
+    seconds = in_new_process(import_from, str(source), str(folder / "imported"))
+    report.values(f"import of {plan.rows:,} vectors", {"import, s": seconds["import"], "index, s": seconds["index"]})
+    report.at_most("import: s", seconds["import"], 90)
+    in_new_process(make, exported, plan.exported)
+    expected, same = in_new_process(answers, exported), 0
+    forms: list[Format] = list(FILES)
+    for form in forms:
+        export(Collection.open(exported), str(folder / form), form)
+        in_new_process(import_from, str(folder / form), str(folder / f"from-{form}"))
+        same += in_new_process(answers, str(folder / f"from-{form}")) == expected
+    report.at_least(f"export, import: formats of {len(FILES)} with the same answers to the bit", same, len(FILES))
+
+
+def classifier_rates(folder: Path, images: int) -> dict[str, float]:
+    """Images per second of a job with a ResNet-50 in steady state, and of its bare forward pass before and after."""
+    model, files = save_resnet50(folder / "resnet-50"), photographs(folder / "photographs")
+    location = str(folder / "classified")
+    record = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
+    vectors = np.tile(np.eye(1, record.dim, dtype=np.float32), (images, 1))
+    uris = [path for path, _ in zip(cycle(files), range(images), strict=False)]
+    table = pa.table({"image_id": [f"{n:05}" for n in range(images)], "uri": uris})
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), record.dim)
+    Collection.create_or_open(location).add_run("pictures", record, [table.append_column(EMBEDDING, embedding)])
+    ended: list[tuple[float, int]] = []
+
+    def noting(recipe: Recipe) -> Recipe:
+        def make(calibration: Any) -> Callable[[Batch], Columns]:
+            predict = recipe.make(calibration)
+
+            def noted(batch: Batch) -> Columns:
+                columns = predict(batch)
+                ended.append((time.perf_counter(), (ended[-1][1] if ended else 0) + len(batch["image"])))
+                return columns
+
+            return noted
+
+        return replace(recipe, make=make)
+
+    before = bare_rate(str(model))
+    spec = AnnotationSpec(name="c", classifier=str(model))
+    with writing(Collection.open(location), "annotate") as held:
+        resources = _HERE.model_copy(update={"block_size": 64})
+        Annotate(
+            collection=held, console=_QUIET, resources=resources, recipe=lambda *given: noting(recipe_of(*given))
+        ).run([spec])
+    return {"before": before, "job": steady_rate(ended), "after": bare_rate(str(model))}
+
+
+@torch.inference_mode()
+def bare_rate(model: str) -> float:
+    """Images per second, in batches of 32."""
+    network = ImageClassifier.load(model, device="cpu").model
+    pixels = torch.rand(32, 3, 224, 224)
+    network(pixel_values=pixels)
+    return rate(lambda: len(network(pixel_values=pixels).logits), 10)
+
+
+def judge_demo_classifier(folder: Path, classifier: Path, count: int) -> float:
+    """Share of fresh files of the gallery of which `likeness annotate --classifier` says the shape."""
+    exhibits = [plan_exhibit(number, seed=_FRESH) for number in range(count)]
+    files, location = folder / "fresh", str(folder / "judged")
+    files.mkdir()
+    uris = []
+    for exhibit in exhibits:
+        path = files / exhibit.image_id.replace("/", "-")
+        path.write_bytes(exhibit.data())
+        uris.append(str(path))
+    model = model_record(Checkpoint.find(str(DEMO_MODEL)).identity)
+    vectors = np.tile(np.eye(1, model.dim, dtype=np.float32), (count, 1))
+    table = pa.table({"image_id": uris, "uri": uris, "shape": [exhibit.subject.shape for exhibit in exhibits]})
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), model.dim)
+    collection = Collection.create_or_open(location)
+    collection.add_run("gallery", model, [table.append_column(EMBEDDING, embedding)])
+    build_index(collection)
+    command = [sys.executable, "-m", "jobs", "annotate", location, "--name", "c", "--classifier", str(classifier)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    segments = Searcher.open(collection).segments
+    rows = segments.rows(segments.live_positions(), ["shape", "c"])
+    return float(np.mean([row["shape"] == row["c"] for row in rows]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rows and pictures")
+    plan = QUICK if parser.parse_args().quick else Plan()
+    report = Report("annotate")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        classifier = in_new_process(save_demo_classifier, folder / "shapes", plan.trained)
+        right = in_new_process(judge_demo_classifier, folder, classifier, plan.judged)
+        report.at_least("the demo model as a classifier: shapes that are right", right, 0.95)
+        rates = in_new_process(classifier_rates, folder, plan.classified)
+        bare = (rates["before"] + rates["after"]) / 2
+        report.values("ResNet-50, images/s", rates)
+        report.at_least("ResNet-50: the job ÷ the bare forward pass", rates["job"] / bare, 0.9)
+        nightly(folder, classifier, plan.pictures, report)
+        million(folder, plan.rows, report)
+        exchange(folder, plan, report)
+    return report.conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Classes of pictures of all formats: those that transformers says, with its confidences."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    PreTrainedModel,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    pipeline,
+)
+from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.search import Searcher
+from jobs.values import DEMO_MODEL
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.command_line import Run
+from tests.support.pictures.sixty_pictures import sixty_pictures, upright
+from tests.support.pictures.tiny_checkpoints import TOWER
+
+CLASSES = {number: f"class {number}" for number in range(12)}
+_NAMES: dict[str, Any] = {"id2label": CLASSES, "label2id": {name: number for number, name in CLASSES.items()}}
+Family = tuple[PreTrainedModel, torch.nn.Linear, Any]
+
+
+def resnet() -> Family:
+    """A narrow one, with the preprocessing of microsoft/resnet-50: of 256 pixels the middle 224."""
+    config = ResNetConfig(
+        hidden_sizes=[16, 32, 48, 64], embedding_size=16, depths=[1] * 4, layer_type="basic", **_NAMES
+    )
+    model = ResNetForImageClassification(config)  # type: ignore[no-untyped-call]
+    return model, model.classifier[-1], ConvNextImageProcessorPil(crop_pct=0.875)
+
+
+def vit() -> Family:
+    """A narrow one, with the preprocessing of google/vit-base-patch16-224: all of the picture, squashed."""
+    model = ViTForImageClassification(ViTConfig(**TOWER, **_NAMES))  # type: ignore[no-untyped-call]
+    return model, model.classifier, ViTImageProcessorPil()
+
+
+@torch.no_grad()
+def save(family: Callable[[], Family], pictures: list[Image.Image], folder: Path) -> None:
+    """A checkpoint with random weights, whose last layer is scaled so that it tells these pictures apart."""
+    torch.manual_seed(1)
+    model, head, processor = family()
+    model.eval()
+    logits = model(processor(pictures, return_tensors="pt")["pixel_values"]).logits
+    scale = 2 / logits.std(dim=0).mean()
+    head.weight.mul_(scale)
+    head.bias.sub_(logits.mean(dim=0)).mul_(scale)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Image.Image]:
+    """Files, and what transformers gets of each: upright, in RGB, what is transparent over white."""
+    folder, found = tmp_path_factory.mktemp("pictures"), {}
+    for name, data in sixty_pictures():
+        path = folder / name
+        path.write_bytes(data)
+        found[path] = upright(data)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [resnet, vit])
+def test_a_classifier_says_what_transformers_says(
+    family: Callable[[], Family], pictures: dict[Path, Image.Image], collection: Collection, run: Run, tmp_path: Path
+) -> None:
+    table = rows([path.name for path in pictures], unit_vectors(len(pictures)))
+    uris = pa.array([str(path) for path in pictures])
+    add_run(collection, table.set_column(table.column_names.index("uri"), "uri", uris))
+    build_index(collection)
+    model = tmp_path / "model"
+    save(family, list(pictures.values()), model)
+    done = run("annotate", collection.location, "--name", "c", "--classifier", model, "--top-k", len(CLASSES))
+    assert done.code == 0, done.err
+    classify: Any = pipeline("image-classification", str(model), device="cpu")
+    searcher, first = Searcher.open(collection), set()
+    for path, picture in pictures.items():
+        row = searcher.row(path.name)
+        assert row is not None
+        expected = {each["label"]: each["score"] for each in classify(picture, top_k=len(CLASSES))}
+        assert (row["c"], row["c_score"]) == (row["c_classes"][0], row["c_scores"][0])
+        assert row["c"] == next(iter(expected)), path.name
+        assert dict(zip(row["c_classes"], row["c_scores"], strict=True)) == pytest.approx(expected, abs=1e-4), path.name
+        first.add(row["c"])
+    assert len(first) >= 5, "the model does not tell pictures apart, so that its agreement shows nothing"
+
+
+def test_what_is_no_classifier_is_refused(collection: Collection, run: Run) -> None:
+    add_run(collection, rows(["a.png"], unit_vectors(1)))
+    assert run("annotate", collection.location, "--name", "c", "--classifier", "demo").code == 2
+    refused = run("annotate", collection.location, "--name", "c", "--classifier", DEMO_MODEL)
+    assert "expected a model for image classification, got CLIPModel" in refused.err
