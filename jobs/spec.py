@@ -167,7 +167,7 @@ _SHOWN = ("rank", "score", "percentile", "image", "alike")
 
 
 class AnnotationSpec(_Section):
-    """Columns that a predictor adds to the images: labels, quality, a classifier, or a class of one's own."""
+    """Columns that a predictor adds to the images: labels, quality, classes, captions, or by a class of one's own."""
 
     name: str = Field(
         description="of the column; others have it before an underscore",
@@ -181,6 +181,16 @@ class AnnotationSpec(_Section):
     quality: bool = Field(False, description="sharpness, brightness, contrast and other measures of the pixels")
     classifier: str | None = Field(None, description="an image-classification checkpoint: hub id or ./folder")
     top_k: int = Field(5, ge=1, description="classes to keep for each image")
+    captioner: str | None = Field(
+        None, description="an image-to-text checkpoint: hub id or ./folder; with vllm the name of a served model"
+    )
+    prompt: str | None = Field(None, description="what captions go on from; of a chat model, what it is asked")
+    engine: Literal["transformers", "vllm"] = Field(
+        "transformers", description="what runs the captioner: this job, or a server of vLLM"
+    )
+    url: str | None = Field(
+        None, pattern=r"^https?://[^@\s]+$", description="where vLLM serves, such as http://localhost:8000/v1"
+    )
     predictor: str | None = Field(
         None, pattern=r"^[\w.]+:\w+$", description="module:Class of a predictor, which Python can import"
     )
@@ -212,8 +222,14 @@ class AnnotationSpec(_Section):
 
     @model_validator(mode="after")
     def _one(self) -> AnnotationSpec:
-        if sum(map(bool, (self.labels, self.quality, self.classifier, self.predictor))) != 1:
-            raise ValueError("expected one of labels (--label or --labels), quality, classifier and predictor")
+        if sum(map(bool, (self.labels, self.quality, self.classifier, self.captioner, self.predictor))) != 1:
+            raise ValueError(
+                "expected one of labels (--label or --labels), quality, classifier, captioner and predictor"
+            )
+        if not self.captioner and (self.prompt or self.url or self.engine == "vllm"):
+            raise ValueError("prompt, engine and url are for a captioner: expected one, or none of them")
+        if (self.engine == "vllm") != bool(self.url):
+            raise ValueError("expected both engine vllm and the url of its server, or neither")
         return self
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
-from embedder.models.hub import fetch_checkpoint
+from embedder.models.hub import SMALL_FILES, fetch_checkpoint
 from embedder.models.vision_config import embedding_dim, vision_config
 
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
@@ -25,6 +25,15 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ARITHMETIC = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size")
 
 _PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+
+Task = Literal["image classification", "captions"]
+_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
+    "image classification": ("ForImageClassification",),
+    "captions": ("ForConditionalGeneration", "ForCausalLM", "ForVisionText2Text"),
+}
+"""How the names of the classes end that do a task. A language model that sees nothing has no image processor."""
+_SIDE = 448
+"""Of the square for a captioner that takes pictures of any shape, such as Qwen-VL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +63,10 @@ class Checkpoint:
     weights: tuple[Path, ...]
 
     @classmethod
-    def find(cls, model: str, revision: str | None = None, *, classifies: bool = False) -> "Checkpoint":
+    def find(cls, model: str, revision: str | None = None, *, task: Task | None = None) -> "Checkpoint":
         """Look at a local folder, else ask the hub; raises ModelNotFoundError or ModelError.
 
-        With `classifies` it is a model for image classification, of any type.
+        Without a `task` it is one of the types that embed; with one, of any type that does it.
         """
         folder, model_id, commit = _locate(model, revision)
         config_file = folder / "config.json"
@@ -68,12 +77,10 @@ class Checkpoint:
             )
         config = _read_json(config_file)
         model_type = config.get("model_type")
-        if classifies:
+        if task:
             architectures = config.get("architectures") or ["none"]
-            if not all(str(name).endswith("ForImageClassification") for name in architectures):
-                raise ModelError(
-                    f"{model_id}: expected a model for image classification, got {', '.join(map(str, architectures))}"
-                )
+            if not all(str(name).endswith(_ARCHITECTURES[task]) for name in architectures):
+                raise ModelError(f"{model_id}: expected a model for {task}, got {', '.join(map(str, architectures))}")
         elif model_type not in SUPPORTED:
             raise ModelError(_unsupported(model_id, model_type))
         return cls(
@@ -82,7 +89,7 @@ class Checkpoint:
             revision=commit,
             model_type=str(model_type),
             config=config,
-            preprocessing=_read_preprocessing(folder),
+            preprocessing=_read_preprocessing(folder, any_shape=task == "captions"),
             weights=tuple(_weight_files(folder)),
         )
 
@@ -98,6 +105,17 @@ class Checkpoint:
         config = {key: value for key, value in self.config.items() if key not in _PASSING}
         about = json.dumps([self._fingerprint(), config], sort_keys=True)
         return hashlib.sha256(about.encode()).hexdigest()
+
+    @cached_property
+    def captioner_fingerprint(self) -> str:
+        """Of a model for captions: its tokenizer, chat template and settings of generation count as well."""
+        digest = hashlib.sha256(self.classifier_fingerprint.encode())
+        small = {path for pattern in SMALL_FILES for path in self.folder.glob(pattern)}
+        for path in sorted(small):
+            # The one is in the other fingerprint, and an index only says how the weights are split.
+            if path.name != "config.json" and not path.name.endswith(".index.json"):
+                digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
 
     def _fingerprint(self) -> str:
         """SHA-256 of everything that decides a picture's vector, so without the tokenizer: weights, arithmetic and
@@ -179,8 +197,10 @@ def _weight_files(folder: Path) -> list[Path]:
     )
 
 
-def _read_preprocessing(folder: Path) -> Preprocessing:
-    """The image processor's settings, read from its file: its class may need torchvision."""
+def _read_preprocessing(folder: Path, *, any_shape: bool = False) -> Preprocessing:
+    """The image processor's settings, read from its file: its class may need torchvision. Where pictures of `any_shape`
+    are taken, whole ones are squashed into squares.
+    """
     new, old = folder / "processor_config.json", folder / "preprocessor_config.json"
     # transformers 5 keeps them in the new file, and lets them win.
     settings = _read_json(new).get("image_processor") if new.is_file() else None
@@ -194,7 +214,7 @@ def _read_preprocessing(folder: Path) -> Preprocessing:
     try:
         normalised = settings.get("do_normalize", True)
         return Preprocessing(
-            crop=_crop(settings),
+            crop=_crop_or_square(settings) if any_shape else _crop(settings),
             rescale=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
             mean=_channels(settings["image_mean"]) if normalised else (0.0, 0.0, 0.0),
             std=_channels(settings["image_std"]) if normalised else (1.0, 1.0, 1.0),
@@ -204,6 +224,13 @@ def _read_preprocessing(folder: Path) -> Preprocessing:
             f"{folder}: expected the image processor to cut a square and to normalise three channels, got "
             f"{settings} ({type(error).__name__}: {error})"
         ) from error
+
+
+def _crop_or_square(settings: dict[str, Any]) -> CropSpec:
+    try:
+        return _crop(settings)
+    except (KeyError, TypeError, ValueError):
+        return CropSpec(side=_SIDE, shortest_edge=None)
 
 
 def _crop(settings: dict[str, Any]) -> CropSpec:

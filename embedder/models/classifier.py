@@ -13,7 +13,7 @@ from transformers import AutoModelForImageClassification, PreTrainedModel
 from embedder.errors import ModelError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.loading import load_weights, pick_device, pick_dtype
+from embedder.models.loading import load_for_task
 
 _FORWARD = 32  # crops
 
@@ -28,12 +28,8 @@ class ImageClassifier:
     @classmethod
     def load(cls, model: str, *, device: str | None = None) -> ImageClassifier:
         """From a local folder or hub id; raises ModelNotFoundError or ModelError."""
-        checkpoint = Checkpoint.find(model, classifies=True)
-        # "sdpa" is not for all of them.
-        network = load_weights(checkpoint, AutoModelForImageClassification, attention=None)
-        where = pick_device(device)
-        network.to(device=where, dtype=pick_dtype(where))  # type: ignore[call-arg]
-        return cls(checkpoint, network)
+        checkpoint = Checkpoint.find(model, task="image classification")
+        return cls(checkpoint, load_for_task(checkpoint, AutoModelForImageClassification, device))
 
     @property
     def crop(self) -> CropSpec:

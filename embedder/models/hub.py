@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 from embedder.errors import ModelNotFoundError
 
 _LOOKUP_TIMEOUT_S = 5.0
-_SMALL_FILES = ["*.json", "*.txt", "*.model"]  # configuration and tokenizer, `spiece.model` among them
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # configuration and tokenizer, `spiece.model` among them
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def fetch_checkpoint(model_id: str, revision: str | None) -> Path:
     except Exception as error:  # the hub's client lets errors of several libraries through
         unreachable = error
     try:
-        cached = snapshot_download(model_id, revision=revision, local_files_only=True, allow_patterns=_SMALL_FILES)
+        cached = snapshot_download(model_id, revision=revision, local_files_only=True, allow_patterns=SMALL_FILES)
     except Exception:
         raise ModelNotFoundError(_explain(model_id, revision, unreachable)) from unreachable
     logger.info("%s: the hub was not reached, using the copy in %s", model_id, cached)
@@ -41,7 +41,7 @@ def _download(model_id: str, revision: str | None) -> Path:
     # Many repositories hold the same weights in several formats: one is enough.
     safe = any(name.startswith("model") and ".safetensors" in name for name in names)
     weights = "model*.safetensors*" if safe else "pytorch_model*.bin*"
-    return Path(snapshot_download(model_id, revision=revision, allow_patterns=[weights, *_SMALL_FILES]))
+    return Path(snapshot_download(model_id, revision=revision, allow_patterns=[weights, *SMALL_FILES]))
 
 
 def _explain(model_id: str, revision: str | None, error: Exception) -> str:

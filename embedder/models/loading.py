@@ -24,7 +24,7 @@ _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.mode
 def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str | None = "sdpa") -> PreTrainedModel:
     """The model on the CPU, in eval mode and in the dtype of its weights; raises ModelError."""
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             # SDPA, though eager attention trains small models faster on CPUs: forward passes alone were 5 to
             # 18% faster with it on every size measured (width 128 at 64 pixels, ViT-B/32, ViT-B/16).
             model, report = kind.from_pretrained(
@@ -48,6 +48,14 @@ def load_weights(checkpoint: Checkpoint, kind: Any = AutoModel, attention: str |
             f"{' and more' if len(absent) > 3 else ''}: they are not of the model that config.json describes"
         )
     return model.eval()  # type: ignore[no-any-return]
+
+
+def load_for_task(checkpoint: Checkpoint, kind: Any, device: str | None) -> PreTrainedModel:
+    """A model of one of transformers' classes for a task, on a device and in the dtype for it; raises ModelError."""
+    model = load_weights(checkpoint, kind, attention=None)  # "sdpa" is not for all of them
+    where = pick_device(device)
+    model.to(device=where, dtype=pick_dtype(where))  # type: ignore[call-arg]
+    return model
 
 
 def keep_freed_memory() -> None:
@@ -102,7 +110,7 @@ def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrained
             f"expected one of {', '.join(_VOCABULARIES)} in {checkpoint.folder}"
         )
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers come in as many formats as weights do
         hint = "" if "entencepiece" not in str(error) else "; `pip install sentencepiece protobuf`"
@@ -143,7 +151,7 @@ def tokenizing(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase) -> Ca
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keeps transformers from logging and drawing bars: everything important is an exception."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,7 +11,7 @@ import numpy.typing as npt
 
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
-from jobs.annotation.predictor import Batch, Columns, Recipe
+from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
 from jobs.embedding.model_source import ModelSource, checkpoint_of
 from jobs.spec import NONE
 
@@ -43,7 +41,7 @@ class LabelTexts:
         about = [self.model.fingerprint, *self.labels, self.template, self.none_below]
         return Recipe(
             id="labels",
-            fingerprint=hashlib.sha256(json.dumps(about).encode()).hexdigest(),
+            fingerprint=fingerprint_of(about),
             needs="embedding",
             make=partial(_labels, self),
             calibrate=self.calibrate,

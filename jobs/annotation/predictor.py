@@ -2,8 +2,10 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, get_args
@@ -15,8 +17,10 @@ import pyarrow.compute as pc
 
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
+from embedder.models.checkpoint import Checkpoint
 from index.collection.records import ModelRecord
 from index.collection.rows import EMBEDDING, REJECT, embedding_type, vectors_of
+from jobs.embedding.model_source import loaded_memory
 from jobs.embedding.stages import crops_of
 from jobs.errors import JobError
 from jobs.sources.listing import refuse
@@ -35,7 +39,7 @@ _BROKEN = 8
 class Predictor(Protocol):
     """Called with a batch: `image_id` (n,) strings, and what it needs: `image` (n, side, side, 3) uint8 RGB,
     `embedding` (n, dim) float32 of unit norm, or `file` (n,) bytes. Returns columns of n values, by what follows the
-    annotation's name; "" for the name alone.
+    annotation's name; "" for the name alone. A list may have an exception for an image that has no value.
     """
 
     def __call__(self, batch: Batch, /) -> Columns: ...
@@ -70,6 +74,24 @@ class Recipe:
         return partial(_load, self.make, calibration, name, self.record, proven)
 
 
+def checkpoint_recipe(checkpoint: Checkpoint, about: Any, make: Callable[[Mapping[str, float]], Predictor]) -> Recipe:
+    """Of a predictor that a checkpoint is; its pictures are prepared exactly as transformers does it."""
+    return Recipe(
+        id=checkpoint.model_id,
+        fingerprint=fingerprint_of(about),
+        needs="image",
+        make=make,
+        memory=loaded_memory(checkpoint),
+        crop=checkpoint.preprocessing.crop,
+        draft=False,  # confidences of near ties would be others
+    )
+
+
+def fingerprint_of(about: Any) -> str:
+    """SHA-256 (hex) of what decides a predictor's columns, as JSON."""
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class LoadedPredictor:
     """A predictor in the process that calls it, for `jobs.embedding.stages.EmbedBlock`."""
@@ -85,25 +107,33 @@ class LoadedPredictor:
 
         JobError when one that is not `proven` fails on all of many, and for columns that no image can have.
         """
-        count = len(batch["image_id"])
-        whole = self._tried(batch)
-        if isinstance(whole, pa.Table):
-            return whole, {}
-        failed = {0: whole}
-        # One by one, so that the others of the batch keep theirs.
-        parts: list[pa.Table] = []
-        for row in range(count if count > 1 else 0):
-            part = self._tried({key: values[row : row + 1] for key, values in batch.items()})
-            if isinstance(part, pa.Table):
-                parts.append(part)
-                failed.pop(row, None)
-            else:
-                failed[row] = part
+        count, failed = len(batch["image_id"]), dict[int, BaseException]()
+        try:
+            columns, failed = self._called(batch)
+        except JobError:
+            raise
+        except (Exception, SystemExit) as error:
+            columns, failed = pa.table({}), {0: error}
+            if count > 1:
+                columns, failed = self._one_by_one(batch)
         if len(failed) == count >= _BROKEN and not self.proven:
             raise JobError(
                 f"{self.identity.model_id} failed on each of {count} images, the last with "
                 f"{_error_text(failed[count - 1])}: mend it, and run the same command again"
             ) from failed[count - 1]
+        return (columns if len(failed) < count else pa.table({})), failed
+
+    def _one_by_one(self, batch: Batch) -> tuple[pa.Table, dict[int, BaseException]]:
+        """As `columns`: those that it does not fail on keep theirs."""
+        count = len(batch["image_id"])
+        parts: list[pa.Table] = []
+        failed: dict[int, BaseException] = {}
+        for row in range(count):
+            part, why = self.columns({key: values[row : row + 1] for key, values in batch.items()})
+            if why:
+                failed[row] = why[0]
+            else:
+                parts.append(part)
         if not parts:
             return pa.table({}), failed
         require_one_type(self.identity.model_id, [part.schema for part in parts])
@@ -112,15 +142,7 @@ class LoadedPredictor:
         positions[[row for row in range(count) if row not in failed]] = np.arange(len(parts))
         return whole.take(pa.array(positions, mask=positions < 0)), failed
 
-    def _tried(self, batch: Batch) -> pa.Table | BaseException:
-        try:
-            return self._called(batch)
-        except JobError:
-            raise
-        except (Exception, SystemExit) as error:
-            return error
-
-    def _called(self, batch: Batch) -> pa.Table:
+    def _called(self, batch: Batch) -> tuple[pa.Table, dict[int, BaseException]]:
         found, count = self.predict(batch), len(batch["image_id"])
         wrong = [key for key in found if not re.fullmatch(r"[A-Za-z0-9_]*", str(key))]
         if wrong or not found:
@@ -128,11 +150,18 @@ class LoadedPredictor:
                 f"{self.identity.model_id} returns {f'the column {wrong[0]!r}' if wrong else 'no columns'}: expected a "
                 'mapping from "", or letters, digits and _, to the values of the batch'
             )
-        columns = {f"{self.name}_{key}" if key else self.name: _array(values) for key, values in found.items()}
+        failed = {
+            row: value
+            for values in found.values()
+            if isinstance(values, list)
+            for row, value in enumerate(values)
+            if isinstance(value, BaseException)
+        }
+        columns = {f"{self.name}_{key}" if key else self.name: _array(values, failed) for key, values in found.items()}
         for name, values in columns.items():
             if len(values) != count:
                 raise ValueError(f"column {name}: expected {count} values, got {len(values)}")
-        return pa.table(columns)
+        return pa.table(columns), failed
 
 
 def require_one_type(predictor: str, schemas: Sequence[pa.Schema]) -> None:
@@ -195,8 +224,10 @@ def _load(
     return LoadedPredictor(name, identity, make(calibration), proven)
 
 
-def _array(values: Any) -> pa.Array[Any]:
-    if isinstance(values, np.ndarray) and values.ndim > 1:
+def _array(values: Any, failed: Collection[int]) -> pa.Array[Any]:
+    if failed:
+        values = [None if row in failed else value for row, value in enumerate(values)]
+    elif isinstance(values, np.ndarray) and values.ndim > 1:
         values = list(values)
     array: pa.Array[Any] = pa.array(values)
     return array

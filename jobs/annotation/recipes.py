@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,9 +16,9 @@ import numpy as np
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from index.collection.records import ModelRecord
+from jobs.annotation.captions import captioner_recipe
 from jobs.annotation.labels import LabelTexts
-from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe
-from jobs.embedding.model_source import loaded_memory
+from jobs.annotation.predictor import NEEDS, Batch, Columns, Predictor, Recipe, checkpoint_recipe
 from jobs.errors import UsageError
 from jobs.spec import AnnotationSpec, Resources
 
@@ -34,6 +33,8 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources) ->
         return class_recipe(spec.predictor)
     if spec.classifier:
         return _classifier_recipe(spec.classifier, spec.top_k, resources)
+    if spec.captioner:
+        return captioner_recipe(spec, resources)
     texts = LabelTexts(
         labels=spec.labels, template=spec.template, none_below=spec.none_below, model=model, device=resources.device
     )
@@ -95,17 +96,9 @@ def _find(name: str, folder: str) -> Any:
 
 
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:
-    checkpoint = Checkpoint.find(model, classifies=True)
+    checkpoint = Checkpoint.find(model, task="image classification")
     about = [checkpoint.classifier_fingerprint, top_k]
-    return Recipe(
-        id=checkpoint.model_id,
-        fingerprint=hashlib.sha256(json.dumps(about).encode()).hexdigest(),
-        needs="image",
-        make=partial(_classifier, model, top_k, resources.device),
-        memory=loaded_memory(checkpoint),
-        crop=checkpoint.preprocessing.crop,
-        draft=False,  # confidences of near ties would be others than transformers gives
-    )
+    return checkpoint_recipe(checkpoint, about, partial(_classifier, model, top_k, resources.device))
 
 
 def _classifier(model: str, top_k: int, device: str | None, _: Mapping[str, float]) -> Predictor:

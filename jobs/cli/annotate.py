@@ -1,7 +1,7 @@
 """The commands `annotate` and `columns`. `app` registers them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +37,16 @@ def annotate(
     ] = False,
     classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Classes to keep for each image.")] = 5,
+    captioner: Annotated[
+        str | None, typer.Option(help="An image-to-text model: hub id or folder; with vllm, its name there.")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="What captions go on from; of a chat model, what it is asked.")
+    ] = None,
+    engine: Annotated[
+        Literal["transformers", "vllm"], typer.Option(help="What runs the captioner: this job, or a server of vLLM.")
+    ] = "transformers",
+    url: Annotated[str | None, typer.Option(help="Where vLLM serves, such as http://localhost:8000/v1.")] = None,
     predictor: Annotated[str | None, typer.Option(help="A class of your own: module:Class.")] = None,
     max_reject_rate: RejectRateOption = 0.05,
     on: OnOption = None,

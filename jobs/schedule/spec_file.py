@@ -87,7 +87,11 @@ def _located(spec: JobSpec, folder: Path) -> JobSpec:
     if _is_path(spec.model):
         changes["model"] = absolute(spec.model)
     changes["annotations"] = tuple(
-        each.model_copy(update={"classifier": absolute(each.classifier)}) if _is_path(each.classifier) else each
+        each.model_copy(
+            update={
+                name: absolute(model) for name in ("classifier", "captioner") if _is_path(model := getattr(each, name))
+            }
+        )
         for each in spec.annotations
     )
     return spec.model_copy(update=changes)

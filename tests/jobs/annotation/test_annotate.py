@@ -178,6 +178,22 @@ def test_a_bad_image_is_a_reject_and_the_others_keep_their_values(indexed: Colle
     assert (reject["error_stage"], reject["error_message"]) == ("predict", "ArithmeticError: it cannot be told")
 
 
+def test_a_predictor_may_say_which_images_it_failed_on(indexed: Collection) -> None:
+    calls = []
+
+    def values(ids: list[str]) -> Columns:
+        calls.append(ids)
+        said: list[Any] = [ValueError("too dark") if name == IDS[4] else name for name in ids]
+        return {"": said, "length": np.array([len(name) for name in ids])}
+
+    report = annotated(indexed, Returns(of=values))
+    assert (report.embedded, report.reject_reasons) == (len(IDS) - 1, {"ValueError": 1})
+    assert len(calls) == 1  # none of the others was asked for again
+    shown = found(indexed)
+    assert {name: shown[name]["half"] for name in IDS} == {**dict(zip(IDS, IDS, strict=True)), IDS[4]: None}
+    assert (shown[IDS[3]]["half_length"], shown[IDS[4]]["half_length"]) == (7, None)
+
+
 def test_images_that_a_predictor_failed_on_are_tried_again(indexed: Collection) -> None:
     with pytest.raises(TooManyRejectsError, match=r"50 of 200 images .*50 × ArithmeticError: it cannot be told"):
         annotated(indexed, Halves(bad=frozenset(IDS[:50])))

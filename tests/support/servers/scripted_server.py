@@ -146,6 +146,7 @@ def in_thread(server: ThreadingHTTPServer) -> Iterator[str]:
 
 class Player(BaseHTTPRequestHandler):
     server: ScriptedServer
+    asked: Asked
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -164,6 +165,7 @@ class Player(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = Asked(method=self.command, path=self.path, headers=headers, body=body, at=time.monotonic())
+        self.asked = asked
         with self.server.lock:
             self.server.asked.append(asked)
             self.server.ongoing += 1

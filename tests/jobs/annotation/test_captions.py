@@ -1,0 +1,301 @@
+"""Captions through the job of every annotation: by models of transformers, and by a server of vLLM."""
+
+import base64
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from embedder.images.decode import decode_image
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.collection.annotations import annotation_log
+from index.collection.live_rows import LiveRows
+from index.search import Searcher
+from jobs.annotation import vllm_server
+from jobs.spec import AnnotationSpec
+from jobs.values import DEMO_MODEL
+from tests.support.collections.hand_made import add_run, rows, unit_vectors
+from tests.support.command_line import Run
+from tests.support.paths import ROOT
+from tests.support.servers.scripted_server import Player, Reply, ScriptedServer, scripted
+
+COLOURS = {"red.png": (220, 30, 30), "green.png": (30, 200, 40), "blue.png": (20, 10, 240)}
+BLOCK = 8
+
+
+def png(pixels: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(pixels, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def collection_of(collection: Collection, folder: Path, files: dict[str, bytes]) -> Collection:
+    """An indexed collection of these files, which are embedded by hand."""
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    table = rows(list(files), unit_vectors(len(files)))
+    table = table.set_column(table.column_names.index("uri"), "uri", pa.array([str(folder / name) for name in files]))
+    hashes = [hashlib.sha256(data).hexdigest() for data in files.values()]
+    add_run(collection, table.append_column("content_hash", pa.array(hashes)))
+    build_index(collection)
+    return collection
+
+
+@pytest.fixture
+def pictures(collection: Collection, tmp_path: Path) -> Collection:
+    """Three pictures of a single colour each."""
+    files = {name: png(np.full((48, 64, 3), colour)) for name, colour in COLOURS.items()}
+    return collection_of(collection, tmp_path, files)
+
+
+def shown(collection: Collection) -> dict[str, dict[str, Any]]:
+    matches = Searcher.open(collection).search(unit_vectors(1), k=1000)[0]
+    return {match.image_id: match.metadata for match in matches}
+
+
+@dataclass
+class Vllm:
+    """Answers as vLLM does: the caption of a picture is its size in bytes. `away` for good after so many captions."""
+
+    server: ScriptedServer
+    refused: bytes | None = None
+    away: int = 1_000_000
+    answered: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.server.routes |= {"/v1/chat/completions": self.caption, "/v1/models": self.models}
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--captioner", "tiny-vlm", "--engine", "vllm", "--url", f"{self.server.url}/v1/")
+
+    def models(self, player: Player) -> None:
+        gone = Reply(status=503, document={"detail": "stopping"})
+        (gone if len(self.answered) >= self.away else Reply(document={"data": [{"id": "tiny-vlm"}]}))(player)
+
+    def caption(self, player: Player) -> None:
+        (message,) = player.asked.document["messages"]
+        head, _, data = message["content"][0]["image_url"]["url"].partition(",")
+        assert head == "data:image/png;base64"
+        picture = base64.b64decode(data)
+        if len(self.answered) >= self.away:
+            Reply(status=503)(player)
+        elif picture == self.refused:
+            Reply(status=400, document={"error": {"message": "cannot identify image", "code": 400}})(player)
+        else:
+            self.answered.append(picture)
+            Reply(document={"choices": [{"message": {"content": f" {len(picture)} bytes\n"}}]})(player)
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vllm]:
+    monkeypatch.setattr(vllm_server, "_RETRY", vllm_server._RETRY.new(backoff_factor=0))
+    with scripted() as server:
+        yield Vllm(server)
+
+
+def test_a_server_captions_and_what_it_refuses_is_a_reject(
+    pictures: Collection, run: Run, vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "s3cret")
+    vllm.refused = (tmp_path / "red.png").read_bytes()
+    command = ("annotate", pictures.location, "--name", "c", *vllm.options, "--prompt", "what is it?")
+    done = run(*command, "--max-reject-rate", 0.4)
+    assert done.code == 0, done.err
+    sizes = {name: f"{(tmp_path / name).stat().st_size} bytes" for name in COLOURS}
+    assert {name: row["c"] for name, row in shown(pictures).items()} == {**sizes, "red.png": None}
+    assert "CaptionError: HTTP 400: cannot identify image" in run("columns", pictures.location).out
+    asked = [each for each in vllm.server.asked if each.method == "POST"]
+    assert len(asked) == len(COLOURS)  # the others of the batch were not asked again
+    for each in asked:
+        assert each.headers["authorization"] == "Bearer s3cret"
+        document = each.document
+        assert document["messages"][0]["content"][1] == {"type": "text", "text": "what is it?"}
+        assert (document["model"], document["temperature"], document["max_tokens"]) == ("tiny-vlm", 0, 64)
+
+
+def test_another_server_of_the_same_model_goes_on(pictures: Collection, run: Run, vllm: Vllm) -> None:
+    command = ("annotate", pictures.location, "--name", "c")
+    assert "3 of 3 images annotated" in run(*command, *vllm.options).out
+    with scripted() as other:
+        assert "0 of 3 images annotated, 3 were up to date" in run(*command, *Vllm(other).options).out
+        assert other.asked == []  # with nothing to do it need not be there
+        assert "3 of 3 images annotated" in run(*command, *Vllm(other).options, "--prompt", "a haiku").out
+
+
+def test_a_busy_server_is_asked_again(pictures: Collection, run: Run, vllm: Vllm) -> None:
+    busy = [Reply(status=429, headers={"Retry-After": "0"}), Reply(status=502), Reply(hang_up=True)]
+
+    def route(player: Player) -> None:
+        (busy.pop() if busy else vllm.caption)(player)
+
+    vllm.server.routes["/v1/chat/completions"] = route
+    assert "3 of 3 images annotated" in run("annotate", pictures.location, "--name", "c", *vllm.options).out
+
+
+def test_without_its_server_nothing_is_published_and_the_job_goes_on_later(
+    pictures: Collection, run: Run, vllm: Vllm
+) -> None:
+    command = ("annotate", pictures.location, "--name", "c", "--block-size", 1)
+    before, vllm.away = pictures.current(), 2
+    stopped = run(*command, *vllm.options)
+    assert stopped.code == 2
+    message = " ".join(stopped.err.split())
+    assert "start it with `vllm serve tiny-vlm`" in message
+    assert "the same command goes on with it" in message
+    assert (pictures.current(), shown(pictures)["red.png"]) == (before, {})
+    vllm.away = 1_000_000
+    assert run(*command, *vllm.options).code == 0
+    assert all(row["c"] for row in shown(pictures).values())
+    assert Counter(Counter(vllm.answered).values()) == {1: 3}
+
+
+def test_a_server_that_is_none_or_has_other_models(pictures: Collection, run: Run, vllm: Vllm) -> None:
+    command = ("annotate", pictures.location, "--name", "c", "--engine", "vllm", "--captioner", "other", "--url")
+    assert "serves tiny-vlm: expected other" in run(*command, f"{vllm.server.url}/v1").err
+    nowhere = run(*command, f"{vllm.server.url}/v2")
+    assert (nowhere.code, "there is no server of vLLM at" in nowhere.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"captioner": "m", "engine": "vllm"},
+        {"captioner": "m", "url": "http://h/v1"},
+        {"captioner": "m", "engine": "vllm", "url": "http://me:secret@h/v1"},
+        {"captioner": "m", "engine": "vllm", "url": "h:8000"},
+        {"captioner": "m", "classifier": "m"},
+        {"quality": True, "prompt": "p"},
+    ],
+)
+def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        AnnotationSpec.model_validate({"name": "c", **wrong})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["blip", "llava"])
+def test_a_captioner_says_what_transformers_says(pictures: Collection, run: Run, tmp_path: Path, kind: str) -> None:
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from tests.support.pictures import tiny_checkpoints
+
+    folder = tmp_path / kind
+    getattr(tiny_checkpoints, f"save_{kind}")(folder)
+    kinds: Any = (AutoProcessor, AutoModelForImageTextToText)
+    processor, model = (each.from_pretrained(folder) for each in kinds)
+    for name, prompt in {"plain": None, "told": "the star of"}.items():
+        command = ("annotate", pictures.location, "--name", name, "--captioner", folder, "--device", "cpu")
+        done = run(*command, *(("--prompt", prompt) if prompt else ()))
+        assert done.code == 0, done.err
+        text = prompt
+        if kind == "llava":
+            text = f"user <image> {prompt or 'Describe this picture in one sentence.'} bot "
+        found = shown(pictures)
+        for image_id, colour in COLOURS.items():
+            picture = Image.new("RGB", (32, 32), colour)
+            inputs = processor(images=picture, text=text, return_tensors="pt")
+            with torch.inference_mode():
+                tokens = model.generate(**inputs, do_sample=False, max_new_tokens=64)[0]
+            skipped = len(inputs["input_ids"][0]) - (kind == "blip") if text else 0  # BLIP drops the text's end
+            assert found[image_id][name] == processor.decode(tokens[skipped:], skip_special_tokens=True).strip()
+        assert len({row[name] for row in found.values()}) == len(COLOURS)
+
+
+@pytest.mark.slow
+def test_what_decides_the_text_is_in_the_fingerprint(pictures: Collection, run: Run, tmp_path: Path) -> None:
+    from tests.support.pictures.tiny_checkpoints import save_blip
+
+    save_blip(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    command = ("annotate", pictures.location, "--name", "c", "--captioner")
+    assert "3 of 3 images annotated" in run(*command, tmp_path / "a").out
+    assert "0 of 3 images annotated, 3 were up to date" in run(*command, tmp_path / "b").out
+    settings = tmp_path / "b" / "generation_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "repetition_penalty": 2.0}))
+    assert "3 of 3 images annotated" in run(*command, tmp_path / "b").out
+    assert "3 of 3 images annotated" in run(*command, tmp_path / "b", "--prompt", "a star").out
+    refused = run(*command, DEMO_MODEL)
+    assert "expected a model for captions, got CLIPModel" in refused.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_ten_times_every_image_has_its_caption_once(collection: Collection, tmp_path: Path) -> None:
+    from embedder.models.captioner import ImageCaptioner
+    from tests.support.nights.captions_driver import UNLUCKY
+    from tests.support.pictures.tiny_checkpoints import save_llava
+
+    save_llava(tmp_path / "llava")
+    rng = np.random.default_rng(20261123)
+    files = {
+        f"{number:03}.png": png(rng.integers(0, 256, (4, 4, 3)).repeat(10, 0).repeat(10, 1)) for number in range(240)
+    }
+    files |= {"100.png": png(np.full((40, 40, 3), UNLUCKY)), "broken.png": b"\x89PNG\r\n\x1a\n and no more"}
+    collection_of(collection, tmp_path, files)
+    log = tmp_path / "log"
+    options = ("--name", "c", "--captioner", tmp_path / "llava", "--block-size", BLOCK, "--on", "local")
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.nights.captions_driver",
+        log,
+        "annotate",
+        collection.location,
+        *options,
+    ]
+
+    def start() -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ})
+
+    def captioned() -> int:
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    moments = random.Random(4)
+    for _ in range(10):
+        job, aim = start(), captioned() + moments.randint(1, 2 * BLOCK)
+        deadline = time.monotonic() + 120
+        while captioned() < aim:
+            assert job.poll() is None, "the job ended before it could be killed: give it more to do"
+            assert time.monotonic() < deadline, "the job makes no progress"
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.2))
+        job.kill()
+        job.wait()
+    assert start().wait(timeout=300) == 0
+
+    (run,) = annotation_log(collection, "c").runs()
+    written = LiveRows.of_files(collection.storage, run.files).read(["image_id", "c", "error_message"]).to_pylist()
+    assert Counter(row["image_id"] for row in written) == Counter(files.keys())
+    assert {row["image_id"] for row in written if row["error_message"]} == {"100.png", "broken.png"}
+    said = {str(row["image_id"]): row["c"] for row in written}
+    assert (said.pop("100.png"), said.pop("broken.png")) == (None, None)
+    captioner = ImageCaptioner.load(
+        str(tmp_path / "llava"), prompt=None, question="Describe this picture in one sentence."
+    )
+    crops = np.stack([decode_image(files[name], captioner.checkpoint.preprocessing.crop).pixels for name in said])
+    expected = captioner.caption(crops, most_tokens=64)
+    assert len(set(expected)) > 20
+    # Rounding depends on a batch's size: now and then two words are equally likely.
+    assert np.mean([one == other for one, other in zip(said.values(), expected, strict=True)]) > 0.98
+    assert {name: row["c"] for name, row in shown(collection).items()} == {**said, "100.png": None, "broken.png": None}
+    lines = captioned()
+    assert len(said) <= lines <= len(said) + 10 * BLOCK, "more was captioned again than the block in hand"
