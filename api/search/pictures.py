@@ -98,7 +98,7 @@ class Pictures:
 def problem_of_query(rejected: Rejected, field: str) -> Problem:
     """The problem of a query's picture that `field` of the request gave."""
     slug = _BY_REASON.get(rejected.reason)
-    if slug is None and rejected.stage == "decode":
+    if slug is None and rejected.stage != "fetch":
         slug = "unusable-image"
     elif slug is None:
         slug = "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"

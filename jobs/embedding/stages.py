@@ -12,31 +12,25 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from embedder.errors import FetchError, ModelError, Rejected
+from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
-from embedder.protocol import Embedder
 from index.collection import Collection
 from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
+from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
 from jobs.planning.plan import block_name
 
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
-_LEAST = 32
-"""Crops of a forward pass: of fewer, BLAS rounds otherwise, and a picture's vector would depend on its block's size.
-So a single new picture costs as much as 32.
-"""
 _POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
 """Columns of `fetch_and_decode` that are summed for each block and not written."""
@@ -208,37 +202,3 @@ class EmbedBlock:
             write_seconds=time.perf_counter() - embedded,
             **seconds,
         )
-
-
-def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
-    """`table` with `embedding` in place of `pixels`; rows and other columns stay in order.
-
-    `pixels` is fixed_size_binary[side·side·3], null for a rejected row; `embedding` is fixed_size_list<float32>[dim],
-    null where `pixels` was null. A batch that the model fails on raises ModelError, so that its rows are tried again.
-    """
-    pixels = table["pixels"]
-    kept = pixels.is_valid().to_numpy()
-    dim = embedder.identity.dim
-    vectors = np.zeros((len(table), dim), np.float32)
-    crops = _stack(pixels.drop_null(), embedder.crop.side)
-    if 0 < len(crops) < _LEAST:
-        vectors[kept] = embedder.embed_images(np.resize(crops, (_LEAST, *crops.shape[1:])))[: len(crops)]
-    else:
-        vectors[kept] = embedder.embed_images(crops)
-    embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim, mask=pa.array(~kept))
-    return table.drop_columns("pixels").append_column("embedding", embedding)
-
-
-def _stack(column: pa.ChunkedArray[Any], side: int) -> NDArray[np.uint8]:
-    """`(n, side, side, 3)` uint8, a read-only view of the column's memory; it has no nulls."""
-    length = side * side * 3
-    if column.type != pa.binary(length):
-        raise ModelError(
-            f"expected pixels of {length} bytes, {side} × {side} × 3, got {column.type}: cut the pictures with the "
-            "crop of the model that embeds them"
-        )
-    array = column.combine_chunks()
-    data: Any = array.buffers()[1] or b""
-    # A slice shares its parent's buffer.
-    pixels: NDArray[np.uint8] = np.frombuffer(data, np.uint8, len(array) * length, array.offset * length)
-    return pixels.reshape(-1, side, side, 3)
