@@ -239,9 +239,10 @@ def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., R
     assert run("reembed", "pictures", "c", "--max-reject-rate", 1).code == 0  # the same would come out again
     with closing(service(embedder="palette:Picky")) as serving:
         serving.live.warm_up()
-        with pytest.raises(Problem, match="unlucky") as raised:
+        with pytest.raises(Problem, match="the model has no vector for this picture") as raised:
             serving.search(Query(parts=(Part(data=PLAIN["green.png"]),), k=1, options=OPTIONS))
         assert raised.value.kind.slug == "unusable-image"
+        assert "unlucky" in str(raised.value.__cause__)  # for the log, and in notebooks
 
 
 def test_a_class_that_fails_on_everything_stops_the_job(run: Run, embed: Callable[..., Result], folder: Path) -> None:
