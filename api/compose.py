@@ -7,12 +7,15 @@ from api.search.batcher import EmbeddingCache
 from api.search.engine import IndexSource, UnknownModel, require_same_model
 from api.search.service import SearchService
 from api.settings import ServeSettings
+from embedder.errors import ModelError
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
+from embedder.identity import Precision
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
-from embedder.models.checkpoint import Checkpoint
-from embedder.models.load import load_embedder
+from embedder.models.load import find_model, load_embedder
+from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
+from embedder.python_class import is_class_name
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search import Searcher
@@ -60,25 +63,48 @@ def build_service(
 
 
 def model_loader(settings: ServeSettings, first: ModelRecord | None) -> LoadModel:
-    """A function that loads models into this process. `settings` name the place of the `first` one; others are where
-    their records say.
+    """A function that loads models into this process. `settings` name the place of the `first` one, or its class;
+    others are where their records say.
     """
 
     def load(record: ModelRecord) -> Embedder:
-        if record.is_unknown:
-            return UnknownModel(record)
-        model, revision = record.id, record.revision
-        if first is None or record.fingerprint == first.fingerprint:
-            recorded = revision if settings.model is None else None
-            model, revision = settings.model or model, settings.revision or recorded
-            if settings.model is not None:  # before it is converted, which takes half a minute
-                require_same_model(Checkpoint.find(model, revision).identity, record)
-        return load_embedder(
-            model,
-            revision=revision,
+        named = first is None or record.fingerprint == first.fingerprint
+        return load_recorded(
+            record,
+            model=settings.model if named else None,
+            revision=settings.revision if named else None,
+            embedder=settings.embedder if named or is_class_name(record.id) else None,
             device=settings.device,
             precision=settings.precision,
             threads=settings.threads,
         )
 
     return load
+
+
+def load_recorded(
+    record: ModelRecord,
+    *,
+    model: str | None = None,
+    revision: str | None = None,
+    embedder: str | None = None,
+    device: str | None = None,
+    precision: Precision = "auto",
+    threads: int | None = None,
+) -> Embedder:
+    """The model that made the vectors of an index. `model` says where it is now, if it has moved; a class of the user's
+    own has to be named as `embedder`. An unknown model is one that embeds nothing.
+
+    Raises ModelError, OtherModelError.
+    """
+    if embedder is not None and model is not None:
+        raise ModelError(f"expected one of model and embedder, got {model} and {embedder}")
+    if record.is_unknown:
+        return UnknownModel(record)
+    place, revision = model or record.id, revision or (record.revision if model is None else None)
+    if model is not None or embedder is not None or is_class_name(place):
+        found = find_model(place, revision, embedder=embedder)
+        require_same_model(found.identity, record)  # before it is converted, which takes half a minute
+        if isinstance(found, OwnModel):
+            return found()
+    return load_embedder(place, revision=revision, device=device, precision=precision, threads=threads)

@@ -96,6 +96,8 @@ class ServeSettings(BaseSettings):
     """Where the index's model is now, if it has moved: a hub id or folder."""
     revision: str | None = None
     """The model's branch, tag or commit on the hub. By default the one in the index."""
+    embedder: str | None = None
+    """The class that made the index's vectors, `module:Class` (`--embedder`): its code runs only if you name it."""
     device: str | None = None
     """`cuda`, `cpu`, … By default a GPU if there is one."""
     precision: Precision = "auto"

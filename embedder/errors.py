@@ -3,9 +3,12 @@
 EmbedderError
 ├── Rejected                one picture cannot be used; the others go on
 │   ├── ImageError          stage "decode"
-│   └── FetchError          stage "fetch"
+│   ├── FetchError          stage "fetch"
+│   └── EmbedError          stage "embed"
 └── ModelError              the model cannot be loaded, or not used in this way
-    └── ModelNotFoundError  no such folder, no such hub id, or no network to get it
+    ├── ModelNotFoundError  no such folder, no such hub id, or no network to get it
+    └── UnsupportedInputError
+                            it embeds no texts, or no pictures
 """
 
 import re
@@ -43,6 +46,12 @@ class FetchError(Rejected):
     stage = "fetch"
 
 
+class EmbedError(Rejected):
+    """A class of the user's own has no vector for the picture."""
+
+    stage = "embed"
+
+
 def folded(reason: str) -> str:
     """`http_404` as `http_4xx`, to be counted: hosts answer with any number, and each would be a series for good."""
     return re.sub(r"^http_(\d)\d\d$", r"http_\1xx", reason)
@@ -54,3 +63,7 @@ class ModelError(EmbedderError):
 
 class ModelNotFoundError(ModelError):
     """There is no model by that name, or no way to reach it."""
+
+
+class UnsupportedInputError(ModelError):
+    """The model embeds no inputs of this kind; the message says what works instead."""

@@ -20,9 +20,11 @@ class Embedder(Protocol):
     def crop(self) -> CropSpec: ...
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm; n may be 0. Raises ModelError."""
+        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm; n may be 0. Raises ModelError, or EmbedError
+        where one of the pictures has no vector.
+        """
         ...
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """`(n, dim)` float32, unit norm. Raises ModelError if the model has no text side."""
+        """`(n, dim)` float32, unit norm. Raises UnsupportedInputError if the model has no text side."""
         ...

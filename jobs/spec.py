@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from embedder.identity import Precision
+from embedder.python_class import CLASS_NAME
 from jobs.file_extensions import IMAGE_EXTENSIONS, checked_extensions
 from jobs.values import (
     MIN_AMOUNT,
@@ -192,7 +193,7 @@ class AnnotationSpec(_Section):
         None, pattern=r"^https?://[^@\s]+$", description="where vLLM serves, such as http://localhost:8000/v1"
     )
     predictor: str | None = Field(
-        None, pattern=r"^[\w.]+:\w+$", description="module:Class of a predictor, which Python can import"
+        None, pattern=CLASS_NAME, description="module:Class of a predictor, which Python can import"
     )
 
     @field_validator("name")
@@ -242,6 +243,11 @@ class JobSpec(_Section):
         None, description="hub id or ./folder, or demo; none: that of the live index"
     )
     revision: str | None = Field(None, description="the model's branch, tag or commit on the hub")
+    embedder: str | None = Field(
+        None,
+        pattern=CLASS_NAME,
+        description="module:Class of an embedder in place of a model, which Python can import",
+    )
     resources: Resources = Resources()
     index: IndexBudget = IndexBudget()
     retention: Retention = Retention()
@@ -261,6 +267,14 @@ class JobSpec(_Section):
     metrics_file: str | None = Field(
         None, pattern=r"\.prom$", description="written after each job for node_exporter's textfile collector"
     )
+
+    @field_validator("embedder")
+    @classmethod
+    def _alone(cls, embedder: str | None, others: ValidationInfo) -> str | None:
+        given = [name for name in ("model", "revision") if others.data.get(name) is not None]
+        if embedder is not None and given:
+            raise ValueError(f"stands in place of a model: expected no {' and no '.join(given)}")
+        return embedder
 
     @field_validator("annotations")
     @classmethod

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from embedder.models.checkpoint import Checkpoint
+from embedder.models.load import find_model
+from embedder.models.own import OwnModel
 from index.collection import writing
 from index.collection.annotations import list_annotations
 from index.collection.collection import Collection, Snapshot
@@ -19,7 +21,7 @@ from index.storage.bucket import without_secrets
 from index.storage.storage import Storage, canonical_address
 from index.versions.current import collection_model, live_manifest, live_version, standing_manifest
 from jobs.embedding.commit import WrittenRun, commit
-from jobs.embedding.model_source import checkpoint_of, model_record
+from jobs.embedding.model_source import model_record, recorded_model
 from jobs.embedding.report import EmbedReport, Report
 from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.file_extensions import IMAGE_EXTENSIONS
@@ -49,8 +51,8 @@ class Update:
     index: bool = True
     dry_run: bool = False
     verbose: bool = False
-    _checkpoint: Checkpoint | None = field(default=None, init=False)
-    """Where the model lies, once that is known."""
+    _found: Checkpoint | OwnModel | None = field(default=None, init=False)
+    """The model, once it is known and had to be found."""
 
     def run(self) -> Report:
         """Bring the collection and its index up to date.
@@ -85,7 +87,7 @@ class Update:
             planned = Collection.planned(location)
         # Before the collection is made: a mistake in the model's name, or a source without images, leaves none behind.
         if not self.dry_run:
-            self._checkpoint = Checkpoint.find(model, self.spec.revision)
+            self._found = find_model(model, self.spec.revision, embedder=self.spec.embedder)
         listing = self._list()
         return planned if self.dry_run else Collection.create_or_open(location), listing
 
@@ -171,7 +173,7 @@ class Update:
 
     @property
     def _named_model(self) -> str | None:
-        return self.spec.model or (DEFAULT_MODEL if self.adds_only else None)
+        return self.spec.embedder or self.spec.model or (DEFAULT_MODEL if self.adds_only else None)
 
     def _choose_model(self, snapshot: Snapshot) -> ModelRecord:
         """The model to embed with. UsageError if none is named or known, OtherModelError if it is refused."""
@@ -179,21 +181,22 @@ class Update:
         there = collection_model(snapshot.collection, snapshot.committed)
         # A first run that was stopped, or refused for its rejects, has chosen the model too.
         usual = there or next((run.model for run in reversed(snapshot.unfinished)), None)
-        name = self.spec.model
+        name = self.spec.embedder or self.spec.model
         if name is None and usual:
             if self.spec.revision is None:
-                self._checkpoint = None
+                self._found = None
                 return usual
             name = usual.id
         if (name := name or self._named_model) is None:
             raise UsageError(f"nothing is embedded yet in {location}: name a model with --model")
-        if self._checkpoint is None or name != self._named_model:
-            self._checkpoint = Checkpoint.find(name, self.spec.revision)
-        model = model_record(self._checkpoint.identity)
+        if self._found is None or name != self._named_model:
+            self._found = find_model(name, self.spec.revision, embedder=self.spec.embedder)
+        model = model_record(self._found.identity)
         if self.adds_only and there and not there.agrees_with(model):
             raise OtherModelError(
                 f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
-                "model, or name another folder for a new collection; `likeness reembed --model` changes the model"
+                "model, or name another folder for a new collection; `likeness reembed --model` changes the model, "
+                "and so does --embedder"
             )
         return model
 
@@ -236,11 +239,11 @@ class Update:
         report = self.report
         with report.timed("embed"):
             if any(plan.todo.num_rows for plan in plans):
-                checkpoint = self._checkpoint or checkpoint_of(model)
+                found = self._found or recorded_model(model)
                 # Late: a mistake in the job should not cost the seconds that its imports take.
                 from jobs.embedding.pipeline import write_plans
 
-                written = write_plans(plans, collection, self.spec, checkpoint, self.console, verbose=self.verbose)
+                written = write_plans(plans, collection, self.spec, found, self.console, verbose=self.verbose)
             else:
                 written = [WrittenRun.begin(plan, collection) for plan in plans]
         if written:

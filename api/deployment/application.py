@@ -20,6 +20,7 @@ from api.errors import DeployError, ListenError
 from api.settings import Replicas, ServeSettings, url_of
 from embedder.openmp import WAITING
 from embedder.protocol import Embedder
+from embedder.python_class import look_in
 from index.collection import Collection
 from index.collection.records import ModelRecord
 from index.search.searcher import no_index
@@ -56,7 +57,7 @@ def serve_app(settings: ServeSettings, *, models: Models = model_loader) -> serv
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         **_common(settings, settings.replicas, settings.target_ongoing_requests),
     )
-    load_model = partial(_load_here, settings, models, first)
+    load_model = partial(_load_here, settings, models, first, str(Path.cwd()))
     embedder = None
     if settings.embedders is not None:
         embedding = serve.deployment(
@@ -127,7 +128,10 @@ def run(
     return url
 
 
-def _load_here(settings: ServeSettings, models: Models, first: ModelRecord | None, record: ModelRecord) -> Embedder:
+def _load_here(
+    settings: ServeSettings, models: Models, first: ModelRecord | None, folder: str, record: ModelRecord
+) -> Embedder:
+    look_in(folder)  # a replica's working directory may be another
     # Ray gives OpenMP as many threads as it reserves CPUs, by default one, so a single replica would leave cores idle.
     threads = settings.threads or settings.cores(settings.embedders or settings.replicas)
     return models(settings.model_copy(update={"threads": threads}), first)(record)

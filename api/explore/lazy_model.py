@@ -27,8 +27,6 @@ class LazyModel:
     @cached_property
     def loaded(self) -> Embedder:
         """The model. Raises ModelError, OtherModelError."""
-        if self._record.is_unknown:
-            raise ModelError(self._record.unknown_model_message)
         still = "Searches by id and by vector work without"
         try:
             embedder = self._load()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from api.client.query import Example, Search, image_bytes
+from api.compose import load_recorded
 from api.explore.exploration import Exploration
 from api.explore.lazy_model import LazyModel
 from api.explore.neighbours import Neighbours, QueryPart
@@ -21,7 +22,6 @@ from api.search.query import DISTINCT, Part, Query
 from api.search.service import SearchService, Vector
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from embedder.identity import Precision
-from embedder.models.load import load_embedder
 from embedder.protocol import Embedder
 from index.collection import Collection
 from index.collection.rows import FIXED
@@ -73,22 +73,26 @@ class Likeness:
         *,
         model: str | None = None,
         revision: str | None = None,
+        embedder: str | None = None,
         device: str | None = None,
         precision: Precision = "auto",
     ) -> Self:
         """Open the live index of a collection, or the last good one before it.
 
-        `model` says where the model of the index is, if it has moved: a folder or a hub id. CollectionError says what
-        is wrong with the collection.
+        `model` says where the model of the index is, if it has moved: a folder or a hub id. `embedder` names the class
+        that made the vectors, `module:Class`, if one did. CollectionError says what is wrong with the collection.
         """
         opened = Collection.open(str(collection))
         searcher = open_last_good(opened)
-        recorded = searcher.model
-
-        def load() -> Embedder:
-            wanted = revision if model is not None else revision or recorded.revision
-            return load_embedder(model or recorded.id, revision=wanted, device=device, precision=precision)
-
+        load = partial(
+            load_recorded,
+            searcher.model,
+            model=model,
+            revision=revision,
+            embedder=embedder,
+            device=device,
+            precision=precision,
+        )
         return cls(searcher, load, location=opened.location)
 
     def __repr__(self) -> str:

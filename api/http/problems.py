@@ -37,7 +37,7 @@ class ProblemOut(BaseModel):
     detail: str
     field: str | None = Field(default=None, description='where the rejected picture stood: "image", "queries.2.url"')
     reason: str | None = Field(default=None, description="why a picture was rejected")
-    stage: str | None = Field(default=None, description='"fetch" or "decode"')
+    stage: str | None = Field(default=None, description='"fetch", "decode" or "embed"')
     retryable: bool | None = Field(default=None, description="whether the same request may work later")
     errors: list[FieldError] | None = None
     retry_after_s: float | None = Field(default=None, description="as the header Retry-After")

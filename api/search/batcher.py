@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 from uuid import uuid4
@@ -17,7 +16,6 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from api.errors import Problem
-from embedder.errors import ModelError
 from embedder.protocol import Embedder
 
 Vector = NDArray[np.float32]
@@ -105,15 +103,6 @@ class QueryBatcher:
     @property
     def waiting(self) -> int:
         return self._work.queue.qsize()
-
-    @cached_property
-    def text_refusal(self) -> str | None:
-        """Why the model takes no text, or None when it does. Later on, a ModelError is a defect, not for callers."""
-        try:
-            self.embed(ContentKey.unique(), lambda: "a picture").result()
-        except ModelError as error:
-            return str(error)
-        return None
 
     def embed(self, key: ContentKey, item: Callable[[], Item]) -> "Future[Vector]":
         """The vector of what `item` returns, `(dim,)` float32, unit norm; or what the embedder raises.

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from api.errors import ApiError, OtherModelError
 from api.search.batcher import ContentKey, EmbeddingCache, OnBatch, QueryBatcher
-from embedder.errors import EmbedderError, ModelError
+from embedder.errors import EmbedderError, Rejected, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.protocol import Embedder, ModelIdentity
 from index.collection import Collection
@@ -51,12 +52,12 @@ class Engine:
         """Answer one query, so that the first caller does not wait for lazy loading."""
         side = self.embedder.crop.side
         grey = np.full((side, side, 3), 127, np.uint8)
-        if self.searcher.model.is_unknown:
-            vector = np.ones(self.searcher.dim, np.float32)
-        else:
+        vector = np.ones(self.searcher.dim, np.float32)
+        with suppress(UnsupportedInputError, Rejected):  # to a class of the user's own, grey may say nothing
             vector = self.batcher.embed(ContentKey.unique(), lambda: grey).result()
         self.searcher.search(vector[np.newaxis], 10)
-        _ = self.batcher.text_refusal
+        with suppress(UnsupportedInputError):
+            self.batcher.embed(ContentKey.unique(), lambda: "a picture").result()
 
 
 def require_same_model(ours: ModelIdentity, theirs: ModelRecord) -> None:
@@ -79,10 +80,10 @@ class UnknownModel:
         self._refusal = record.unknown_model_message
 
     def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        raise ModelError(self._refusal)
+        raise UnsupportedInputError(self._refusal)
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        raise ModelError(self._refusal)
+        raise UnsupportedInputError(self._refusal)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The pictures of the collection's own rows, and the problem of a picture that cannot be used."""
 
+import logging
 from collections.abc import Mapping
 from hashlib import sha256
 from threading import Lock
@@ -14,6 +15,8 @@ from embedder.errors import FetchError, ImageError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.formats import SUPPORTED, picture_format
+
+logger = logging.getLogger(__name__)
 
 _MAX_CACHED: Final = 64 * 2**20  # bytes of thumbnails
 # Seconds until a heavy picture is worth another try.
@@ -98,11 +101,15 @@ class Pictures:
 def problem_of_query(rejected: Rejected, field: str) -> Problem:
     """The problem of a query's picture that `field` of the request gave."""
     slug = _BY_REASON.get(rejected.reason)
-    if slug is None and rejected.stage == "decode":
+    if slug is None and rejected.stage != "fetch":
         slug = "unusable-image"
     elif slug is None:
         slug = "url-unreachable" if rejected.reason.startswith("http_5") else "url-not-usable"
-    return _problem_of(rejected, slug, str(rejected), field=field)
+    detail = str(rejected)
+    if rejected.stage == "embed":  # what a class of the user's own raised is the operator's, like any defect
+        logger.warning("a query's picture has no vector: %s", rejected)
+        detail = "the model has no vector for this picture: try another one"
+    return _problem_of(rejected, slug, detail, field=field)
 
 
 def _thumbnail_key(row: Mapping[str, Any], size: int) -> tuple[Any, ...]:

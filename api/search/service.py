@@ -15,7 +15,7 @@ from api.search.batcher import ContentKey, EmbeddingCache
 from api.search.engine import Engine, IndexSource, LiveEngine
 from api.search.pictures import Pictures, problem_of_query
 from api.search.query import Part, Query, SearchResult
-from embedder.errors import Rejected
+from embedder.errors import Rejected, UnsupportedInputError
 from embedder.fetch import Fetcher
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.limits import ImageLimits
@@ -125,7 +125,7 @@ class SearchService:
         waiting = any(isinstance(each, Future) for each in begun)
         try:
             with watch.stage("embed") if waiting else nullcontext():
-                return [each.result() if isinstance(each, Future) else each for each in begun]
+                return [_awaited(part, each) for part, each in zip(parts, begun, strict=True)]
         except Problem as problem:
             if problem.kind.slug == "embedder-unavailable":
                 self.live.mark_unavailable(engine)
@@ -133,14 +133,13 @@ class SearchService:
 
     def _begin(self, engine: Engine, part: Part, watch: Stopwatch) -> "Future[Vector] | Vector":
         if part.data is not None:
-            if engine.searcher.model.is_unknown:
-                expected = f"an id or a vector, because {engine.searcher.model.unknown_model_message}"
-                raise invalid(part.at.format("image" if part.url is None else "url"), expected, "a picture")
             data, key = part.data, ContentKey.of(part.data, engine.embedder.identity.fingerprint)
-            with _naming_field(part.at.format("image" if part.url is None else "url")):
+            with _naming_field(_picture_field(part)):
                 return engine.batcher.embed(key, lambda: self._decoded(engine, data, watch))
         if part.text is not None:
-            text = _checked_text(engine, part.text, part.at)
+            text = part.text
+            if not text.strip():
+                raise invalid(part.at.format("text"), "words that say what to look for", text)
             return engine.batcher.embed(ContentKey.of(text, engine.embedder.identity.fingerprint), lambda: text)
         if part.image_id is not None:
             try:
@@ -218,12 +217,19 @@ def _check_fields(searcher: Searcher, wanted: Sequence[str] | None) -> None:
         raise invalid_fields([{"field": "fields", "expected": expected, "got": abbreviate(name)} for name in wrong])
 
 
-def _checked_text(engine: Engine, text: str, at: str) -> str:
-    if not text.strip():
-        raise invalid(at.format("text"), "words that say what to look for", text)
-    if (refusal := engine.batcher.text_refusal) is not None:
-        raise Problem("text-not-supported", refusal, field=at.format("text"))
-    return text
+def _awaited(part: Part, vector: "Future[Vector] | Vector") -> Vector:
+    """The vector of a part, once it is there. Raises Problem when the model has none for it."""
+    try:
+        with _naming_field(_picture_field(part)):
+            return vector.result() if isinstance(vector, Future) else vector
+    except UnsupportedInputError as error:
+        if part.text is not None:
+            raise Problem("text-not-supported", str(error), field=part.at.format("text")) from error
+        raise invalid(_picture_field(part), f"an id or a vector, because {error}", "a picture") from error
+
+
+def _picture_field(part: Part) -> str:
+    return part.at.format("image" if part.url is None else "url")
 
 
 def _unavailable(error: ShardsLostError) -> Problem:

@@ -93,6 +93,10 @@ class Checkpoint:
             weights=tuple(_weight_files(folder)),
         )
 
+    @property
+    def crop(self) -> CropSpec:
+        return self.preprocessing.crop
+
     @cached_property
     def identity(self) -> ModelIdentity:
         """Reads all weights, without torch."""

@@ -107,7 +107,7 @@ class ClipEmbedder:
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; texts are cut at the model's limit of tokens.
 
-        Raises ModelError if the model or its checkpoint has no text side.
+        Raises UnsupportedInputError if the model or its checkpoint has no text side.
         """
         if isinstance(texts, str):
             raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")

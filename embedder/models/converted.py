@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedder.errors import ModelError
+from embedder.errors import ModelError, UnsupportedInputError
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 
@@ -60,12 +60,12 @@ class ConvertedEmbedder:
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """`(n, dim)` float32, unit norm; texts are cut at the model's limit of tokens.
 
-        Raises ModelError if the model or its checkpoint has no text side.
+        Raises UnsupportedInputError if the model or its checkpoint has no text side.
         """
         if isinstance(texts, str):
             raise ModelError(f"expected a sequence of texts, got one text: pass [{texts!r}]")
         if "refusal" in self._text:
-            raise ModelError(self._text["refusal"])
+            raise UnsupportedInputError(self._text["refusal"])
         if not texts:
             return np.empty((0, self.identity.dim), np.float32)
         lowered = [text.lower() for text in texts] if self._text["lower_case"] else list(texts)

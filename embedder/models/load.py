@@ -9,11 +9,31 @@ from embedder.errors import ModelError
 from embedder.identity import Precision
 from embedder.models.checkpoint import Checkpoint
 from embedder.models.converted import ConvertedEmbedder, converted
+from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
+from embedder.python_class import PythonClass, is_class_name
 
 _ACCELERATORS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel", "/dev/dxg")
 
 logger = logging.getLogger(__name__)
+
+
+def find_model(model: str, revision: str | None = None, *, embedder: str | None = None) -> Checkpoint | OwnModel:
+    """A checkpoint, or the class `embedder` that somebody has named; neither is loaded. Raises ModelError.
+
+    A `model` that a collection names may be a class too, and a collection may come from anybody: its code is run only
+    for who has named it.
+    """
+    if embedder is not None:
+        found = OwnModel(PythonClass.here(embedder))
+        _ = found.identity  # now, and not when it is first needed, so that a mistake is known at once
+        return found
+    if is_class_name(model):
+        raise ModelError(
+            f"{model} is a class of Python, and its code runs only if you name it: give `--embedder {model}`, in a "
+            f'job\'s file `embedder: "{model}"`, for a server also LIKENESS_EMBEDDER, in Python embedder="{model}"'
+        )
+    return Checkpoint.find(model, revision)
 
 
 def load_embedder(

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from embedder.errors import ModelError
+from embedder.errors import ModelError, UnsupportedInputError
 from embedder.models.checkpoint import Checkpoint
 
 Tokens = dict[str, torch.Tensor]
@@ -97,15 +97,18 @@ def pick_dtype(device: torch.device, precision: str = "auto") -> torch.dtype:
 
 
 def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer, padding and cutting as the model was trained; raises ModelError if texts cannot be embedded."""
+    """The tokenizer, padding and cutting as the model was trained.
+
+    Raises UnsupportedInputError if texts cannot be embedded.
+    """
     if not hasattr(model, "get_text_features"):
-        raise ModelError(
+        raise UnsupportedInputError(
             f"{checkpoint.model_id} ({checkpoint.model_type}) knows pictures only: search by a picture, or "
             "embed the collection with a CLIP or SigLIP model"
         )
     # Without any of its files transformers makes an empty tokenizer, which treats all words alike.
     if not any((checkpoint.folder / name).is_file() for name in _VOCABULARIES):
-        raise ModelError(
+        raise UnsupportedInputError(
             f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for there is no tokenizer: "
             f"expected one of {', '.join(_VOCABULARIES)} in {checkpoint.folder}"
         )
@@ -114,7 +117,7 @@ def load_tokenizer(checkpoint: Checkpoint, model: PreTrainedModel) -> PreTrained
             tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers come in as many formats as weights do
         hint = "" if "entencepiece" not in str(error) else "; `pip install sentencepiece protobuf`"
-        raise ModelError(
+        raise UnsupportedInputError(
             f"{checkpoint.model_id}: pictures can be embedded, but texts cannot, for the tokenizer does not "
             f"load ({type(error).__name__}: {str(error).strip().splitlines()[0]}){hint}"
         ) from error

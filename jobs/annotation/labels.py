@@ -9,10 +9,11 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
+from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.annotation.predictor import Batch, Columns, Recipe, fingerprint_of
-from jobs.embedding.model_source import ModelSource, checkpoint_of
+from jobs.embedding.model_source import ModelSource, recorded_model
 from jobs.spec import NONE
 
 _CUT = "cut"
@@ -27,13 +28,17 @@ _UNRELATED = (
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTexts:
-    """The texts of labels, each set into `template`, in the collection's model. `none_below` is a share, 0 … 1."""
+    """The texts of labels, each set into `template`, in the collection's model. `none_below` is a share, 0 … 1.
+
+    `embedder` names the model where it is a class.
+    """
 
     labels: Sequence[str]
     template: str
     none_below: float
     model: ModelRecord
     device: str | None = None
+    embedder: str | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -58,9 +63,14 @@ class LabelTexts:
 
     @cached_property
     def _embedder(self) -> Embedder:
-        checkpoint_of(self.model)  # OtherModelError where another one has taken its place
+        found = recorded_model(self.model, self.embedder)  # OtherModelError where another one has taken its place
         source = ModelSource(
-            model=self.model.id, revision=self.model.revision, device=self.device, precision="auto", convert=False
+            model=self.model.id,
+            revision=self.model.revision,
+            device=self.device,
+            precision="auto",
+            convert=False,
+            own=found if isinstance(found, OwnModel) else None,
         )
         return source()
 

@@ -20,8 +20,8 @@ from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
 from index.collection.records import ModelRecord
 from index.collection.rows import EMBEDDING, REJECT, embedding_type, vectors_of
+from jobs.embedding.embed_rows import crops_of
 from jobs.embedding.model_source import loaded_memory
-from jobs.embedding.stages import crops_of
 from jobs.errors import JobError
 from jobs.sources.listing import refuse
 

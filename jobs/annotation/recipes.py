@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
+from embedder.python_class import PythonClass
 from index.collection.records import ModelRecord
 from jobs.annotation.captions import captioner_recipe
 from jobs.annotation.labels import LabelTexts
@@ -25,8 +21,11 @@ from jobs.spec import AnnotationSpec, Resources
 _QUALITY = "jobs.annotation.quality:Quality"
 
 
-def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources) -> Recipe:
-    """The predictor of an annotation, for a collection with this model. UsageError for one that makes no sense."""
+def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources, *, embedder: str | None = None) -> Recipe:
+    """The predictor of an annotation, for a collection with this model, which `embedder` names where it is a class.
+
+    UsageError for a predictor that makes no sense, ModelError for one that cannot be had.
+    """
     if spec.quality:
         return replace(class_recipe(_QUALITY), id="quality")
     if spec.predictor:
@@ -36,7 +35,12 @@ def recipe_of(spec: AnnotationSpec, model: ModelRecord, resources: Resources) ->
     if spec.captioner:
         return captioner_recipe(spec, resources)
     texts = LabelTexts(
-        labels=spec.labels, template=spec.template, none_below=spec.none_below, model=model, device=resources.device
+        labels=spec.labels,
+        template=spec.template,
+        none_below=spec.none_below,
+        model=model,
+        device=resources.device,
+        embedder=embedder,
     )
     return texts.recipe
 
@@ -48,51 +52,19 @@ def class_recipe(name: str) -> Recipe:
     `shortest_edge` that the middle is cut out and not the whole squashed. Its fingerprint is that of its `version`; if
     it has none, of its module's source.
     """
-    folder = str(Path.cwd())
-    made = _find(name, folder)
-    needs: Any = getattr(made, "needs", None)
+    source = PythonClass.here(name)
+    needs: Any = getattr(source.find(), "needs", None)
     if needs not in NEEDS:
         raise UsageError(f"{name} has needs = {needs!r}: expected one of {', '.join(NEEDS)}")
-    version = getattr(made, "version", None)
-    source = getattr(sys.modules[made.__module__], "__file__", None)
-    if version is None and not source:
-        raise UsageError(f"{name} has no source file: give the class a version, which changes with what it returns")
-    contents = str(version).encode() if version is not None else Path(str(source)).read_bytes()
-    try:
-        crop = CropSpec(side=getattr(made, "side", 224), shortest_edge=getattr(made, "shortest_edge", None))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name}: {error}") from error
+    crop = source.crop()
     return Recipe(
-        id=name,
-        fingerprint=hashlib.sha256(name.encode() + b"\0" + repr((needs, crop)).encode() + b"\0" + contents).hexdigest(),
-        needs=needs,
-        make=partial(_construct, name, folder),
-        crop=crop,
+        id=name, fingerprint=source.fingerprint((needs, crop)), needs=needs, make=partial(_construct, source), crop=crop
     )
 
 
-def _construct(name: str, folder: str, _: Mapping[str, float]) -> Predictor:
-    made = _find(name, folder)
-    try:
-        predictor: Predictor = made()
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"the predictor {name} cannot be constructed ({type(error).__name__}: {error}): expected a class that "
-            "takes no arguments"
-        ) from error
+def _construct(source: PythonClass, _: Mapping[str, float]) -> Predictor:
+    predictor: Predictor = source.construct()
     return predictor
-
-
-def _find(name: str, folder: str) -> Any:
-    if folder not in sys.path:
-        sys.path.append(folder)
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # the module's own code runs
-        raise UsageError(
-            f"the predictor {name} cannot be imported ({type(error).__name__}: {error}): expected module:Class"
-        ) from error
 
 
 def _classifier_recipe(model: str, top_k: int, resources: Resources) -> Recipe:

@@ -1,12 +1,22 @@
 """The commands `annotate` and `columns`. `app` registers them."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from jobs.cli.embed import DeviceOption, RejectRateOption
-from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, open_collection, show
+from jobs.cli.options import (
+    AddressOption,
+    CollectionArgument,
+    EmbedderOption,
+    FormatOption,
+    OnOption,
+    console,
+    open_collection,
+    show,
+)
 from jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +63,7 @@ def annotate(
     address: AddressOption = None,
     block_size: Annotated[int, typer.Option(min=1, help=BLOCK_SIZE_HELP)] = 256,
     device: DeviceOption = None,
+    embedder: EmbedderOption = None,
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
@@ -64,6 +75,7 @@ def annotate(
     """
     from index.collection import writing
     from jobs.annotation.annotate import Annotate
+    from jobs.annotation.recipes import recipe_of
     from jobs.spec import Resources
 
     spec = _spec(context)
@@ -71,6 +83,7 @@ def annotate(
         collection=open_collection(collection),
         console=console,
         resources=Resources(device=device, on=on, address=address, block_size=block_size),
+        recipe=partial(recipe_of, embedder=embedder),
         max_reject_rate=max_reject_rate,
     )
     with writing(job.collection, "annotate") as job.collection:

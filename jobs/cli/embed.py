@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from embedder.identity import Precision
-from jobs.cli.options import AddressOption, CollectionArgument, FormatOption, OnOption, console, errors, job_spec
+from jobs.cli.options import (
+    AddressOption,
+    CollectionArgument,
+    EmbedderOption,
+    FormatOption,
+    OnOption,
+    console,
+    errors,
+    job_spec,
+)
 from jobs.errors import UsageError
 from jobs.values import DEFAULT_MODEL
 
@@ -70,6 +79,7 @@ def embed(
     collection: CollectionArgument,
     model: ModelOption = None,
     revision: RevisionOption = None,
+    embedder: EmbedderOption = None,
     device: DeviceOption = None,
     precision: PrecisionOption = "auto",
     num_gpus: NumGpusOption = None,
@@ -127,6 +137,7 @@ def reembed(
     spec: Annotated[Path | None, typer.Option(help="Take all options from a file such as deploy/job.yaml.")] = None,
     model: OtherModelOption = None,
     revision: RevisionOption = None,
+    embedder: EmbedderOption = None,
     missing: MissingOption = "delete",
     max_missing: MaxMissingOption = 0.2,
     verify_hash: Annotated[bool, typer.Option("--verify-hash", help="Compare every image by its bytes.")] = False,

@@ -6,7 +6,7 @@ import typer
 
 from jobs.cli.embed import RejectRateOption, RevisionOption, UriColumnOption, next_commands
 from jobs.cli.index import build_and_show
-from jobs.cli.options import AddressOption, CollectionArgument, OnOption, console, open_collection
+from jobs.cli.options import AddressOption, CollectionArgument, EmbedderOption, OnOption, console, open_collection
 from jobs.values import model_named
 
 
@@ -39,6 +39,7 @@ def import_(
         typer.Option(help="What made the vectors: hub id or folder. Without it, searches by picture or words fail."),
     ] = None,
     revision: RevisionOption = None,
+    embedder: EmbedderOption = None,
     ids: Annotated[str | None, typer.Option(help="A file of ids for a .npy file: .parquet, .npy or .txt.")] = None,
     embedding_column: Annotated[
         str | None, typer.Option(help="The column of vectors, where there are several.")
@@ -64,6 +65,7 @@ def import_(
             collection=collection,
             model=model and model_named(model),
             revision=revision,
+            embedder=embedder,
             ids=ids,
             uri_column=uri_column,
             embedding_column=embedding_column,

@@ -61,6 +61,9 @@ OnOption = Annotated[
     Literal["local", "ray"] | None,
     typer.Option(help="In this process, or on Ray; by default on Ray if that pays."),
 ]
+EmbedderOption = Annotated[
+    str | None, typer.Option(help="Instead of a model, a class of your own: module:Class. Its code is run.")
+]
 MovedModelOption = Annotated[str | None, typer.Option(help="The model's new place, if it has moved.")]
 
 

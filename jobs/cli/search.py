@@ -13,6 +13,7 @@ import typer
 from embedder.errors import FetchError
 from jobs.cli.options import (
     CollectionArgument,
+    EmbedderOption,
     FormatOption,
     MovedModelOption,
     console,
@@ -49,6 +50,7 @@ def search(
     ] = None,
     filter: Annotated[str | None, typer.Option(help="A filter on columns, in JSON: see the example.")] = None,
     model: MovedModelOption = None,
+    embedder: EmbedderOption = None,
     output: FormatOption = "table",
 ) -> None:
     """Find the images most like a picture, or like words. No server is needed.
@@ -73,7 +75,7 @@ def search(
     if like:
         matches: Sequence[Match] = _more_like(collection, like=like, unlike=unlike or [], k=k, options=options)
     else:
-        matches = _by_model(collection, model, picture=query, text=text, k=k, options=options)
+        matches = _by_model(collection, model, embedder, picture=query, text=text, k=k, options=options)
     show(output, json.loads(json_bytes(matches)), lambda: match_table(matches, first=offset + 1))
 
 
@@ -169,7 +171,14 @@ def _picture(query: str) -> bytes:
 
 
 def _by_model(
-    collection: str, model: str | None, *, picture: str | None, text: str | None, k: int, options: "SearchOptions"
+    collection: str,
+    model: str | None,
+    embedder: str | None,
+    *,
+    picture: str | None,
+    text: str | None,
+    k: int,
+    options: "SearchOptions",
 ) -> "Sequence[Match]":
     """Search by a picture or by words, with the model."""
     from api.compose import build_service
@@ -179,7 +188,8 @@ def _by_model(
     open_collection(collection)
     data = None if picture is None else _picture(picture)
     with console.status("loading the index and the model"):
-        service = build_service(serve_settings(collection=collection, model=model and model_named(model)))
+        settings = serve_settings(collection=collection, model=model and model_named(model), embedder=embedder)
+        service = build_service(settings)
     with closing(service):
         return service.search(Query(parts=(Part(data=data, text=text),), k=k, options=options)).matches
 

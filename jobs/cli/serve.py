@@ -12,6 +12,7 @@ from api.observe.log import LogFormat
 from embedder.identity import Precision
 from jobs.cli.options import (
     CollectionArgument,
+    EmbedderOption,
     FormatOption,
     HelpCommand,
     HelpGroup,
@@ -81,6 +82,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: PortOption = None,
     model: MovedModelOption = None,
+    embedder: EmbedderOption = None,
     precision: PrecisionOption = None,
     replicas: ReplicasOption = None,
     embedders: EmbeddersOption = None,
@@ -108,6 +110,7 @@ def serve(
         host=host,
         port=port,
         model=model and model_named(model),
+        embedder=embedder,
         precision=precision,
         replicas=_replicas("--replicas", replicas),
         embedders=_replicas("--embedders", embedders),

@@ -6,7 +6,8 @@ from typing import Self
 
 from embedder.identity import ModelIdentity, Precision
 from embedder.models.checkpoint import Checkpoint
-from embedder.models.load import load_embedder
+from embedder.models.load import find_model, load_embedder
+from embedder.models.own import OwnModel
 from embedder.protocol import Embedder
 from index.collection.records import ModelRecord
 from jobs.errors import OtherModelError
@@ -15,7 +16,10 @@ from jobs.values import DEMO_MODEL, model_named
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Loads the model where it is called: in an actor, on its machine. `batch_size` images go in a forward pass."""
+    """Loads the model where it is called: in an actor, on its machine. `batch_size` images go in a forward pass.
+
+    `own` stands in place of everything else.
+    """
 
     model: str
     revision: str | None = None
@@ -23,8 +27,11 @@ class ModelSource:
     precision: Precision = "auto"
     batch_size: int = 64
     convert: bool = True
+    own: OwnModel | None = None
 
     def __call__(self) -> Embedder:
+        if self.own is not None:
+            return self.own(self.batch_size)
         # Ray gives a worker as many OpenMP threads as it has CPUs reserved, which is one. On a CPU the forward pass
         # should have the cores that decoding leaves free, and the kernel shares them out better than a fixed split.
         return load_embedder(
@@ -42,9 +49,9 @@ class ModelSource:
         return replace(self, model="demo") if self.model == str(DEMO_MODEL) else self
 
 
-def loaded_memory(checkpoint: Checkpoint) -> int:
+def loaded_memory(found: Checkpoint | OwnModel) -> int:
     """Bytes of host memory of a process that has it loaded: measured, 1 GiB beside the weights."""
-    return 2**30 + sum(path.stat().st_size for path in checkpoint.weights)
+    return 2**30 + sum(path.stat().st_size for path in found.weights)
 
 
 def model_record(identity: ModelIdentity) -> ModelRecord:
@@ -53,18 +60,20 @@ def model_record(identity: ModelIdentity) -> ModelRecord:
     )
 
 
-def checkpoint_of(record: ModelRecord) -> Checkpoint:
-    """Where a recorded model lies. `OtherModelError` when there is another one in its place now."""
+def recorded_model(record: ModelRecord, embedder: str | None = None) -> Checkpoint | OwnModel:
+    """A recorded model, not loaded; `embedder` is the class that somebody has named. `OtherModelError` when there is
+    another one in its place now, ModelError when there is none, or a class that nobody has named.
+    """
     if record.is_unknown:
         raise OtherModelError(
             "the collection's vectors were imported without the name of their model, so nothing can be embedded beside "
             "them: import them into a new collection with --model, or embed all anew with `likeness reembed --model`"
         )
-    checkpoint = Checkpoint.find(record.id, record.revision)
-    found = model_record(checkpoint.identity)
+    model = find_model(record.id, record.revision, embedder=embedder)
+    found = model_record(model.identity)
     if not found.agrees_with(record):
         raise OtherModelError(
-            f"{record.id} holds {found} now, the collection was embedded with {record}. Put that back, or embed "
-            "everything with the one that is there by naming it with --model"
+            f"{record.id} is {found} now, the collection was embedded with {record}. Put that back, or embed "
+            "everything with the one that is there by naming it with --model or --embedder"
         )
-    return checkpoint
+    return model

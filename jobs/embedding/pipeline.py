@@ -16,12 +16,14 @@ from rich.console import Console
 
 from embedder.images import CropSpec
 from embedder.models.checkpoint import Checkpoint
+from embedder.models.own import OwnModel
 from index.collection import Collection
 from jobs.embedding.commit import WrittenRun
+from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.here import blocks_here
 from jobs.embedding.model_source import ModelSource, loaded_memory
 from jobs.embedding.report import BlockSummary, EmbedReport
-from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows, embed_rows
+from jobs.embedding.stages import CollectionAt, DecodeSettings, MakeRows
 from jobs.errors import JobError
 from jobs.planning.plan import Plan, block_of
 from jobs.progress import rate_bar
@@ -46,14 +48,14 @@ def write_plans(
     plans: Sequence[Plan],
     collection: Collection,
     spec: JobSpec,
-    checkpoint: Checkpoint,
+    found: Checkpoint | OwnModel,
     console: Console,
     *,
     verbose: bool,
 ) -> list[WrittenRun]:
     """Write the rows of each plan, in this process or on one Ray cluster; `commit` makes them live.
 
-    `checkpoint` is the plans' model. Raises what `write` raises, and `JobError` for a cluster that cannot be joined.
+    `found` is the plans' model. Raises what `write` raises, and `JobError` for a cluster that cannot be joined.
     """
     resources, model, written = spec.resources, plans[0].model, []
     load = ModelSource(
@@ -63,16 +65,17 @@ def write_plans(
         precision=resources.precision,
         batch_size=resources.batch_size,
         convert=sum(plan.todo.num_rows for plan in plans) >= _WORTH_CONVERTING,
+        own=found if isinstance(found, OwnModel) else None,
     ).for_workers()
     try:
-        with placed("embedding", resources, loaded_memory(checkpoint), console, verbose=verbose) as blocks:
+        with placed("embedding", resources, loaded_memory(found), console, verbose=verbose) as blocks:
             for plan in plans:
                 with rate_bar(console, "embedding", plan.todo.num_rows, "starting") as show:
                     run = write(
                         plan,
                         collection,
                         load=load,
-                        crop=checkpoint.preprocessing.crop,
+                        crop=found.crop,
                         blocks=blocks,
                         block_size=resources.block_size,
                         draft=spec.draft,

@@ -10,35 +10,27 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
-from math import isqrt
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from embedder.errors import FetchError, ModelError, Rejected
+from embedder.errors import FetchError, Rejected
 from embedder.fetch import Fetcher
 from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
-from embedder.protocol import Embedder
 from index.collection import Collection
-from index.collection.rows import EMBEDDING, embedding_column
 from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
+from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
 from jobs.planning.plan import block_name
 
 _PASSING = ("not_found", "permission_denied")
 """Reasons why a file cannot be read now: a lost disk, an expired token. There is no notice when it is back."""
-_LEAST = 32
-"""Crops of a forward pass: of fewer, BLAS rounds otherwise, and a picture's vector would depend on its block's size.
-So a single new picture costs as much as 32.
-"""
 _POLL_S = 0.2
 SECONDS = ("fetch_seconds", "decode_seconds")
 """Columns of `fetch_and_decode` that are summed for each block and not written."""
@@ -210,36 +202,3 @@ class EmbedBlock:
             write_seconds=time.perf_counter() - embedded,
             **seconds,
         )
-
-
-def embed_rows(table: pa.Table, embedder: Embedder) -> pa.Table:
-    """`table` with `embedding` in place of `pixels`; rows and other columns stay in order.
-
-    `pixels` is fixed_size_binary[side·side·3], null for a rejected row; `embedding` is fixed_size_list<float32>[dim],
-    null where `pixels` was null. A batch that the model fails on raises ModelError, so that its rows are tried again.
-    """
-    pixels, side = table["pixels"], embedder.crop.side
-    if pixels.type != pa.binary(side**2 * 3):
-        raise ModelError(
-            f"expected pixels of {side**2 * 3} bytes, {side} × {side} × 3, got {pixels.type}: cut the pictures with "
-            "the crop of the model that embeds them"
-        )
-    kept = pixels.is_valid().to_numpy()
-    dim = embedder.identity.dim
-    vectors = np.zeros((len(table), dim), np.float32)
-    crops = crops_of(pixels.drop_null())
-    if 0 < len(crops) < _LEAST:
-        vectors[kept] = embedder.embed_images(np.resize(crops, (_LEAST, *crops.shape[1:])))[: len(crops)]
-    else:
-        vectors[kept] = embedder.embed_images(crops)
-    return table.drop_columns("pixels").append_column(EMBEDDING, embedding_column(vectors, ~kept))
-
-
-def crops_of(pixels: pa.ChunkedArray[Any]) -> NDArray[np.uint8]:
-    """`(n, side, side, 3)` uint8, a read-only view of the column's memory, if that is in one piece; it has no nulls."""
-    array: Any = pixels.combine_chunks()
-    length = array.type.byte_width
-    # A slice shares its parent's buffer.
-    data = np.frombuffer(array.buffers()[1] or b"", np.uint8, len(array) * length, array.offset * length)
-    side = isqrt(length // 3)
-    return data.reshape(-1, side, side, 3)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from embedder.models.checkpoint import Checkpoint
+from embedder.models.load import find_model
 from index.collection import Collection, writing
 from index.collection.layout import MANIFEST, run_path
 from index.collection.records import UNKNOWN_MODEL, ModelRecord
@@ -46,14 +46,16 @@ _OURS = (
 class VectorImport:
     """Vectors of `source` become rows of `collection`. Nothing is committed unless `run` returns.
 
-    `model` says what made them: its identity becomes theirs. None: what an export names, else a model that is unknown,
-    so that vectors of other sources are refused. `normalised` counts vectors that were not of unit norm.
+    `model`, or the class `embedder`, says what made them: its identity becomes theirs. Neither: what an export names,
+    else a model that is unknown, so that vectors of other sources are refused. `normalised` counts vectors that were
+    not of unit norm.
     """
 
     source: str
     collection: str
     model: str | None = None
     revision: str | None = None
+    embedder: str | None = None
     ids: str | None = None
     uri_column: str | None = None
     embedding_column: str | None = None
@@ -113,8 +115,8 @@ class VectorImport:
 
     def _model(self, parts: Sequence[VectorPart], dim: int) -> ModelRecord:
         source, recorded = without_secrets(self.source), [part.rows.model for part in parts]
-        if self.model is not None:
-            model = model_record(Checkpoint.find(self.model, self.revision).identity)
+        if (name := self.embedder or self.model) is not None:
+            model = model_record(find_model(name, self.revision, embedder=self.embedder).identity)
             for each in recorded:
                 if each and not each.is_unknown and not each.agrees_with(model):
                     raise OtherModelError(f"{source} was exported with vectors of {each}, and --model names {model}")

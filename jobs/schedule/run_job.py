@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from index.collection import Collection, writing
 from index.errors import CollectionError
@@ -58,12 +59,14 @@ def _annotate(update: Update) -> None:
     if not spec.annotations:
         return
     from jobs.annotation.annotate import Annotate  # late, as what embeds
+    from jobs.annotation.recipes import recipe_of
 
     with report.timed("annotate"), writing(Collection.open(spec.collection), "annotate") as collection:
         job = Annotate(
             collection=collection,
             console=update.console,
             resources=spec.resources,
+            recipe=partial(recipe_of, embedder=spec.embedder),
             max_reject_rate=spec.max_reject_rate,
         )
         for name, done in job.run(spec.annotations).items():

@@ -36,7 +36,7 @@ _OTHERS = """\
 | `LIKENESS_CACHE_DIR`, `LIKENESS_CACHE_BYTES` | The [cache](buckets.md#the-cache-of-index-files), also of models. |
 | `RAY_ADDRESS` | The Ray cluster to serve on, as `--address`. By default one is started here. |
 | `FORWARDED_ALLOW_IPS` | With `--local`: proxies whose `X-Forwarded-For` is trusted. By default this machine's. |
-| `LIKENESS_COLLECTION` | The collection that the [notebooks](python.md#notebooks) open. |
+| `LIKENESS_COLLECTION`, `LIKENESS_EMBEDDER` | What the [notebooks](python.md#notebooks) open. |
 
 Credentials for buckets are in [buckets.md](buckets.md), the fields of a job's file in [jobs.md](jobs.md#a-jobs-file).
 """

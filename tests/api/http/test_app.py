@@ -19,7 +19,7 @@ from api.http.app import create_app
 from api.local import running
 from api.search.service import SearchService
 from api.settings import RequestLimits
-from embedder.errors import ModelError
+from embedder.errors import UnsupportedInputError
 from embedder.fake import FakeEmbedder
 from embedder.fetch.fetcher import Fetcher, FetchPolicy
 from index.search import Searcher
@@ -334,7 +334,7 @@ class BrokenEmbedder(FakeEmbedder):
         raise RuntimeError("secret: /root/models/weights is corrupt")
 
     def embed_texts(self, texts: Any) -> Any:
-        raise ModelError("model 'fake' has no text side")
+        raise UnsupportedInputError("model 'fake' has no text side")
 
 
 def test_a_defect_says_nothing_but_is_logged(searcher: Searcher, caplog: pytest.LogCaptureFixture) -> None:

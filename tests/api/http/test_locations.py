@@ -17,7 +17,7 @@ from api.local import running
 from api.search.engine import IndexSource
 from api.search.service import SearchService
 from api.settings import RequestLimits, ServeSettings
-from embedder.errors import ModelError
+from embedder.errors import UnsupportedInputError
 from embedder.fake import FakeEmbedder
 from index.build.build_index import build_index
 from index.collection import Collection
@@ -36,7 +36,7 @@ class ModelOfAFolder(FakeEmbedder):
         self.identity = replace(self.identity, model_id=str(folder))
 
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        raise ModelError(f"{self.identity.model_id} (vit) knows pictures only: search by a picture")
+        raise UnsupportedInputError(f"{self.identity.model_id} (vit) knows pictures only: search by a picture")
 
 
 @pytest.fixture(scope="module")

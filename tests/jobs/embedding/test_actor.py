@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from embedder.errors import ModelError
 from embedder.fake import FakeEmbedder
-from jobs.embedding.stages import embed_rows
+from jobs.embedding.embed_rows import embed_rows
 
 SIDE = 8
 FAKE = FakeEmbedder(side=SIDE, dim=4)

@@ -24,7 +24,7 @@ from jobs.planning.rejects import list_rejects
 from jobs.values import DEMO_MODEL
 from tests.support.collections.hand_made import DIM, MODEL, add_run, rows, unit_vectors
 from tests.support.collections.s3_server import Bucket
-from tests.support.collections.small_collection import put_pictures
+from tests.support.collections.small_collection import PLAIN, put_pictures
 from tests.support.command_line import Run
 
 VECTORS = unit_vectors(40, seed=7)
@@ -462,7 +462,7 @@ def test_a_server_of_an_unknown_model_answers_by_id(tmp_path: Path) -> None:
         assert len(found.matches) == 3
         found = service.search(Query(parts=(Part(vector=VECTORS[5]),), k=1, options=options))
         assert found.matches[0].image_id == "5"
-        for part in (Part(text="a star"), Part(data=b"a picture")):
+        for part in (Part(text="a star"), Part(data=PLAIN["red.png"])):
             with pytest.raises(Problem, match="imported without the name of their model"):
                 service.search(Query(parts=(part,), k=3, options=options))
     finally:

@@ -1,0 +1,122 @@
+"""Embedders of the user's own: any class with `dim` and `embed_images`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedder.errors import EmbedError, ModelError, UnsupportedInputError
+from embedder.identity import ModelIdentity
+from embedder.images import CropSpec
+from embedder.python_class import PythonClass
+
+_SMALLEST = 1e-12  # a norm below which float32 holds no direction
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A class that embeds, found and not constructed yet, as a `Checkpoint` is a folder. See docs/embedders.md."""
+
+    source: PythonClass
+    weights: ClassVar[tuple[Path, ...]] = ()
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """Raises ModelError for a class that cannot be imported, or does not embed."""
+        found = self.source.find()
+        dim = getattr(found, "dim", None)
+        if type(dim) is not int or dim < 1 or not callable(getattr(found, "embed_images", None)):
+            lacks = f"has dim = {dim!r}" if callable(getattr(found, "embed_images", None)) else "has no embed_images"
+            raise ModelError(
+                f"{self.source.name} {lacks}: expected a class with `dim`, the length of its vectors, and the method "
+                "`embed_images`, from (n, side, side, 3) uint8 to (n, dim) float32"
+            )
+        fingerprint = self.source.fingerprint((dim, self.crop))
+        return ModelIdentity(model_id=self.source.name, revision=None, fingerprint=fingerprint, dim=dim)
+
+    @property
+    def crop(self) -> CropSpec:
+        return self.source.crop()
+
+    def __call__(self, batch_size: int = 64) -> "OwnEmbedder":
+        """Construct it, in the process that calls this. Raises ModelError."""
+        return OwnEmbedder(self, batch_size)
+
+
+class OwnEmbedder:
+    """An instance of the class as an Embedder: what it returns is checked and normalised."""
+
+    def __init__(self, model: OwnModel, batch_size: int) -> None:
+        self.identity = model.identity
+        self.crop = model.crop
+        self._made = model.source.construct()
+        self._batch_size = batch_size
+
+    def embed_images(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """`(n, side, side, 3)` uint8 RGB to `(n, dim)` float32, unit norm.
+
+        EmbedError when the class raises, or returns a vector without a direction: for all, as one of them may be at
+        fault. ModelError for what is no array of such vectors.
+        """
+        vectors = np.empty((len(pixels), self.identity.dim), np.float32)
+        for rows in np.array_split(np.arange(len(pixels)), max(1, ceil(len(pixels) / self._batch_size))):
+            if not len(rows):
+                continue
+            batch = pixels[rows]  # a copy: the pixels may be read-only
+            try:
+                found = self._made.embed_images(batch)
+            except (Exception, SystemExit) as error:
+                raise EmbedError(
+                    "embedder_failed", f"{self.identity.model_id} failed ({type(error).__name__}: {error})"[:500]
+                ) from error
+            vectors[rows], bad = self._unit("embed_images", found, len(batch))
+            if bad is not None:
+                raise EmbedError("no_direction", f"{self.identity.model_id} returned {bad[1]}")
+        return vectors
+
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """`(n, dim)` float32, unit norm. UnsupportedInputError when the class has no `embed_texts`, or no vector for a
+        text; ModelError when it fails.
+        """
+        embed = getattr(self._made, "embed_texts", None)
+        if embed is None:
+            raise UnsupportedInputError(
+                f"{self.identity.model_id} knows pictures only (the class has no embed_texts): search by a picture, by "
+                "the id of an image or by a vector"
+            )
+        try:
+            found = embed(list(texts))
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                f"{self.identity.model_id}.embed_texts failed ({type(error).__name__}: {error})"
+            ) from error
+        vectors, bad = self._unit("embed_texts", found, len(texts))
+        if bad is not None:
+            row, what = bad
+            raise UnsupportedInputError(f"{self.identity.model_id} returned {what} for {texts[row]!r}: try other words")
+        return vectors
+
+    def _unit(self, method: str, found: Any, count: int) -> tuple[NDArray[np.float32], tuple[int, str] | None]:
+        """The vectors with unit norm, and the first that cannot have it: its number, and what it is."""
+        expected = f"expected an array of float32, ({count}, {self.identity.dim}): a vector for each of {count}"
+        try:
+            vectors = np.asarray(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ModelError(
+                f"{self.identity.model_id}.{method} returned a {type(found).__name__} that is no array ({error}): "
+                f"{expected}"
+            ) from error
+        if vectors.dtype.kind != "f" or vectors.shape != (count, self.identity.dim):
+            raise ModelError(
+                f"{self.identity.model_id}.{method} returned an array of {vectors.dtype}, {vectors.shape}: {expected}"
+            )
+        norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        bad = np.flatnonzero(~(np.isfinite(norms) & (norms > _SMALLEST)))
+        if len(bad):
+            what = "a vector of zeros" if np.isfinite(norms[bad[0]]) else "a vector with values that are not finite"
+            return np.zeros(vectors.shape, np.float32), (int(bad[0]), what)
+        return (vectors / norms).astype(np.float32), None

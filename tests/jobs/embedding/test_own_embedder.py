@@ -1,0 +1,289 @@
+"""A class of the user's own in place of a model: through every command, the server and notebooks."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from api.compose import build_service
+from api.deployment.application import run as serve
+from api.errors import OtherModelError, Problem
+from api.explore import Likeness
+from api.http.app import create_app
+from api.search.query import Part, Query
+from api.search.service import SearchService
+from api.settings import ServeSettings
+from embedder.errors import ModelError
+from embedder.models.own import OwnModel
+from embedder.python_class import PythonClass
+from index.build.build_index import build_index
+from index.collection import Collection
+from index.query_vectors import SearchOptions
+from jobs.embedding.model_source import ModelSource
+from jobs.planning.rejects import list_rejects
+from tests.support.collections.small_collection import PLAIN, png
+from tests.support.command_line import Result, Run
+from tests.support.nights.fake_job import embed as embed_on_ray
+from tests.support.paths import ROOT
+
+HISTOGRAM = "palette:Histogram"
+(EXAMPLE,) = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/embedders.md").read_text())
+OTHERS = '''
+
+class Worded(Histogram):
+    def embed_texts(self, texts):
+        channels = {"red": 48, "green": 12, "blue": 3}
+        return np.array([np.eye(64)[channels[text]] if text in channels else np.zeros(64) for text in texts])
+
+class Picky(Histogram):
+    """Fails on green, has no number for blue, and none at all for black."""
+    def embed_images(self, pixels):
+        vectors = super().embed_images(pixels)
+        if (pixels[:, 0, 0] == (30, 200, 40)).all(axis=1).any():
+            raise ValueError("unlucky")
+        vectors[(pixels[:, 0, 0] == (20, 40, 210)).all(axis=1)] = np.nan
+        vectors[(pixels[:, 0, 0] == 0).all(axis=1)] = 0
+        return vectors
+
+class Broken(Histogram):
+    def embed_images(self, pixels):
+        raise RuntimeError("no weights")
+
+class Short(Histogram):
+    def embed_images(self, pixels):
+        return super().embed_images(pixels)[:, 1:]
+
+class Whole(Histogram):
+    def embed_images(self, pixels):
+        return super().embed_images(pixels).astype(int)
+
+class Ragged(Histogram):
+    def embed_images(self, pixels):
+        return [[1.0], [1.0, 2.0]]
+
+class Dimless:
+    def embed_images(self, pixels):
+        return pixels
+
+class Blind:
+    dim = 3
+
+class Sideless(Histogram):
+    side = "large"
+
+class Unmade(Histogram):
+    def __init__(self, weights):
+        pass
+'''
+REFUSED = {
+    "palette:Missing": "cannot be imported (AttributeError",
+    "missing:Histogram": "Set PYTHONPATH to the folder that has it, or run the command there",
+    "palette:Dimless": "has dim = None: expected a class with `dim`",
+    "palette:Blind": "has no embed_images: expected a class with",
+    "palette:Sideless": "palette:Sideless: ",
+    "palette:Unmade": "cannot be constructed (TypeError",
+    "palette:Short": "embed_images returned an array of float32, (32, 63): expected an array of float32, (32, 64)",
+    "palette:Whole": "embed_images returned an array of int64, (32, 64): expected an array of float32",
+    "palette:Ragged": "embed_images returned a list that is no array",
+    "palette.Histogram": "--embedder String should match pattern",
+    "os:system": "has no embed_images",
+}
+NOT_NAMED = "palette:Histogram is a class of Python, and its code runs only if you name it"
+NO_TEXTS = "palette:Histogram knows pictures only (the class has no embed_texts): search by a picture, by the id"
+OPTIONS: SearchOptions = {}
+
+
+def forget() -> None:
+    """As in a new process, the module is not imported yet."""
+    sys.modules.pop("palette", None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, with `palette.py` and three plain pictures."""
+    (tmp_path / "pictures").mkdir()
+    for name, data in PLAIN.items():
+        (tmp_path / "pictures" / name).write_bytes(data)
+    (tmp_path / "palette.py").write_text(EXAMPLE + OTHERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    forget()
+    yield tmp_path
+    forget()
+
+
+@pytest.fixture
+def embed(run: Run, folder: Path) -> Callable[..., Result]:
+    """`likeness embed` of the pictures into `c`."""
+    return lambda name, *options: run("embed", "pictures", "c", "--embedder", name, *options)
+
+
+def ids(result: Result) -> list[str]:
+    assert result.code == 0, result.err
+    return [match["image_id"] for match in json.loads(result.out)]
+
+
+def service(location: str = "c", embedder: str | None = HISTOGRAM) -> SearchService:
+    return build_service(ServeSettings(collection=location, embedder=embedder, swap_interval_s=3_600))
+
+
+def test_a_histogram_through_the_commands(run: Run, embed: Callable[..., Result], folder: Path) -> None:
+    assert embed(HISTOGRAM).code == 0
+    assert HISTOGRAM in run("info", "c").out
+    (folder / "reddish.png").write_bytes(png((200, 50, 10)))
+    search = ("search", "c", "reddish.png", "--format", "json")
+    assert ids(run(*search, "--embedder", HISTOGRAM))[0] == "red.png"
+    for refused in (run(*search), run(*search, "--model", HISTOGRAM), run("serve", "c", "--local", "--port", 0)):
+        assert (refused.code, NOT_NAMED in refused.err) == (2, True), refused.err
+    refused = run("search", "c", "--text", "red", "--embedder", HISTOGRAM)
+    assert (refused.code, NO_TEXTS in refused.err) == (2, True)
+    assert len(ids(run("search", "c", "--like", "red.png", "--format", "json"))) == 2
+    assert "already covers" in run("index", "c").out
+    refused = run("annotate", "c", "--name", "a", "--label", "x", "--label", "y", "--embedder", HISTOGRAM)
+    assert (refused.code, NO_TEXTS in refused.err) == (2, True)
+
+    assert run("reembed", "pictures", "c").code == 0  # nothing to embed, so the class is not needed
+    (folder / "pictures/reddish.png").write_bytes(png((200, 50, 10)))
+    assert NOT_NAMED in run("reembed", "pictures", "c").err
+    (folder / "job.yaml").write_text(f"source: pictures\ncollection: c\nembedder: {HISTOGRAM}\n")
+    report = json.loads(run("reembed", "--spec", "job.yaml", "--format", "json").out)
+    assert (report["embedded"], report["unchanged"]) == (1, 3)
+    assert ids(run(*search, "--embedder", HISTOGRAM))[:2] == ["red.png", "reddish.png"]  # of one colour, by id
+
+
+def test_another_class_or_version_is_another_model(run: Run, embed: Callable[..., Result], folder: Path) -> None:
+    assert embed(HISTOGRAM).code == 0
+    assert "their vectors cannot be compared" in embed("palette:Worded").err
+    serving = service()
+    forget()
+    (folder / "palette.py").write_text(EXAMPLE.replace("dim = 64", "version = 2\n    dim = 64") + OTHERS)
+    with closing(serving):  # it goes on with the class that it has
+        assert serving.search(Query(parts=(Part(data=PLAIN["red.png"]),), k=1, options=OPTIONS)).matches
+        assert "their vectors cannot be compared" in embed(HISTOGRAM).err
+        for embedder in (HISTOGRAM, "palette:Worded"):
+            with pytest.raises(OtherModelError, match="which made the vectors of the index, got 'palette"):
+                service(embedder=embedder)
+        report = json.loads(run("reembed", "pictures", "c", "--embedder", HISTOGRAM, "--format", "json").out)
+        assert report["embedded"] == 3
+        assert json.loads(run("reembed", "pictures", "c", "--format", "json").out)["embedded"] == 0
+        serving.live.refresh()
+        assert serving.live.failure is None  # the class was imported anew
+    (folder / "palette.py").write_text(EXAMPLE.replace("dim = 64", "version = 2\n    dim = 64") + OTHERS + "# other\n")
+    forget()
+    assert embed(HISTOGRAM).code == 0  # with a version, the rest of the module may change
+    assert run("embed", "pictures", "c", "--model", "demo").code == 2
+
+
+def test_a_histogram_is_served(embed: Callable[..., Result], folder: Path) -> None:
+    assert embed(HISTOGRAM).code == 0
+    with pytest.raises(ModelError, match=NOT_NAMED):
+        service(embedder=None)
+    with pytest.raises(ModelError, match=r"expected module:Class.*on Python's path or in .*Set PYTHONPATH"):
+        service(embedder="elsewhere:Histogram")
+    serving = service()
+    with closing(serving), TestClient(create_app(serving)) as client:
+        assert client.get("/readyz").status_code == 200
+        assert client.get("/index").json()["model"]["id"] == HISTOGRAM
+        found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()
+        assert found["matches"][0]["image_id"] == "blue.png"
+        assert found["matches"][0]["score"] == pytest.approx(1)
+        refused = client.post("/search", json={"queries": [{"id": "red.png"}, {"text": "red"}]})
+        assert (refused.status_code, refused.json()["type"]) == (422, "urn:likeness:problem:text-not-supported")
+        assert NO_TEXTS in refused.json()["detail"]
+
+
+def test_a_histogram_in_a_notebook(embed: Callable[..., Result], folder: Path) -> None:
+    assert embed(HISTOGRAM).code == 0
+    with Likeness.open("c", embedder=HISTOGRAM) as likeness:
+        assert next(iter(likeness.search(folder / "pictures/green.png"))).image_id == "green.png"
+        with pytest.raises(Problem, match=re.escape(NO_TEXTS)):
+            likeness.search("a green thing")
+    with Likeness.open("c") as likeness:
+        assert len(likeness.search(id="red.png").matches) == 2
+        with pytest.raises(ModelError, match=f"{NOT_NAMED}.*in Python embedder="):
+            likeness.search(folder / "pictures/green.png")
+
+
+def test_texts_where_the_class_has_them(run: Run, embed: Callable[..., Result]) -> None:
+    assert embed("palette:Worded").code == 0
+    named = ("--embedder", "palette:Worded")
+    assert ids(run("search", "c", "--text", "blue", "--format", "json", *named))[0] == "blue.png"
+    assert "returned a vector of zeros for 'mauve'" in run("search", "c", "--text", "mauve", *named).err
+    labels = ("--label", "red", "--label", "green", "--template", "{}")
+    failed = run("annotate", "c", "--name", "colour", *labels, *named)
+    assert "returned a vector of zeros for 'airport'" in failed.err  # none of the words to calibrate by
+    assert NOT_NAMED.replace(HISTOGRAM, "palette:Worded") in run("annotate", "c", "--name", "colour", *labels).err
+
+
+def test_a_picture_without_a_vector_is_a_reject(run: Run, embed: Callable[..., Result], folder: Path) -> None:
+    (folder / "pictures/black.png").write_bytes(png((0, 0, 0)))
+    assert embed("palette:Picky", "--max-reject-rate", 1).code == 0
+    rejects = {row["image_id"]: row for row in list_rejects(Collection.open("c"))}
+    assert {name: (row["error_stage"], row["error_reason"]) for name, row in rejects.items()} == {
+        "green.png": ("embed", "embedder_failed"),
+        "blue.png": ("embed", "no_direction"),
+        "black.png": ("embed", "no_direction"),
+    }
+    assert rejects["green.png"]["error_message"] == "palette:Picky failed (ValueError: unlucky)"
+    assert rejects["blue.png"]["error_message"].endswith("a vector with values that are not finite")
+    assert rejects["black.png"]["error_message"].endswith("a vector of zeros")
+    assert run("reembed", "pictures", "c", "--max-reject-rate", 1).code == 0  # the same would come out again
+    with closing(service(embedder="palette:Picky")) as serving:
+        serving.live.warm_up()
+        with pytest.raises(Problem, match="the model has no vector for this picture") as raised:
+            serving.search(Query(parts=(Part(data=PLAIN["green.png"]),), k=1, options=OPTIONS))
+        assert raised.value.kind.slug == "unusable-image"
+        assert "unlucky" in str(raised.value.__cause__)  # for the log, and in notebooks
+
+
+def test_a_class_that_fails_on_everything_stops_the_job(run: Run, embed: Callable[..., Result], folder: Path) -> None:
+    for number in range(8):
+        Image.new("RGB", (40, 40), (number * 30, 10, 10)).save(folder / f"pictures/{number}.png")
+    stopped = embed("palette:Broken")
+    assert stopped.code == 2
+    assert "none of 11 pictures has a vector, the last one because palette:Broken failed (RuntimeError" in stopped.err
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_embedder_is_refused(embed: Callable[..., Result], name: str) -> None:
+    refused = embed(name)
+    assert (refused.code, REFUSED[name] in refused.err) == (2, True), refused.err
+
+
+def test_a_class_stands_alone(run: Run, embed: Callable[..., Result]) -> None:
+    assert "--embedder stands in place of a model: expected no model" in embed(HISTOGRAM, "--model", "demo").err
+    assert "expected no revision" in embed(HISTOGRAM, "--revision", "main").err
+    assert embed(HISTOGRAM).code == 0
+    refused = run("search", "c", "pictures/red.png", "--embedder", HISTOGRAM, "--model", "demo")
+    assert "expected one of model and embedder" in refused.err
+
+
+def test_vectors_of_a_class_are_imported(run: Run, embed: Callable[..., Result], folder: Path) -> None:
+    vectors = np.eye(64, dtype=np.float32)[[48, 12, 3]]
+    np.save(folder / "vectors.npy", vectors)
+    assert run("import", "vectors.npy", "c", "--embedder", HISTOGRAM).code == 0
+    assert ids(run("search", "c", "pictures/red.png", "--embedder", HISTOGRAM, "--format", "json"))[0] == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_histogram_on_ray(folder: Path, cluster: int) -> None:
+    """Actors and replicas find the class by its name."""
+    own = OwnModel(PythonClass.here(HISTOGRAM))
+    embed_on_ray(folder / "pictures", folder / "c", load=ModelSource(model=HISTOGRAM, own=own), like=own())
+    build_index(Collection.open("c"))
+    settings = ServeSettings(collection="c", embedder=HISTOGRAM, port=cluster, embedders=1, num_cpus=0.5)
+    with httpx.Client(base_url=serve(settings, blocking=False), timeout=30) as client:
+        found = client.post("/search", files={"image": PLAIN["blue.png"]}).json()["matches"][0]
+        assert (found["image_id"], found["score"]) == ("blue.png", pytest.approx(1))
+        refused = client.post("/search", json={"text": "blue"})
+        assert (refused.status_code, NO_TEXTS in refused.json()["detail"]) == (422, True)
