@@ -113,8 +113,8 @@ def compare(
     kept = missing.filter(pc.invert(pc.is_in(missing["image_id"], gone["image_id"])))
     relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
     listing, stale = find_left_out(images, listing, state, same_model.of_keep(images.key))
-    # Such a row covers nothing: it is written anew, with the vector that it has.
-    anew = pc.or_(relabelled, pc.is_in(state["image_id"], stale))
+    # Such rows cover nothing: they are written anew, with the vector that they have if it still counts.
+    anew = pc.or_(relabelled, pc.is_in(state["image_id"], stale)) if len(stale) else relabelled
     current = state.filter(pc.invert(anew)) if pc.any(anew).as_py() else state
     listings = {source: listing}
     for name in live.sources:

@@ -22,9 +22,8 @@ def find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same:
     `state` has the `STATE` of live rows, `same` are those of runs with the same expression.
     """
     if images.key is None:
-        before = is_filtered(state)
-        listed = pc.is_in(state["image_id"], listing["image_id"])
-        return listing, state["image_id"].filter(pc.and_(before, listed))
+        before = state["image_id"].filter(is_filtered(state))
+        return listing, before.filter(pc.is_in(before, listing["image_id"])) if len(before) else before
     unchanged = unchanged_mask(listing, state)
     at = pc.if_else(unchanged, pc.index_in(listing["image_id"], state["image_id"]), pa.scalar(None, pa.int32()))
     rows = state.select(["size", *KNOWN.names, "error_reason"]).take(at)

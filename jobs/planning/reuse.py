@@ -153,8 +153,7 @@ def _has_outcome(plan: Plan, todo: Positions, rows: pa.Table) -> npt.NDArray[np.
     if plan.images.expression is None:
         return np.ones(len(todo), bool)
     why, judged = plan.images.judge(with_facts(plan.todo.take(todo), rows))
-    if plan.images.measures:
-        judged |= True  # by the run of the row, else it were not in the pool
+    judged |= bool(plan.images.measures)  # by the job that wrote the row: the pool has no others then
     return np.asarray(pc.or_(pc.is_valid(rows["error_reason"]), pc.and_(pc.is_null(why), pa.array(judged))), bool)
 
 
