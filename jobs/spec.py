@@ -60,6 +60,11 @@ Amounts = Annotated[
     AfterValidator(checked_resources),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}),
 ]
+Expression = Annotated[
+    dict[str, Any],
+    _written(lambda text: parse_object(text, '{"width": {"$gte": 640}}')),
+    WithJsonSchema({"type": "object", "examples": [{"width": {"$gte": 640}, "format": {"$ne": "gif"}}]}),
+]
 Duration = Annotated[
     int,
     _written(parse_duration),
@@ -253,6 +258,9 @@ class JobSpec(_Section):
     retention: Retention = Retention()
     extensions: Extensions = Field(IMAGE_EXTENSIONS, min_length=1, description="file extensions to take")
     uri_column: str | None = Field(None, min_length=1, description="a list's column of paths or URLs; none: uri or url")
+    keep: Expression | None = Field(
+        None, description="embed only images that this expression holds for, in the language of filters"
+    )
     missing: Literal["keep", "delete"] = Field("delete", description="what becomes of images that are gone")
     max_missing: float = Field(
         0.2, ge=0, le=1, description="the share that may be gone before the job stops: an unmounted disk lists as empty"

@@ -2,6 +2,7 @@
 missing ones are recorded as deleted, and the index follows. It costs what the change costs, and may run at any time.
 """
 
+import json
 import shlex
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from jobs.errors import EmptySourceError, OtherModelError, UsageError
 from jobs.file_extensions import IMAGE_EXTENSIONS
 from jobs.indexing.on_ray import run_on_ray
 from jobs.planning.changes import SourceChange, compare
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
 from jobs.planning.plan import Plan
 from jobs.planning.reuse import write_known
 from jobs.sources.files import require_place
@@ -53,6 +55,8 @@ class Update:
     verbose: bool = False
     _found: Checkpoint | OwnModel | None = field(default=None, init=False)
     """The model, once it is known and had to be found."""
+    _images: ImageFilter = field(default=EVERY_IMAGE, init=False)
+    """Which images of the listing are embedded."""
 
     def run(self) -> Report:
         """Bring the collection and its index up to date.
@@ -144,12 +148,14 @@ class Update:
         self.report.recall = built.recall["10"]
 
     def _list(self) -> pa.Table:
-        """The listing. It may be empty if all rows of the source may be deleted; `max_missing` then decides."""
+        """The listing, whose columns the filter may name. It may be empty if all rows of the source may be deleted;
+        `max_missing` then decides.
+        """
         left_out = self.report.left_out
         left_out.clear()
         try:
             with self.report.timed("list"), self.console.status(f"listing {self.report.source}"):
-                return list_images(
+                listing = list_images(
                     self.spec.source,
                     extensions=self.spec.extensions,
                     uri_column=self.spec.uri_column,
@@ -159,6 +165,9 @@ class Update:
             if not self._may_be_empty():
                 raise
             return LISTING.empty_table()
+        if self.spec.keep is not None:
+            self._images = ImageFilter.parse(self.spec.keep, listing.schema)
+        return listing
 
     def _may_be_empty(self) -> bool:
         """Whether the collection has rows of the source, which would then be deleted."""
@@ -206,7 +215,15 @@ class Update:
         unreadable = listing.filter(refused_mask(listing, UNREADABLE))
         delete = spec.missing == "delete" and not unreadable.num_rows
         with self.report.timed("compare"), self.console.status("comparing"):
-            change = compare(listing, snapshot, self._address, model, delete=delete, verify_hash=spec.verify_hash)
+            change = compare(
+                listing,
+                snapshot,
+                self._address,
+                model,
+                delete=delete,
+                verify_hash=spec.verify_hash,
+                images=self._images,
+            )
             self.report.counts = change.counts
             change.require_few(source, spec.max_missing, delete=delete)
         for replaced in change.replaced:
@@ -227,6 +244,8 @@ class Update:
             command += ["--extensions", ",".join(self.spec.extensions)]
         if self.spec.uri_column:
             command += ["--uri-column", self.spec.uri_column]
+        if self.spec.keep is not None:
+            command += ["--keep", json.dumps(self.spec.keep)]
         if (share := change.counts.missing / change.rows) > JobSpec.model_fields["max_missing"].default:
             command += ["--max-missing", f"{min(1.0, share + 0.01):.2f}"]
         return (

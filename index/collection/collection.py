@@ -135,7 +135,13 @@ class Collection:
             unfinished=[start for start in self._read_runs(begun, RUN_STARTED, RunStart) if start],
         )
 
-    def start_run(self, source: str, model: ModelRecord, calibration: dict[str, float] | None = None) -> RunStart:
+    def start_run(
+        self,
+        source: str,
+        model: ModelRecord,
+        calibration: dict[str, float] | None = None,
+        keep: str | None = None,
+    ) -> RunStart:
         """Begin a run. Its id sorts after every other run's, whatever the clock says."""
         started_at = datetime.now(UTC)
         for folder in self._run_folders():
@@ -146,7 +152,12 @@ class Collection:
                     started_at = newest + timedelta(seconds=1)
         run_id = f"{started_at.strftime(_RUN_ID_TIME)}-{secrets.token_hex(2)}"
         start = RunStart(
-            run_id=run_id, source=source, model=model, started_at=started_at, calibration=calibration or {}
+            run_id=run_id,
+            source=source,
+            model=model,
+            started_at=started_at,
+            calibration=calibration or {},
+            keep=keep,
         )
         self.storage.write_atomic(run_path(run_id, RUN_STARTED), start.to_bytes())
         return start

@@ -83,6 +83,7 @@ class RunStart(Record):
     """`started.json`: a run that has begun. Run ids sort by the time of their start.
 
     In a run of an annotation `model` is its predictor, and `calibration` what was measured once for all of its runs.
+    `keep` is the expression, as canonical JSON, that its images were filtered with; None: all were embedded.
     """
 
     format: Literal[1] = 1
@@ -91,6 +92,7 @@ class RunStart(Record):
     model: ModelRecord
     started_at: datetime
     calibration: dict[str, float] = {}
+    keep: str | None = None
 
 
 class RunManifest(RunStart):

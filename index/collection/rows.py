@@ -43,7 +43,13 @@ OUTCOME = ("content_hash", "width", "height", "format", EMBEDDING)
 REJECT = ("error_stage", "error_reason", "error_message", "retryable")
 """Why an image could not be embedded; null where it was."""
 
-STATE = ("image_id", "uri", "content_hash", "size", "modified", "etag", "error_stage", "error_reason", "retryable")
+FILTERED = "filtered"
+"""The reason of an image that the job was told to leave out. All other reasons are failures."""
+
+STATE = (
+    *("image_id", "uri", "content_hash", "size", "modified", "etag"),
+    *("width", "height", "format", "error_stage", "error_reason", "retryable"),
+)
 """What tells whether an image has to be embedded again."""
 
 
@@ -104,7 +110,8 @@ def in_memory(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(TEXT) if field.type == pa.string() else field for field in schema])
 
 
-def _in_files(schema: pa.Schema) -> pa.Schema:
+def in_files(schema: pa.Schema) -> pa.Schema:
+    """The columns that are held as they are in a file."""
     return pa.schema([field.with_type(pa.string()) if field.type == TEXT else field for field in schema])
 
 
@@ -152,7 +159,7 @@ def check_rows(table: pa.Table) -> pa.Table:
     embedding = table.schema.field(EMBEDDING).type if EMBEDDING in table.column_names else pa.null()
     if not pa.types.is_fixed_size_list(embedding):
         raise CollectionError(f"column {EMBEDDING!r}: expected fixed_size_list<float>[dim], got {embedding}")
-    rows = conform(table, row_schema(embedding.list_size, _in_files(table.schema)))
+    rows = conform(table, row_schema(embedding.list_size, in_files(table.schema)))
     if rows.column("image_id").null_count:
         raise CollectionError(f"{rows.column('image_id').null_count} rows have no image_id: each needs one")
     return rows

@@ -1,55 +1,20 @@
-"""Measures of a picture's pixels. They are taken at one size, so that they do not depend on the picture's own."""
+"""The predictor of `likeness annotate --quality`."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
+from embedder.images.quality import MEASURED, measure
 from jobs.annotation.predictor import Batch, Columns, Needs
-
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-_NEAR_UNIFORM = 0.02  # of black to white: noise and compression of a plain picture stay below
 
 
 class Quality:
-    """`sharpness`: variance of the Laplacian of the luma, at most some thousands (Pech-Pacheco et al., 2000).
-    `brightness` and `contrast`: mean and standard deviation of the luma, 0 … 1. `entropy` of its histogram, 0 … 8 bits.
-    `colourfulness`: 0 for grey, above 100 for gaudy (Hasler and Süsstrunk, 2003). `near_uniform`: no channel varies.
-
-    Whole pictures are squashed into 224 × 224 pixels; smaller ones are enlarged, which lowers their sharpness.
-    """
+    """A column for each of `embedder.images.quality.MEASURES`."""
 
     needs: ClassVar[Needs] = "image"
-    side: ClassVar[int] = 224
+    side: ClassVar[int] = MEASURED.side
     version: ClassVar[str] = "1"
 
     def __call__(self, batch: Batch) -> Columns:
-        measured = [_measures(image) for image in batch["image"]]
+        measured = [measure(image) for image in batch["image"]]
         return {name: [each[name] for each in measured] for name in measured[0]}
-
-
-def _measures(image: npt.NDArray[np.uint8]) -> dict[str, float | bool]:
-    rgb = image.astype(np.float32)
-    luma = rgb @ _LUMA
-    inner = luma[1:-1, 1:-1]
-    laplacian = luma[:-2, 1:-1] + luma[2:, 1:-1] + luma[1:-1, :-2] + luma[1:-1, 2:] - 4 * inner
-    shares = np.bincount(np.rint(luma).astype(np.int64).ravel(), minlength=256) / luma.size
-    shares = shares[shares > 0]
-    red_green = rgb[..., 0] - rgb[..., 1]
-    yellow_blue = (rgb[..., 0] + rgb[..., 1]) / 2 - rgb[..., 2]
-    spread = np.hypot(red_green.std(), yellow_blue.std())
-    mean = np.hypot(red_green.mean(), yellow_blue.mean())
-    return {
-        "sharpness": _rounded(laplacian.var(), 2),
-        "brightness": _rounded(luma.mean() / 255, 4),
-        "contrast": _rounded(luma.std() / 255, 4),
-        "entropy": _rounded(abs((shares * np.log2(shares)).sum()), 4),
-        "colourfulness": _rounded(spread + 0.3 * mean, 2),
-        "near_uniform": bool((rgb.std(axis=(0, 1)) < _NEAR_UNIFORM * 255).all()),
-    }
-
-
-def _rounded(value: np.floating, digits: int) -> float:
-    return round(float(value), digits)

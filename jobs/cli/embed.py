@@ -60,6 +60,10 @@ BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images in a forward p
 BlockSizeOption = Annotated[int, typer.Option(min=1, help="Images written together: the most a crash can cost.")]
 ExtensionsOption = Annotated[str | None, typer.Option(help="File extensions to take, with commas: jpg,png.")]
 UriColumnOption = Annotated[str | None, typer.Option(help="A list's column of paths or URLs; by default uri or url.")]
+KeepOption = Annotated[
+    str | None,
+    typer.Option(help='Embed only images that this filter holds for: {"width": {"$gte": 640}}. By default, all.'),
+]
 DraftOption = Annotated[bool, typer.Option(help="Decode large JPEGs at reduced scale, many times faster.")]
 RejectRateOption = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the images that may be rejected before the run fails.")
@@ -92,6 +96,7 @@ def embed(
     max_reject_rate: RejectRateOption = 0.05,
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
+    keep: KeepOption = None,
     draft: DraftOption = True,
     index: Annotated[bool, typer.Option(help="Build the index at the end.")] = True,
     on: OnOption = None,
@@ -155,6 +160,7 @@ def reembed(
     max_reject_rate: RejectRateOption = 0.05,
     extensions: ExtensionsOption = None,
     uri_column: UriColumnOption = None,
+    keep: KeepOption = None,
     draft: DraftOption = True,
     on: OnOption = None,
     address: AddressOption = None,

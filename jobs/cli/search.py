@@ -132,14 +132,18 @@ def rejects(
 ) -> None:
     """List the images that could not be embedded, with the reason of each.
 
+    Images that --keep left out are listed with --reason filtered.
+
     Example: `likeness rejects my-collection --reason truncated`
     """
+    from index.collection.rows import FILTERED
     from jobs.cli.tables.collection import rejects_table
     from jobs.planning.rejects import list_rejects, shown_reasons
 
     rejected = list_rejects(open_collection(collection))
-    rows = rejected if reason is None else [row for row in rejected if row["error_reason"] == reason]
-    if rejected and not rows and output == "table":
+    wanted = {str(row["error_reason"]) for row in rejected} - {FILTERED} if reason is None else {reason}
+    rows = [row for row in rejected if row["error_reason"] in wanted]
+    if rejected and not rows and reason and output == "table":
         there = shown_reasons(Counter(str(row["error_reason"]) for row in rejected))
         console.print(f"none for {reason!r}; there are: {there}", soft_wrap=True, markup=False, highlight=False)
     else:

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 
 from index.collection import Collection
 from index.collection.records import RowFile, RunManifest, RunStart
-from index.collection.rows import newest
+from index.collection.rows import FILTERED, newest
 from jobs.embedding.report import EmbedReport
-from jobs.errors import JobError, TooManyRejectsError
+from jobs.errors import JobError, TooManyRejectsError, UsageError
+from jobs.planning.left_out import is_filtered
 from jobs.planning.plan import Plan, fold
-from jobs.planning.rejects import count_reasons, rejects_of, shown_reasons
+from jobs.planning.rejects import shown_reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class WrittenRun:
     @classmethod
     def begin(cls, plan: Plan, collection: Collection) -> Self:
         """The run that a plan goes on with, or a new one. With nothing left to embed, all of its rows are on disk."""
-        run = plan.run or collection.start_run(plan.source, plan.model)
+        run = plan.run or collection.start_run(plan.source, plan.model, keep=plan.images.key)
         return cls(plan=plan, run=run, files=list(plan.files), report=EmbedReport.of(plan))
 
 
@@ -58,21 +59,29 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
     plan, run, report = written.plan, written.run, written.report
     rows = fold(collection, written.files)
     missing = plan.todo.filter(pc.invert(pc.is_in(plan.todo["image_id"], value_set=rows["image_id"]))).num_rows
-    if missing or report.embedded + report.rejected != plan.todo.num_rows:
+    if missing or report.done != plan.todo.num_rows:
         raise JobError(
-            f"of {plan.todo.num_rows} images {report.embedded} came back embedded and {report.rejected} rejected, and "
-            f"{missing} are in no file. The run stays unfinished; the same command goes on with it. Please report this"
+            f"of {plan.todo.num_rows} images {report.embedded} came back embedded, {report.rejected} rejected and "
+            f"{report.filtered_read} filtered, and {missing} are in no file. The run stays unfinished; the same "
+            "command goes on with it. Please report this"
         )
     tried = pc.is_in(rows["image_id"], plan.todo["image_id"])
     report.retryable = rows.filter(pc.and_(rows["retryable"], tried)).num_rows
     both = pa.concat_tables([plan.live, rows])
     live = both.take(newest([both["image_id"]])[0])
-    rejects = rejects_of(plan.listing, live)
-    report.reject_reasons = count_reasons(rejects["error_reason"].to_pylist())
-    if rejects.num_rows > max_reject_rate * plan.listing.num_rows:
+    report.count_rejects(plan.listing, live)
+    wanted, rejected = report.listed - report.filtered_in_all, report.reject_reasons.total()
+    if report.filtered_in_all and wanted == rejected:
+        raise UsageError(
+            f"--keep keeps none of the {report.listed} images of {plan.source}, so nothing was published: expected an "
+            f"expression that holds for some of them, got {plan.images.key}. `likeness rejects --reason {FILTERED}` "
+            "says what each was left out for"
+        )
+    if rejected > max_reject_rate * wanted:
         raise TooManyRejectsError(_too_many(report, max_reject_rate))
     if not len(plan.deletes) and _failed_again(rows, plan.live):
         return None
+    left_out = int(pc.sum(is_filtered(rows)).as_py() or 0)
     return RunManifest(
         **dict(run),
         finished_at=datetime.now(UTC),
@@ -81,7 +90,8 @@ def _checked(collection: Collection, written: WrittenRun, max_reject_rate: float
             "listed": report.listed,
             "already_there": report.already_there,
             "embedded": rows["error_reason"].null_count,
-            "rejected": rows.num_rows - rows["error_reason"].null_count,
+            "rejected": rows.num_rows - rows["error_reason"].null_count - left_out,
+            "filtered": left_out,
             "deleted": len(plan.deletes),
         },
     )
@@ -96,9 +106,9 @@ def _failed_again(rows: pa.Table, live: pa.Table) -> bool:
 
 
 def _too_many(report: EmbedReport, allowed: float) -> str:
-    rejected = report.reject_reasons.total()
+    rejected, wanted = report.reject_reasons.total(), report.listed - report.filtered_in_all
     return (
-        f"{rejected} of {report.listed} images were rejected ({rejected / report.listed:.1%}; mostly "
+        f"{rejected} of {wanted} images were rejected ({rejected / wanted:.1%}; mostly "
         f"{shown_reasons(report.reject_reasons, 3)}), more than the {allowed:.1%} allowed, so nothing was published. "
         "Mend the source, or raise --max-reject-rate, and run the same command again: it embeds nothing twice. "
         "`likeness rejects` lists them"

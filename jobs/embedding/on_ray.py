@@ -11,6 +11,7 @@ import ray
 import ray.data
 
 from embedder.errors import folded
+from index.collection.rows import FILTERED
 from jobs.cluster.pool import DECODE_MEMORY, Pool
 from jobs.cluster.session import lacking
 from jobs.embedding.report import BlockSummary
@@ -74,9 +75,10 @@ def decode_images(table: pa.Table, *, settings: DecodeSettings) -> pa.Table:
     decoded, metrics = fetch_and_decode(table, settings=settings), worker_metrics()
     stages = decoded["error_stage"].to_pylist()
     metrics.stage("fetch", len(stages) - stages.count("fetch"), pc.sum(decoded["fetch_seconds"]).as_py())
-    metrics.stage("decode", stages.count(None), pc.sum(decoded["decode_seconds"]).as_py())
+    metrics.stage("decode", stages.count(None) + stages.count("filter"), pc.sum(decoded["decode_seconds"]).as_py())
     for reason in decoded["error_reason"].drop_null().to_pylist():
-        metrics.rejects.inc(1, {"reason": folded(str(reason))})
+        if reason != FILTERED:
+            metrics.rejects.inc(1, {"reason": folded(str(reason))})
     return decoded
 
 

@@ -207,7 +207,7 @@ def _gpus() -> int:
 
 
 def _show(show: Callable[[int, str], None], report: EmbedReport) -> None:
-    show(report.embedded + report.rejected, report.rate)
+    show(report.done, report.rate)
 
 
 def write(
@@ -240,7 +240,7 @@ def write(
         "attempt": plan.attempt,
         "rows": rows,
     }
-    decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo))
+    decode = DecodeSettings(crop=crop, draft=draft, threads=_decode_threads(plan.todo), images=plan.images)
     for block in blocks(plan.todo, decode, embed, block_size):
         if block_of(block.path) not in seen:  # Ray may report a retried block twice
             seen.add(block_of(block.path))

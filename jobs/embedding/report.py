@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Self
 
+import pyarrow as pa
+
 from index.collection.records import RowFile
+from index.collection.rows import FILTERED
 from jobs.planning.plan import Counts, Plan
 from jobs.planning.rejects import count_reasons, rejects_of
 
@@ -36,6 +39,7 @@ class BlockSummary:
     decode_seconds: float
     model_seconds: float
     write_seconds: float
+    filtered: int = 0
 
     @property
     def file(self) -> RowFile:
@@ -47,8 +51,10 @@ class EmbedReport:
     """Counts and seconds of a run.
 
     The listing itself rejected the `refused` images. `reject_reasons` counts all rejects of the source, old ones too.
-    `retryable` of the `rejected` are tried again by the next job. `*_seconds` are summed over workers, `seconds` is
-    elapsed time. `actors`: when each began its first block and ended its last.
+    `retryable` of the `rejected` are tried again by the next job. Images that the job's filter leaves out are no
+    rejects: `filtered_unread` are left out before they are fetched, `filtered_read` once they are decoded;
+    `filtered_in_all` counts old ones too. `*_seconds` are summed over workers, `seconds` is elapsed time. `actors`:
+    when each began its first block and ended its last.
     """
 
     listed: int
@@ -58,6 +64,9 @@ class EmbedReport:
     embedded: int = 0
     rejected: int = 0
     retryable: int = 0
+    filtered_unread: int = 0
+    filtered_read: int = 0
+    filtered_in_all: int = 0
     reject_reasons: Counter[str] = field(default_factory=Counter)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -66,18 +75,26 @@ class EmbedReport:
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        return cls(
+        report = cls(
             listed=plan.listing.num_rows,
             already_there=plan.already_there,
-            refused=plan.refused,
-            reject_reasons=count_reasons(rejects_of(plan.listing, plan.live)["error_reason"].to_pylist()),
+            refused=plan.refused - plan.filtered,
+            filtered_unread=plan.filtered,
         )
+        report.count_rejects(plan.listing, plan.live)
+        return report
+
+    def count_rejects(self, listing: pa.Table, rows: pa.Table) -> None:
+        """Count all rejects of the source, and all images that are left out; `rows` has one row for an id."""
+        self.reject_reasons = count_reasons(rejects_of(listing, rows)["error_reason"].to_pylist())
+        self.filtered_in_all = self.reject_reasons.pop(FILTERED, 0)
 
     def add(self, block: BlockSummary) -> None:
         began, ended = self.actors.get(block.actor, (block.started_at, block.ended_at))
         self.actors[block.actor] = (min(began, block.started_at), max(ended, block.ended_at))
         self.embedded += block.embedded
         self.rejected += block.rejected
+        self.filtered_read += block.filtered
         for name in (f"{stage}_seconds" for stage in STAGES):
             setattr(self, name, getattr(self, name) + getattr(block, name))
 
@@ -88,9 +105,18 @@ class EmbedReport:
         return max(ended for _, ended in times) - min(began for began, _ in times) if times else 0.0
 
     @property
+    def filtered(self) -> int:
+        return self.filtered_unread + self.filtered_read
+
+    @property
+    def done(self) -> int:
+        """Images that were read, whatever became of them."""
+        return self.embedded + self.rejected + self.filtered_read
+
+    @property
     def images_per_second(self) -> float:
-        """Images embedded or rejected per second, without the start-up."""
-        return (self.embedded + self.rejected) / self.seconds if self.seconds else 0.0
+        """Images that were done per second, without the start-up."""
+        return self.done / self.seconds if self.seconds else 0.0
 
     @property
     def rate(self) -> str:
@@ -156,6 +182,11 @@ class Report:
         return sum(each.rejected for each in self.embedding) - self.failed
 
     @property
+    def filtered(self) -> int:
+        """Images that the job's filter left out; not those that were left out before."""
+        return sum(each.filtered for each in self.embedding)
+
+    @property
     def promoted(self) -> bool:
         """Whether this job made the live version live."""
         return self.index_after != self.index_before
@@ -179,6 +210,8 @@ class Report:
     def known_counts(self) -> dict[str, int]:
         """The counts by name, of what was found and what was done; nothing before the source was compared."""
         done = {"embedded": self.embedded, "rejected": self.rejected, "failed": self.failed}
+        if not self.dry_run:
+            done["filtered"] = self.filtered
         return asdict(self.counts) | done if self.counts != Counts() else {}
 
     def to_json(self) -> str:

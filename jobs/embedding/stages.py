@@ -21,12 +21,15 @@ from embedder.images import CropSpec
 from embedder.images.decode import DecodedImage
 from embedder.images.decoder_pool import DecodePool
 from embedder.images.decoder_process import IsAwaited
+from embedder.images.quality import MEASURED, measure
 from index.collection import Collection
+from index.collection.rows import FILTERED
 from index.storage.bucket import without_secrets
 from index.storage.picture_reader import PictureReader
 from jobs.embedding.embed_rows import embed_rows
 from jobs.embedding.report import BlockSummary
 from jobs.errors import OtherModelError
+from jobs.planning.image_filter import EVERY_IMAGE, MEASURE_TYPES, ImageFilter, leave_out
 from jobs.planning.plan import block_name
 
 _PASSING = ("not_found", "permission_denied")
@@ -40,13 +43,14 @@ SECONDS = ("fetch_seconds", "decode_seconds")
 class DecodeSettings:
     """`threads` fetch, more of them than there are `decoders` (processes) if they wait for a network.
 
-    `crop` None: files are not decoded, and come as they are.
+    `crop` None: files are not decoded, and come as they are. Decoded pictures that `images` leaves out go no further.
     """
 
     crop: CropSpec | None
     draft: bool
     threads: int = 2
     decoders: int = 2
+    images: ImageFilter = EVERY_IMAGE
 
 
 _OUTCOME: dict[str, pa.DataType] = {
@@ -70,12 +74,13 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     Raises CancelledError soon after `is_awaited` no longer holds.
     """
     fetcher, crop = _fetcher(), settings.crop
-    decode = partial(_decoders(settings.decoders).decode, crop=crop, draft=settings.draft) if crop else None
+    decode = partial(_decoders(settings.decoders).decode, draft=settings.draft) if crop else None
+    measures = settings.images.measures
 
     def outcome(uri: str | None) -> dict[str, Any]:
         if not is_awaited():
             raise CancelledError
-        return _outcome(uri, fetcher, decode)
+        return _outcome(uri, fetcher, decode, crop, measured=bool(measures))
 
     pool = ThreadPoolExecutor(settings.threads)
     try:
@@ -87,13 +92,30 @@ def fetch_and_decode(table: pa.Table, *, settings: DecodeSettings, is_awaited: I
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # whoever is stopped does not wait for a slow host
     content = {"pixels": pa.binary(crop.side**2 * 3)} if crop else {"file": pa.large_binary()}
-    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **content}))
+    measured = {name: MEASURE_TYPES[name] for name in measures}
+    found = pa.Table.from_pylist(outcomes, pa.schema({"size": pa.int64(), **_OUTCOME, **content, **measured}))
     # Facts from the listing stay; a list of URLs has no sizes.
     sizes = pc.coalesce(table["size"], found["size"])
     table = table.set_column(table.column_names.index("size"), "size", sizes)
     for name in (*_OUTCOME, *content):
         table = table.append_column(name, found[name])
+    if settings.images.expression is not None:
+        table = _leave_out(table, found.select(list(measured)), settings.images)
     return table
+
+
+def _leave_out(table: pa.Table, measured: pa.Table, images: ImageFilter) -> pa.Table:
+    """`table`, in which pictures that are left out have a reason, and no pixels."""
+    known = table
+    for name in measured.column_names:
+        known = known.append_column(name, measured[name])
+    why, _ = images.judge(known)
+    why = pc.if_else(pc.is_valid(table["error_reason"]), pa.scalar(None, why.type), why)
+    out = pc.is_valid(why)
+    if not pc.any(out).as_py():
+        return table
+    pixels = pc.if_else(out, pa.scalar(None, table["pixels"].type), table["pixels"])
+    return leave_out(table.set_column(table.column_names.index("pixels"), "pixels", pixels), why)
 
 
 @cache
@@ -111,8 +133,15 @@ def stop_decoders(settings: DecodeSettings) -> None:
     _decoders(settings.decoders).close()
 
 
-def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], DecodedImage] | None) -> dict[str, Any]:
-    """A row's picture, or file, or the reason why there is none, by column."""
+def _outcome(
+    uri: str | None,
+    fetcher: Fetcher,
+    decode: Callable[[bytes, CropSpec], DecodedImage] | None,
+    crop: CropSpec | None,
+    *,
+    measured: bool,
+) -> dict[str, Any]:
+    """A row's picture, or file, or the reason why there is none, by column; with its measures if it is `measured`."""
     started, fetched = time.perf_counter(), None
     outcome: dict[str, Any] = {}
     try:
@@ -121,10 +150,12 @@ def _outcome(uri: str | None, fetcher: Fetcher, decode: Callable[[bytes], Decode
         data = fetcher.fetch(uri)
         fetched = time.perf_counter()
         outcome |= {"content_hash": hashlib.sha256(data).hexdigest(), "size": len(data)}
-        if decode is None:
+        if decode is None or crop is None:
             outcome["file"] = data
         else:
-            image = decode(data)
+            image = decode(data, crop)
+            if measured:
+                outcome |= measure(decode(data, MEASURED).pixels)
             outcome |= {"pixels": image.pixels.tobytes(), "width": image.width, "height": image.height}
             outcome["format"] = image.format
     except Rejected as error:
@@ -187,15 +218,17 @@ class EmbedBlock:
         ids = [str(image_id) for image_id in rows["image_id"].to_pylist()]
         embedded = time.perf_counter()
         file = self._collection.write_rows(self._run_id, block_name(self._attempt, ids), rows)
-        rejected = rows.num_rows - rows["error_reason"].null_count
+        filtered = rows["error_reason"].to_pylist().count(FILTERED)
+        rejected = rows.num_rows - rows["error_reason"].null_count - filtered
         return BlockSummary(
             path=file.path,
             actor=self._name,
             rows=file.rows,
             size=file.size,
             sha256=file.sha256,
-            embedded=rows.num_rows - rejected,
+            embedded=rows["error_reason"].null_count,
             rejected=rejected,
+            filtered=filtered,
             started_at=started_at,
             ended_at=time.time(),
             model_seconds=embedded - started,

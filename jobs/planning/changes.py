@@ -16,10 +16,13 @@ from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
 from index.collection.records import ModelRecord, RowFile
 from index.collection.rows import STATE, conform, metadata_columns
+from index.storage.storage import canonical_address
 from jobs.errors import TooManyMissingError
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+from jobs.planning.left_out import find_left_out, is_filtered
 from jobs.planning.plan import Counts, plan_run, unchanged_mask
 from jobs.planning.reuse import ReusableRows, find_known
-from jobs.sources.listing import LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
+from jobs.sources.listing import KNOWN, LISTING, REFUSAL, REFUSED_STAGE, Column, concat_listings, together
 
 _COMPARED_ROWS = 2**18
 """Rows whose metadata is held at once."""
@@ -89,9 +92,16 @@ def _require_few(count: int, rows: int, what: str, remedy: str, max_missing: flo
 
 
 def compare(
-    listing: pa.Table, snapshot: Snapshot, source: str, model: ModelRecord, *, delete: bool, verify_hash: bool
+    listing: pa.Table,
+    snapshot: Snapshot,
+    source: str,
+    model: ModelRecord,
+    *,
+    delete: bool,
+    verify_hash: bool,
+    images: ImageFilter = EVERY_IMAGE,
 ) -> SourceChange:
-    """Compare a listing with the live rows. Nothing is written."""
+    """Compare a listing with the live rows. Nothing is written. `images` says which of the listing are embedded."""
     live = snapshot.live()
     own, same_model = live.of_source(source), live.of_model(model)
     state, relabelled = _compare_metadata(same_model, listing)
@@ -102,8 +112,10 @@ def compare(
     gone = missing if delete else missing.filter(pc.equal(missing["error_stage"], pa.scalar(REFUSED_STAGE)))
     kept = missing.filter(pc.invert(pc.is_in(missing["image_id"], gone["image_id"])))
     relabelled = pc.and_(relabelled, pc.is_in(state["image_id"], rows["image_id"]))
-    # Such a row covers nothing: it is written anew, with the vector that it has.
-    current = state.filter(pc.invert(relabelled)) if pc.any(relabelled).as_py() else state
+    listing, stale = find_left_out(images, listing, state, same_model.of_keep(images.key))
+    # Such rows cover nothing: they are written anew, with the vector that they have if it still counts.
+    anew = pc.or_(relabelled, pc.is_in(state["image_id"], stale)) if len(stale) else relabelled
+    current = state.filter(pc.invert(anew)) if pc.any(anew).as_py() else state
     listings = {source: listing}
     for name in live.sources:
         theirs = live.of_source(name)
@@ -112,7 +124,9 @@ def compare(
     known, counts = [], Counts()
     for name, listed in listings.items():
         keep = partial(_still_listed, snapshot.collection, listed)
-        plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash)
+        # Other sources' images stay as their own last job had them.
+        which = images if name == source else ImageFilter(key=_last_keep(snapshot, name))
+        plan = plan_run(listed, snapshot, name, model, current, keep=keep, verify_hash=verify_hash, images=which)
         if name == source:
             plan = replace(plan, deletes=gone["image_id"])
         # Where images are only added, reading all of them here would cost more than it saves: none has moved.
@@ -207,14 +221,19 @@ def _relisted(listing: pa.Table, theirs: LiveRows, kept: pa.Table, *, own: bool)
     """The listing of a source whose rows are another model's: its own and what is kept, or what its rows say."""
     if own and not kept.num_rows:
         return listing
-    rows = theirs.read([*LISTING.names, *REFUSAL.names, *theirs.metadata])
-    refused = pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE))
+    rows = theirs.read([*LISTING.names, *REFUSAL.names, *KNOWN.names, *theirs.metadata])
+    refused = pc.or_(pc.equal(rows["error_stage"], pa.scalar(REFUSED_STAGE)), is_filtered(rows))
     for field in REFUSAL:  # of other rejects another model may think otherwise
         at = rows.column_names.index(field.name)
         rows = rows.set_column(at, field, pc.if_else(refused, rows[field.name], pa.scalar(None, field.type)))
     if not own:
         return rows.filter(pc.invert(pc.is_in(rows["image_id"], listing["image_id"])))
     return concat_listings([listing, rows.filter(pc.is_in(rows["image_id"], kept["image_id"]))])
+
+
+def _last_keep(snapshot: Snapshot, source: str) -> str | None:
+    runs = (run for run in reversed(snapshot.committed) if canonical_address(run.source) == source)
+    return next((run.keep for run in runs), None)
 
 
 def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
@@ -240,7 +259,8 @@ def _counts(known: ReusableRows, before: pa.Table, live: LiveRows) -> Counts:
         other_model=there - same_model,
         resumed=todo.num_rows - plan.todo.num_rows,
         reused=len(known),
-        refused=len(known.refused),
+        refused=len(known.refused) - known.filtered,
+        filtered=known.filtered,
         to_embed=plan.todo.num_rows - len(known) - len(known.refused),
     )
 

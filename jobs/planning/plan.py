@@ -21,7 +21,8 @@ from index.collection.rows import STATE, TEXT, newest
 from index.errors import DamagedRunError
 from index.storage.picture_reader import PictureReader
 from index.versions.current import standing_manifest
-from jobs.sources.listing import Column
+from jobs.planning.image_filter import EVERY_IMAGE, ImageFilter
+from jobs.sources.listing import Column, refused_mask
 
 NEVER_READABLE: Final = ""
 """In place of a hash for a picture that will not be there at the next attempt either; no content has it."""
@@ -33,8 +34,9 @@ _THREADS = 16  # reading waits for disks and networks, and hashing lets other th
 class Plan:
     """`todo` is what to embed of `listing`. `run` is the unfinished run to go on with, `files` what it has written.
 
-    `live` has the `STATE` of the model's live rows. `deletes` are ids to record as gone with the run. `refused`
-    counts the rows that were written as the rejects that the listing says they are.
+    `live` has the `STATE` of the model's live rows. `images` says which images are embedded. `deletes` are ids to
+    record as gone with the run. `refused` counts the rows that were written as the rejects that the listing says they
+    are; of these, `filtered` are left out by `images`.
     """
 
     source: str
@@ -46,6 +48,8 @@ class Plan:
     files: list[RowFile]
     deletes: pa.ChunkedArray[Any] = field(default_factory=lambda: pa.chunked_array([], TEXT))
     refused: int = 0
+    filtered: int = 0
+    images: ImageFilter = EVERY_IMAGE
 
     @property
     def done(self) -> bool:
@@ -67,12 +71,13 @@ class Plan:
 class Counts:
     """Images of the source, compared with their rows.
 
-    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed. Of the
-    images that are not unchanged, `resumed` were written by a run that did not end, `reused` take the vector of the
-    same content (they were moved, copied, touched or relabelled), `refused` are rejects by the listing itself (a line
-    that cannot be read, a repeated id), and `to_embed` need the model. `replaced` take the ids of other sources'
-    images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere, and `deleted` lose their
-    row.
+    `listed` = `unchanged` + `new` + `changed` + `retried` + `other_model`; changed metadata counts as changed, and so
+    does another outcome of the filter. Of the images that are not unchanged, `resumed` were written by a run that did
+    not end, `reused` take the vector of the same content (they were moved, copied, touched or relabelled), `refused`
+    are rejects by the listing itself (a line that cannot be read, a repeated id), `filtered` are left out by what is
+    known of them unread, and `to_embed` need the model, unless they are left out once they are read. `replaced` take
+    the ids of other sources' images. `missing` have a row and are not listed; of these, `moved` are listed elsewhere,
+    and `deleted` lose their row.
     """
 
     listed: int = 0
@@ -84,6 +89,7 @@ class Counts:
     resumed: int = 0
     reused: int = 0
     refused: int = 0
+    filtered: int = 0
     to_embed: int = 0
     replaced: int = 0
     missing: int = 0
@@ -105,6 +111,7 @@ def plan_run(
     keep: Callable[[list[RowFile]], list[RowFile]] = list,
     unchanged: Callable[[pa.Table, pa.Table], Column] | None = None,
     verify_hash: bool = False,
+    images: ImageFilter = EVERY_IMAGE,
 ) -> Plan:
     """The plan that goes on with the unfinished run, of whose files those count that `keep` returns, or begins one.
 
@@ -114,7 +121,7 @@ def plan_run(
     unchanged = unchanged or unchanged_mask
     there = unchanged(listing, live)
     # With nothing to do, the files of a stopped run are not needed.
-    run = unfinished_run(snapshot, source, model) if pc.all(there).as_py() is False else None
+    run = unfinished_run(snapshot, source, model, images.key) if pc.all(there).as_py() is False else None
     files = keep(written_files(snapshot.collection, run)) if run else []
     if files:
         # Once the run is committed its rows are the newest, so they alone say whether their images are covered.
@@ -125,14 +132,14 @@ def plan_run(
     if verify_hash:
         there = _unaltered(listing, newest_rows, there)
     todo = listing.filter(pc.invert(there))
-    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files)
+    return Plan(source=source, model=model, listing=listing, todo=todo, live=live, run=run, files=files, images=images)
 
 
-def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord) -> RunStart | None:
-    """The newest run of a source and a model that was begun and not committed."""
+def unfinished_run(snapshot: Snapshot, source: str, model: ModelRecord, keep: str | None = None) -> RunStart | None:
+    """The newest run of a source, a model and a filter that was begun and not committed."""
     # One that is older than a committed run would be hidden by it where they overlap: `reuse` takes its rows.
     newer = (run for run in snapshot.unfinished if run.run_id > snapshot.last_run)
-    started = [run for run in newer if run.source == source and run.model.agrees_with(model)]
+    started = [run for run in newer if (run.source, run.keep) == (source, keep) and run.model.agrees_with(model)]
     if not started:
         return None
     # One that the live version was built from has lost its manifest: with other rows it would be taken for indexed.
@@ -213,7 +220,7 @@ def unchanged_mask(listing: pa.Table, rows: pa.Table) -> Column:
 
 def _unaltered(listing: pa.Table, rows: pa.Table, there: Column) -> Column:
     """`there` without those images whose bytes are others than the rows say; what cannot be read now stays."""
-    same = listing.filter(there)
+    same = listing.filter(pc.and_not(there, refused_mask(listing)))
     recorded = rows["content_hash"].take(pc.index_in(same["image_id"], rows["image_id"]))
     altered = same["image_id"].filter(pc.not_equal(recorded, content_hashes(same["uri"].to_pylist())))
     return pc.and_(there, pc.invert(pc.is_in(listing["image_id"], altered)))

@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 
 from index.collection.collection import Collection, Snapshot
 from index.collection.live_rows import LiveRows
-from index.collection.rows import EMBEDDING, OUTCOME, REJECT, STATE, TEXT, embedding_type, newest
+from index.collection.rows import EMBEDDING, FILTERED, OUTCOME, REJECT, STATE, TEXT, embedding_type, newest
+from jobs.planning.image_filter import with_facts
+from jobs.planning.left_out import is_filtered
 from jobs.planning.plan import Plan, block_name, content_hashes, retry_fetch_failures, unchanged_mask, written_files
 from jobs.sources.listing import refused_mask, without_refusal
 
@@ -30,7 +32,7 @@ _BLOCK = 4096  # rows of a file: 8 MB of vectors of 512 dimensions
 @dataclass(frozen=True, kw_only=True)
 class ReusableRows:
     """The rows of `plan.todo` at `todo` have the outcome of the rows of `pool` at `rows`; `hashes` are theirs. Those at
-    `refused` are rejects as they are.
+    `refused` are rejects as they are; `filtered` of these are images that are left out.
     """
 
     plan: Plan
@@ -39,6 +41,7 @@ class ReusableRows:
     rows: Positions
     hashes: pa.ChunkedArray[Any]
     refused: Positions
+    filtered: int
 
     def __len__(self) -> int:
         return len(self.todo)
@@ -60,17 +63,22 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
     `by_content` reads the bytes of images whose size is that of a known one; `verify_hash` believes only bytes.
     """
     none, refused = np.empty(0, np.int64), _positions(refused_mask(plan.todo))
+    left_out = _positions(refused_mask(plan.todo, FILTERED))
     # A quiet night opens none of the files that runs have left unfinished.
     pool = _pool(plan, snapshot) if plan.todo.num_rows else LiveRows.of_files(snapshot.collection.storage, [])
     if not len(pool):
         hashes = pa.chunked_array([], TEXT)
-        return ReusableRows(plan=plan, pool=pool, todo=none, rows=none, hashes=hashes, refused=refused)
+        return ReusableRows(
+            plan=plan, pool=pool, todo=none, rows=none, hashes=hashes, refused=refused, filtered=len(left_out)
+        )
     state = pool.read(STATE)
     unchanged = (none, none) if verify_hash else _unchanged(plan.todo, state)
     moved = (none, none)
     if by_content or verify_hash:
         moved = _same_content(plan.todo, state, skip=np.concatenate([unchanged[0], refused]))
     todo, rows = (np.concatenate(pair) for pair in zip(unchanged, moved, strict=True))
+    usable = ~np.isin(todo, left_out) & _has_outcome(plan, todo, state.take(rows))
+    todo, rows = todo[usable], rows[usable]
     return ReusableRows(
         plan=plan,
         pool=pool,
@@ -78,6 +86,7 @@ def find_known(plan: Plan, snapshot: Snapshot, *, by_content: bool, verify_hash:
         rows=rows,
         hashes=state["content_hash"].take(rows),
         refused=np.setdiff1d(refused, todo),
+        filtered=len(left_out),
     )
 
 
@@ -86,11 +95,12 @@ def write_known(known: ReusableRows, collection: Collection) -> Plan:
     plan = known.plan
     run, files = plan.run, list(plan.files)
     for table in _known_rows(known):
-        run = run or collection.start_run(plan.source, plan.model)
+        run = run or collection.start_run(plan.source, plan.model, keep=plan.images.key)
         name = block_name(plan.attempt, list(map(str, table["image_id"].to_pylist())))
         collection.check_lease()
         files.append(collection.write_rows(run.run_id, name, table))
-    return replace(plan, run=run, files=files, todo=known.unknown, refused=len(known.refused))
+    counted = replace(plan, refused=len(known.refused), filtered=known.filtered)
+    return replace(counted, run=run, files=files, todo=known.unknown)
 
 
 def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
@@ -106,11 +116,14 @@ def _known_rows(known: ReusableRows) -> Iterator[pa.Table]:
 
 
 def _pool(plan: Plan, snapshot: Snapshot) -> LiveRows:
-    """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart."""
-    collection = snapshot.collection
-    files = [file for run in snapshot.committed if run.model.agrees_with(plan.model) for file in run.files]
+    """Every row that the model's runs have written, finished or not, oldest first; the plan's own files apart. Of runs
+    with other filters only what tells whether an image is left out now.
+    """
+    collection, believes = snapshot.collection, plan.images.believes
+    committed = [run for run in snapshot.committed if run.model.agrees_with(plan.model) and believes(run.keep)]
+    files = [file for run in committed for file in run.files]
     for start in snapshot.unfinished:
-        if start.model.agrees_with(plan.model):
+        if start.model.agrees_with(plan.model) and believes(start.keep):
             files += written_files(collection, start)
     taken = {file.path for file in plan.files}
     others = sorted((file for file in files if file.path not in taken), key=lambda file: file.path)
@@ -123,19 +136,40 @@ def _unchanged(todo: pa.Table, state: pa.Table) -> tuple[Positions, Positions]:
     # Some are of runs that were never finished.
     rows = retry_fetch_failures(state.drop_columns("content_hash").take(last))
     found = _positions(unchanged_mask(todo, rows))
-    at = pc.index_in(todo["image_id"].take(found), rows["image_id"])
-    return found, last[at.to_numpy().astype(np.int64)]
+    at = last[pc.index_in(todo["image_id"].take(found), rows["image_id"]).to_numpy().astype(np.int64)]
+    left_out = np.isin(at, _positions(is_filtered(state)))
+    if not left_out.any():
+        return found, at
+    # What was left out after it had been embedded has the vector of its content.
+    embedded = _embedded(state)
+    again = pc.index_in(state["content_hash"].take(at), state["content_hash"].take(embedded), skip_nulls=True)
+    usable = ~left_out | pc.is_valid(again).to_numpy()
+    at = np.where(left_out, embedded[again.fill_null(0).to_numpy()], at) if len(embedded) else at
+    return found[usable], at[usable]
+
+
+def _has_outcome(plan: Plan, todo: Positions, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """A mask: these rows tell that the images at `todo` are not left out, or why they cannot be used."""
+    if plan.images.expression is None:
+        return np.ones(len(todo), bool)
+    why, judged = plan.images.judge(with_facts(plan.todo.take(todo), rows))
+    judged |= bool(plan.images.measures)  # by the job that wrote the row: the pool has no others then
+    return np.asarray(pc.or_(pc.is_valid(rows["error_reason"]), pc.and_(pc.is_null(why), pa.array(judged))), bool)
 
 
 def _same_content(todo: pa.Table, state: pa.Table, *, skip: Positions) -> tuple[Positions, Positions]:
     """Positions of what has the bytes of an embedded row, and of these rows."""
-    embedded = _positions(pc.and_(pc.is_null(state["error_reason"]), pc.is_valid(state["content_hash"])))
+    embedded = _embedded(state)
     known = state.select(["size", "content_hash"]).take(embedded)
     likely = np.setdiff1d(_positions(pc.is_in(todo["size"], known["size"], skip_nulls=True)), skip)
     hashes = content_hashes(todo["uri"].take(likely).to_pylist())
     at = pc.index_in(hashes, known["content_hash"], skip_nulls=True)
     hits = _positions(pc.is_valid(at))
     return likely[hits], embedded[at.take(hits).to_numpy().astype(np.int64)]
+
+
+def _embedded(state: pa.Table) -> Positions:
+    return _positions(pc.and_(pc.is_null(state["error_reason"]), pc.is_valid(state["content_hash"])))
 
 
 def _positions(mask: Any) -> Positions:

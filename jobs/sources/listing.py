@@ -22,6 +22,9 @@ REFUSAL = pa.schema({name: _TYPES.get(name, TEXT) for name in REJECT})
 """Columns that a listing has too if it refuses some of its rows: those become rejects as they are."""
 Reason: TypeAlias = tuple[str, str, str, bool]
 """Of a reject, in the order of `REJECT`: stage, reason, message, and whether to try again."""
+_KNOWN: dict[str, pa.DataType] = {"content_hash": TEXT, "width": pa.int32(), "height": pa.int32(), "format": TEXT}
+KNOWN = pa.schema(_KNOWN)
+"""Columns that refused rows have besides, if an earlier row of an unchanged image says so."""
 REFUSED_STAGE = "list"
 UNREADABLE = "unreadable"
 """Why a tar, a list or a folder is refused: the images in it are not known."""
@@ -88,7 +91,7 @@ def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:
 
 
 def without_refusal(listing: pa.Table) -> pa.Table:
-    return listing.drop_columns([name for name in REFUSAL.names if name in listing.column_names])
+    return listing.drop_columns([name for name in (*REFUSAL.names, *KNOWN.names) if name in listing.column_names])
 
 
 def concat_listings(tables: Sequence[pa.Table]) -> pa.Table:

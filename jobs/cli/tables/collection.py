@@ -8,6 +8,7 @@ from rich.console import Group
 
 from index.collection import Collection
 from index.collection.records import Option, RunManifest
+from index.collection.rows import FILTERED
 from index.match import Match
 from index.versions.current import collection_model, live_version
 from index.versions.files import first_damage, version_files
@@ -73,11 +74,13 @@ def collection_facts(collection: Collection) -> dict[str, Any]:
     """What `likeness info` says, ready for JSON."""
     snapshot = collection.snapshot()
     reasons = snapshot.live().read(["error_reason"])["error_reason"]
+    filtered = reasons.to_pylist().count(FILTERED)
     model = collection_model(collection, snapshot.committed)
     return {
         "collection": collection.location,
         "embedded": reasons.null_count,
-        "rejected": len(reasons) - reasons.null_count,
+        "filtered": filtered,
+        "rejected": len(reasons) - reasons.null_count - filtered,
         "runs": len(snapshot.committed),
         "unfinished_runs": len(snapshot.unfinished),
         "model": model.model_dump() if model else None,

@@ -10,11 +10,15 @@ from rich.markup import escape
 from jobs.cli.tables.text_table import TextTable
 from jobs.embedding.report import STAGES, EmbedReport, Report
 
-_HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "rejected", "failed")
+_HISTORY_COUNTS = ("new", "changed", "retried", "other_model", "deleted", "filtered", "rejected", "failed")
 
 
 def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
     counts = {"listed": report.listed, "already there": report.already_there, done: report.embedded}
+    if report.filtered or report.filtered_in_all:
+        counts["filtered"] = report.filtered
+        if report.filtered_in_all != report.filtered:
+            counts["filtered in all"] = report.filtered_in_all
     counts["rejected"] = report.refused + report.rejected
     if (known := report.reject_reasons.total()) != counts["rejected"]:
         counts["rejects in all"] = known
@@ -24,7 +28,7 @@ def embed_table(report: EmbedReport, done: str = "embedded") -> TextTable:
         rows.append(("images/s", f"{report.images_per_second:,.1f}", f"in {report.seconds:.1f} s, start-up apart"))
         for stage, by in zip(STAGES, ("thread", "thread", "actor", "actor"), strict=True):
             if seconds := getattr(report, f"{stage}_seconds"):
-                rate = (report.embedded + report.rejected) / seconds
+                rate = report.done / seconds
                 rows.append((f"  {stage}", f"{rate:,.1f}", f"by one {by}"))
         rows.append(("actors idle", f"{report.idle_share:.0%}", f"of the time, {len(report.actors)} of them"))
         rows.append(("bottleneck", "", report.bottleneck))
@@ -35,7 +39,8 @@ def reembed_table(report: Report) -> TextTable:
     """The closing table of `reembed`, without zero counts."""
     shown = asdict(report.counts)
     if not report.dry_run:
-        shown |= {"embedded": report.embedded, "rejected": report.rejected, "failed": report.failed}
+        done = {"embedded": report.embedded, "filtered": report.filtered}
+        shown |= {**done, "rejected": report.rejected, "failed": report.failed}
     counts = [
         (name.replace("_", " "), f"{count:,}")
         for name, count in shown.items()

@@ -48,11 +48,13 @@ class TestEmbed:
         load = ModelSource(model="demo", device="cpu")
         demo = load()
         for name, blocks, size in (("ray", None, 16), ("here", blocks_here, 16), ("larger", blocks_here, 64)):
-            embed(gallery.folder, tmp_path / name, load=load, blocks=blocks, block_size=size, like=demo)
+            keep = {"colourfulness": {"$gt": 40}}  # which the workers measure
+            embed(gallery.folder, tmp_path / name, load=load, blocks=blocks, block_size=size, like=demo, keep=keep)
         ray, *others = (
             Collection.open(str(tmp_path / name)).live_rows().sort_by("image_id") for name in ("ray", "here", "larger")
         )
         assert ray.num_rows == 60
+        assert ray["error_reason"].to_pylist().count("filtered") == 10
         assert all(other.equals(ray) for other in others)
 
     @pytest.mark.parametrize(

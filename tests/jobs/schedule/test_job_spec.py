@@ -32,6 +32,7 @@ notify:
   on_failure: {url: "https://hooks.example/${TOKEN}"}
 metrics_file: metrics/likeness.prom
 draft: false
+keep: {width: {$gte: 640}}
 """
 
 
@@ -54,6 +55,7 @@ def test_every_field_reaches_the_job(tmp_path: Path) -> None:
     assert spec.index.model_dump(exclude_none=True) == {"target_recall": 0.95, "max_memory": 2 * 1024**3}
     assert (spec.missing, spec.max_missing, spec.verify_hash) == ("keep", 0.5, True)
     assert (spec.extensions, spec.draft) == (("jpg",), False)
+    assert spec.keep == {"width": {"$gte": 640}}
     assert spec.retention.keep == 5
     assert spec.metrics_file == str(tmp_path / "metrics" / "likeness.prom")
 
@@ -94,7 +96,7 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
         (WHOLE.replace("2GiB", "lots"), r"line 8, index\.max_memory: 'lots': expected a size such as 600MB, 2GiB or a"),
         (WHOLE.replace("address: auto", "on: local"), r"line 4, resources\.on: local: expected ray, or none of actors"),
         (WHOLE.replace('"2:8"', '"8:2"'), r"line 4, resources\.actors: '8:2': expected a number or LEAST:MOST"),
-        (WHOLE + "retension: {}\n", r"line 20, retension: is no field of a job: deploy/job\.schema\.json lists them"),
+        (WHOLE + "retension: {}\n", r"line 21, retension: is no field of a job: deploy/job\.schema\.json lists them"),
         (WHOLE.replace("missing: keep", "missing: drop"), r"line 10, missing: Input should be 'keep' or 'delete', got"),
         (WHOLE.replace("{command: cat}", "{}"), r"line 16, notify\.on_success: expected one of url and command"),
         (WHOLE.replace("likeness.prom", "likeness.txt"), r"line 18, metrics_file: .*\.prom"),
@@ -105,6 +107,7 @@ def test_values_are_read_as_they_are_written(tmp_path: Path, line: str, expected
         (WHOLE.replace("10m", "soon"), r"line 5, resources\.wait_for_nodes: 'soon': expected a duration such as 90s"),
         (WHOLE.replace("address: auto,", ""), r"line 5, resources\.wait_for_nodes: for a Ray cluster that grows: "),
         (WHOLE.replace("actor: 4", "actor: 1.5"), r"line 5, resources\.cpus_per_actor: has 1\.5 for CPUs: expected a"),
+        (WHOLE.replace("{width: {$gte: 640}}", "640"), r"line 20, keep: '640': expected a JSON object such as"),
         ("source: [a\n", r"job\.yaml is not YAML: .* line 2"),
         ("source: !!int eight\n", r"job\.yaml is not YAML: .* 'eight'"),
         ("", r"job\.yaml, line 1: .*dictionary"),

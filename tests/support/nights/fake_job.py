@@ -1,9 +1,11 @@
 """An embedding job with a fake model; all else is as in any job."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from jobs.embedding.model_source import model_record
 from jobs.embedding.on_ray import blocks_on_ray
 from jobs.embedding.pipeline import Blocks, write
 from jobs.embedding.report import EmbedReport
+from jobs.planning.image_filter import ImageFilter
 from jobs.sources.list_images import list_images
 from tests.support.collections.plans import plan_of
 
@@ -36,10 +39,14 @@ def embed(
     max_reject_rate: float = 0.5,
     progress: Callable[[EmbedReport], None] = lambda _: None,
     like: Embedder = FAKE,
+    keep: Mapping[str, Any] | None = None,
 ) -> EmbedReport:
     """A whole job with a model that is `like` another, by default on Ray, which is connected."""
     collection = Collection.create_or_open(str(location))
-    plan = plan_of(list_images(str(source)), collection, str(source), model_record(like.identity))
+    listing = list_images(str(source))
+    plan = plan_of(listing, collection, str(source), model_record(like.identity))
+    if keep:
+        plan = replace(plan, images=ImageFilter.parse(keep, listing.schema))
     if plan.done:
         return EmbedReport.of(plan)
     blocks = blocks or partial(blocks_on_ray, Pool())

@@ -1,0 +1,290 @@
+"""Images that a job's filter leaves out: what is read for it, what is counted, and what another filter changes."""
+
+from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from index.collection import Collection
+from index.search import Searcher
+from jobs.cli.options import console
+from jobs.errors import TooManyRejectsError, UsageError
+from jobs.planning.plan import content_hashes
+from tests.support.collections.storage_steps import KilledError, expire
+from tests.support.command_line import Run
+from tests.support.nights.reembed_nights import BROKEN, DEMO, Nights
+
+WIDE = {"width": {"$gte": 32}}
+LARGE = {"size": {"$gte": 2000}}
+VARIED = {"near_uniform": False}
+
+
+def picture(width: int, height: int, form: str, *, plain: bool = False) -> bytes:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    target = io.BytesIO()
+    Image.fromarray(np.full_like(pixels, 77) if plain else pixels).save(target, form)
+    return target.getvalue()
+
+
+PICTURES = {
+    "broken.jpg": BROKEN,
+    "noise.jpg": picture(64, 48, "JPEG"),
+    "noise.png": picture(65, 48, "PNG"),
+    "plain.png": picture(66, 48, "PNG", plain=True),
+    "small.png": picture(8, 8, "PNG"),
+}
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Two wide pictures of noise, a plain one, a small one and a broken one; nothing is embedded yet."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name, data in PICTURES.items():
+        (folder / name).write_bytes(data)
+    Collection.create_or_open(str(tmp_path / "collection"))
+    return Nights(folder, str(tmp_path / "collection"))
+
+
+def night(nights: Nights, keep: dict[str, Any] | None, model: str = DEMO, **fields: Any) -> Any:
+    return nights.night(model, keep=keep, **{"max_reject_rate": 1, **fields})
+
+
+def outcomes(nights: Nights) -> dict[str, str]:
+    """Of the images that can be used: those that are embedded, and those that are left out."""
+    rows = nights.collection.live_rows(["image_id", "embedding", "error_reason"]).to_pylist()
+    assert all((row["embedding"] is None) == (row["error_reason"] is not None) for row in rows)
+    return {str(row["image_id"]).removesuffix(".png"): row["error_reason"] or "embedded" for row in rows}
+
+
+def embedded(nights: Nights) -> set[str]:
+    """The ids of the embedded rows, which are those that the live index finds."""
+    found = {name for name, outcome in outcomes(nights).items() if outcome == "embedded"}
+    assert Searcher.open(nights.collection).ntotal == len(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept", "unread"),
+    [
+        (LARGE, {"noise.jpg", "noise"}, {"plain.png", "small.png", "broken.jpg"}),
+        (
+            {"label": None, "image_id": {"$prefix": "noise"}},
+            {"noise.jpg", "noise"},
+            {*PICTURES} - {"noise.jpg", "noise.png"},
+        ),
+        (WIDE, {"noise.jpg", "noise", "plain"}, set()),
+        ({"format": "png", "height": 48}, {"noise", "plain"}, set()),
+        (VARIED, {"noise.jpg", "noise", "small"}, set()),
+        ({**VARIED, **WIDE, **LARGE}, {"noise.jpg", "noise"}, {"plain.png", "small.png", "broken.jpg"}),
+        ({"$and": [{"$not": {"format": "jpeg"}}, {"$or": [LARGE, VARIED]}]}, {"noise", "small"}, set()),
+        ({"brightness": {"$lt": 0.4}}, {"plain"}, set()),
+    ],
+)
+def test_images_fall_out_as_soon_as_it_is_known(
+    nights: Nights, keep: dict[str, Any], kept: set[str], unread: set[str]
+) -> None:
+    report = night(nights, keep, index=False)
+    assert {name for name, outcome in outcomes(nights).items() if outcome == "embedded"} == kept
+    assert set(nights.embedded[-1]) == {*PICTURES} - unread
+    filtered = [name for name, outcome in outcomes(nights).items() if outcome == "filtered"]
+    broken = "broken.jpg" not in unread
+    assert (report.embedded, report.filtered, report.rejected) == (len(kept), len(filtered), broken)
+    assert report.counts.filtered == len(unread)
+    assert len(kept) + len(filtered) + broken == len(PICTURES)
+    runs = nights.collection.runs()
+    again = night(nights, keep, index=False)
+    assert (again.counts.unchanged, again.filtered, nights.embedded[-1]) == (5, 0, [])
+    assert nights.collection.runs() == runs
+
+
+def test_another_expression_plans_what_the_rows_cannot_decide(nights: Nights) -> None:
+    def change(keep: dict[str, Any] | None) -> tuple[set[str], set[str]]:
+        """What is embedded, and what is read."""
+        night(nights, keep)
+        runs, current = nights.collection.runs(), nights.collection.current()
+        assert night(nights, keep).counts.unchanged == 5
+        assert (nights.collection.runs(), nights.collection.current()) == (runs, current)
+        return embedded(nights), set(nights.embedded[-2])
+
+    everything = {"noise.jpg", "noise", "plain", "small"}
+    assert change(None) == (everything, {*PICTURES})
+    assert change(WIDE) == ({"noise.jpg", "noise", "plain"}, set())
+    assert change({"width": {"$gte": 65}}) == ({"noise", "plain"}, set())
+    assert change({"format": "jpeg"}) == ({"noise.jpg"}, set())
+    assert change(None) == (everything, set())
+    assert change(LARGE) == ({"noise.jpg", "noise"}, set())
+    # Measures are in no row.
+    assert change(VARIED) == ({"noise.jpg", "noise", "small"}, {*PICTURES})
+    assert change({**VARIED, **WIDE}) == ({"noise.jpg", "noise"}, {"noise.jpg", "noise.png", "plain.png"})
+    assert change(VARIED) == ({"noise.jpg", "noise", "small"}, {"plain.png"})
+    assert change(None) == (everything, set())
+
+
+def test_a_filter_goes_with_the_source_whose_job_has_it(nights: Nights, tmp_path: Path, other_model: str) -> None:
+    """Another source's job that changes the model leaves out what this one's left out."""
+    night(nights, {**VARIED, "size": {"$gte": 300}})
+    before = outcomes(nights)
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("noise.png", "small.png"):
+        (other / f"2-{name}").write_bytes(PICTURES[name])
+    night(nights, {"width": {"$lt": 32}}, other_model, source=other)
+    assert outcomes(nights) == {**before, "2-noise": "filtered", "2-small": "embedded"}
+    counts = night(nights, {**VARIED, "size": {"$gte": 300}}, other_model).counts
+    assert (counts.unchanged, nights.embedded[-1]) == (5, [])
+
+
+def test_a_list_has_columns_to_filter_by_and_no_sizes(nights: Nights) -> None:
+    lines = nights.pictures.with_name("list.csv")
+
+    def change(sharpness: str, keep: dict[str, Any] | None) -> tuple[list[str], set[str]]:
+        rows = [
+            f"{name},{nights.pictures / name},{name[0]},{sharpness}" for name in sorted({*PICTURES} - {"broken.jpg"})
+        ]
+        lines.write_text("\n".join(["id,uri,kind,sharpness", *rows]))
+        night(nights, keep, source=lines)
+        assert night(nights, keep, source=lines).counts.unchanged == 4
+        return sorted(embedded(nights)), set(nights.embedded[-2])
+
+    # The column of the list hides the measure of this name, so nothing is read for it.
+    first = {"sharpness": {"$lt": 1}, "kind": {"$in": ["n", "s"]}}
+    assert change("0", first) == (["noise", "noise.jpg", "small"], {"noise.jpg", "noise.png", "small.png"})
+    assert change("1", {**LARGE, "sharpness": 1}) == (
+        ["noise", "noise.jpg"],
+        {"plain.png"},
+    )
+    assert change("1", {"kind": "s"}) == (["small"], set())
+    # What the pixels say alone of a row whose metadata have changed cannot be told from the row.
+    mixed = {"$or": [{"kind": "p"}, {"contrast": {"$gt": 0.1}, "sharpness": 1}]}
+    assert change("1", mixed)[0] == ["noise", "noise.jpg", "plain", "small"]
+    assert change("2", mixed) == (["plain"], {"noise.jpg", "noise.png", "plain.png", "small.png"})
+
+
+def test_a_picture_that_changes_is_judged_anew(nights: Nights) -> None:
+    night(nights, WIDE)
+    (nights.pictures / "small.png").write_bytes(picture(67, 48, "PNG"))
+    (nights.pictures / "noise.png").write_bytes(picture(9, 8, "PNG"))
+    (nights.pictures / "plain.png").unlink()
+    night(nights, WIDE, max_missing=1)
+    assert outcomes(nights) == {
+        "broken.jpg": "not_an_image",
+        "noise.jpg": "embedded",
+        "small": "embedded",
+        "noise": "filtered",
+    }
+    assert embedded(nights) == {"noise.jpg", "small"}
+    assert sorted(nights.embedded[-1]) == ["noise.png", "small.png"]
+
+
+def test_with_verify_hash_what_is_left_out_unread_stays_unread(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    night(nights, {**LARGE, **WIDE})
+    read = list[str]()
+
+    def hashes(uris: list[str]) -> pa.Array[Any]:
+        read.extend(uris)
+        return content_hashes(uris)
+
+    monkeypatch.setattr("jobs.planning.plan.content_hashes", hashes)
+    assert night(nights, {**LARGE, **WIDE}, verify_hash=True).counts.unchanged == 5
+    assert sorted(Path(uri).name for uri in read) == ["noise.jpg", "noise.png"]
+
+
+@pytest.mark.parametrize("keep", [WIDE, VARIED])
+def test_a_killed_job_is_gone_on_with_under_the_same_filter_alone(nights: Nights, keep: dict[str, Any]) -> None:
+    nights.block = 2
+
+    def kill() -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        night(nights, keep, after_block=kill)
+    expire(nights.collection.storage)
+    report = night(nights, keep)
+    assert (report.counts.resumed, sorted(nights.embedded[-1])) == (2, ["noise.png", "plain.png", "small.png"])
+    whole = {WIDE["width"]["$gte"]: {"noise.jpg", "noise", "plain"}}.get(keep.get("width", {}).get("$gte", 0))
+    assert embedded(nights) == (whole or {"noise.jpg", "noise", "small"})
+
+
+def test_a_killed_job_has_read_for_another_filter_what_its_rows_tell(nights: Nights) -> None:
+    nights.block = 3
+
+    def kill() -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        night(nights, WIDE, after_block=kill)
+    expire(nights.collection.storage)
+    report = night(nights, {"format": "png"})
+    assert (report.counts.resumed, report.counts.reused) == (0, 2)  # the broken one and noise.png
+    assert embedded(nights) == {"noise", "plain", "small"}
+
+
+def test_images_left_out_are_no_rejects(nights: Nights) -> None:
+    with pytest.raises(TooManyRejectsError, match=r"1 of 4 images were rejected \(25.0%; mostly not_an_image: 1\)"):
+        night(nights, WIDE, max_reject_rate=0.24)
+    report = night(nights, WIDE, max_reject_rate=0.25)
+    assert (report.embedding[0].reject_reasons, report.embedding[0].filtered_in_all) == ({"not_an_image": 1}, 1)
+    [run] = nights.collection.runs()
+    assert (run.keep, run.counts["filtered"], run.counts["rejected"]) == (json.dumps(WIDE), 1, 1)
+
+
+def test_a_filter_that_keeps_nothing_is_taken_for_a_mistake(nights: Nights) -> None:
+    night(nights, None)
+    runs = nights.collection.runs()
+    for keep in ({"size": 1}, {"width": {"$gt": 10**6}}, {"brightness": {"$gt": 0.99}}):
+        with pytest.raises(UsageError, match=r"--keep keeps none of the 5 images of .*pictures, .*got \{.*"):
+            night(nights, keep)
+    assert nights.collection.runs() == runs
+
+
+def test_what_was_left_out_is_told_apart(
+    nights: Nights, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "width", 500)
+    options = ["--keep", json.dumps({**LARGE, **WIDE}), "--max-reject-rate", "0"]
+    nights.embed(None, DEMO, *options)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert printed[5:8] == [["embedded", "2"], ["filtered", "3"], ["rejected", "0"]]
+    facts = json.loads(run("info", nights.location, "--format", "json").out)
+    assert (facts["embedded"], facts["filtered"], facts["rejected"]) == (2, 3, 0)
+    assert run("rejects", nights.location).out.strip() == "no rejects"
+    rows = json.loads(run("rejects", nights.location, "--reason", "filtered", "--format", "json").out)
+    assert [row["image_id"] for row in rows] == ["broken.jpg", "plain.png", "small.png"]
+    assert rows[0]["error_message"] == '--keep leaves it out: {"size": {"$gte": 2000}}'
+    # What the option says, a job's file says too.
+    job = tmp_path / "job.yaml"
+    keep = "{width: {$gte: 32}, size: {$gte: 2000}}"
+    job.write_text(f"source: {nights.pictures}\ncollection: {nights.location}\nkeep: {keep}\n")
+    code, out, _ = run("reembed", "--spec", job, "--format", "json")
+    report = json.loads(out)
+    assert (code, report["unchanged"], report["to_embed"], report["filtered"], report["runs"]) == (0, 5, 0, 0, [])
+    job.write_text(job.read_text().replace(keep, '\'{"width": {"$gte": 65}}\''))
+    code, out, _ = run("reembed", "--spec", job, "--dry-run", "--format", "json")
+    assert (code, json.loads(out)["filtered"], json.loads(out)["to_embed"]) == (0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("keep", "told"),
+    [
+        ("nonsense", '--keep is \'nonsense\': expected a JSON object such as {"width": {"$gte": 640}}'),
+        ('["width"]', "--keep is '[\"width\"]': expected a JSON object"),
+        ('{"widht": 1}', "--keep: unknown column 'widht'; columns that can be filtered: image_id (string), "),
+        ('{"width": "wide"}', "--keep: column 'width' (int32): $eq takes a number, got 'wide'; columns"),
+        ('{"near_uniform": {"$in": [1]}}', "--keep: column 'near_uniform' (bool): $in takes true or false, got 1;"),
+        ('{"size": {"$above": 3}}', "--keep: unknown operator '$above'; on a column: $eq, "),
+    ],
+)
+def test_an_expression_that_makes_no_sense_is_told_before_anything_is_made(
+    nights: Nights, run: Run, tmp_path: Path, keep: str, told: str
+) -> None:
+    new = tmp_path / "new"
+    code, _, err = run("embed", nights.pictures, new, "--model", "demo", "--keep", keep)
+    assert (code, told in err, new.exists()) == (2, True, False), err
