@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from index.collection import Collection
     from jobs.spec import AnnotationSpec
 
-NONE_BELOW_HELP = (
+_LABEL = 'A text such as "a dog"; repeat it. Each image gets the nearest one.'
+_NONE_BELOW = (
     "An image has none of the labels if the best one scores less than this share of random pairs of images and texts."
 )
-
-BLOCK_SIZE_HELP = (
+_QUALITY = "Sharpness, brightness, contrast, entropy, colourfulness, near-uniform."
+_CAPTIONER = "An image-to-text model: hub id or folder; with vllm, its name there."
+_PROMPT = "What captions go on from; of a chat model, what it is asked."
+_ENGINE = "What runs the captioner: this job, or a server of vLLM."
+_BLOCK_SIZE = (
     "Images written together: the most a crash can cost. Labels, and predictors that need embeddings, take no notice."
 )
 
@@ -36,40 +40,29 @@ def annotate(
     context: typer.Context,
     collection: CollectionArgument,
     name: Annotated[str, typer.Option(help="The column's name; further columns have it before an underscore.")],
-    label: Annotated[
-        list[str] | None, typer.Option(help='A text such as "a dog"; repeat it. Each image gets the nearest one.')
-    ] = None,
+    label: Annotated[list[str] | None, typer.Option(help=_LABEL)] = None,
     labels: Annotated[Path | None, typer.Option(help="A file with a label in each line.")] = None,
     template: Annotated[str, typer.Option(help="The text for each label; {} is the label.")] = "a photo of {}",
-    none_below: Annotated[float, typer.Option(min=0, max=1, help=NONE_BELOW_HELP)] = 0.5,
-    quality: Annotated[
-        bool, typer.Option("--quality", help="Sharpness, brightness, contrast, entropy, colourfulness, near-uniform.")
-    ] = False,
+    none_below: Annotated[float, typer.Option(min=0, max=1, help=_NONE_BELOW)] = 0.5,
+    quality: Annotated[bool, typer.Option("--quality", help=_QUALITY)] = False,
     classifier: Annotated[str | None, typer.Option(help="An image-classification model: hub id or folder.")] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Classes to keep for each image.")] = 5,
-    captioner: Annotated[
-        str | None, typer.Option(help="An image-to-text model: hub id or folder; with vllm, its name there.")
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="What captions go on from; of a chat model, what it is asked.")
-    ] = None,
-    engine: Annotated[
-        Literal["transformers", "vllm"], typer.Option(help="What runs the captioner: this job, or a server of vLLM.")
-    ] = "transformers",
+    captioner: Annotated[str | None, typer.Option(help=_CAPTIONER)] = None,
+    prompt: Annotated[str | None, typer.Option(help=_PROMPT)] = None,
+    engine: Annotated[Literal["transformers", "vllm"], typer.Option(help=_ENGINE)] = "transformers",
     url: Annotated[str | None, typer.Option(help="Where vLLM serves, such as http://localhost:8000/v1.")] = None,
     predictor: Annotated[str | None, typer.Option(help="A class of your own: module:Class.")] = None,
     max_reject_rate: RejectRateOption = 0.05,
     on: OnOption = None,
     address: AddressOption = None,
-    block_size: Annotated[int, typer.Option(min=1, help=BLOCK_SIZE_HELP)] = 256,
+    block_size: Annotated[int, typer.Option(min=1, help=_BLOCK_SIZE)] = 256,
     device: DeviceOption = None,
     embedder: EmbedderOption = None,
 ) -> None:
     """Add columns to the images of a collection. Run it again to continue after a crash, or for new images.
 
     Labels are found by the vectors that are stored: no picture is read. The other predictors read the pictures again,
-    as `embed` does. The columns can be filtered by, and come with
-    every match, as the source's metadata do.
+    as `embed` does. The columns can be filtered by, and come with every match, as the source's metadata do.
 
     Example: `likeness annotate my-collection --name animal --label "a dog" --label "a cat"`
     """

@@ -170,9 +170,9 @@ def reembed(
 ) -> None:
     """Bring a collection and its index up to date with a source, or move them to another model.
 
-    Exits with 0 when everything is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or
-    an unreadable source, 3 when too many images are gone, 75 while another job writes. Run it again at any time. With
-    --spec, old index versions are removed, and notifications sent as the file says; --max-missing overrides it.
+    Exits with 0 when all is up to date, 1 when the outcome is not good enough to publish, 2 for a usage error or an
+    unreadable source, 3 when too many images are gone, 75 while another job writes. With --spec, old index versions are
+    removed, and notifications sent as the file says; --max-missing overrides it.
 
     Examples: `likeness reembed photos/ my-collection`, `likeness reembed --spec deploy/job.yaml`
     """
@@ -182,15 +182,14 @@ def reembed(
 
     if report is not None and not report.absolute().parent.is_dir():
         raise UsageError(f"--report is {report}: there is no folder {report.absolute().parent}")
-    given = _given_beside_spec(context) if spec else set()
     if spec is None and (source is None or collection is None):
         raise UsageError("expected SOURCE and COLLECTION, or --spec FILE")
+    given = _given_beside_spec(context) if spec else set()
     with _reporting(report, output) as outcome:
         job = read_spec(spec) if spec else job_spec(context)
         if "max_missing" in given:
             job = job.model_copy(update={"max_missing": max_missing})
-        # Programs read stdout, so with JSON all messages go to stderr.
-        shown = console if output == "table" else errors
+        shown = console if output == "table" else errors  # programs read stdout, and JSON is there
         update = Update(spec=job, console=shown, report=outcome, dry_run=dry_run, verbose=verbose)
         if spec is None or dry_run:
             update.run()
