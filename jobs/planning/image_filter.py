@@ -118,11 +118,8 @@ def with_facts(listing: pa.Table, rows: pa.Table) -> pa.Table:
 
 def leave_out(table: pa.Table, why: Column) -> pa.Table:
     """`table` with the columns `REJECT`, by which images with a reason in `why` are left out."""
-    out = np.flatnonzero(pc.is_valid(why).to_numpy())
-    texts = why.take(pa.array(out)).to_pylist()
-    return refuse(
-        table, {row: ("filter", FILTERED, text, False) for row, text in zip(out.tolist(), texts, strict=True)}
-    )
+    reasons: list[Any] = why.to_pylist()
+    return refuse(table, {row: ("filter", FILTERED, text, False) for row, text in enumerate(reasons) if text})
 
 
 def _conditions(expression: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
