@@ -22,8 +22,8 @@ def find_left_out(images: ImageFilter, listing: pa.Table, state: pa.Table, same:
     `state` has the `STATE` of live rows, `same` are those of runs with the same expression.
     """
     if images.key is None:
-        before = state["image_id"].filter(is_filtered(state))
-        return listing, before.filter(pc.is_in(before, listing["image_id"])) if len(before) else before
+        ids = state["image_id"].filter(is_filtered(state))
+        return listing, ids.filter(pc.is_in(ids, listing["image_id"])) if len(ids) else ids
     unchanged = unchanged_mask(listing, state)
     at = pc.if_else(unchanged, pc.index_in(listing["image_id"], state["image_id"]), pa.scalar(None, pa.int32()))
     rows = state.select(["size", *KNOWN.names, "error_reason"]).take(at)
