@@ -61,6 +61,7 @@ bench: $(READY)  ## Run the benchmarks in their quick form
 	$(BIN)/python -m benchmarks.serve --quick
 	$(BIN)/python -m benchmarks.hostile --quick
 	$(BIN)/python -m benchmarks.startup --quick
+	$(BIN)/python -m benchmarks.annotate --quick
 
 clean:  ## Remove the environment, caches, builds and the demo's data
 	rm -rf .venv build dist demo-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
