@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ from index.collection import Collection, writing
 from index.collection.annotations import annotation_log
 from index.collection.layout import QUERIES, VECTORS, version_path
 from index.collection.records import IndexSettings, ModelRecord
-from index.collection.rows import EMBEDDING, embedding_type
+from index.collection.rows import EMBEDDING, embedding_type, vectors_of
 from index.filters.filter import Filter
 from index.search import Searcher
 from jobs.annotation.annotate import Annotate, publish
@@ -52,7 +52,7 @@ from jobs.demo.clustered import BLOCK, DIM, Clustered
 from jobs.demo.drawing import SHAPES
 from jobs.demo.gallery import plan_exhibit
 from jobs.embedding.model_source import model_record
-from jobs.exchange.export import FILES, Format, export
+from jobs.exchange.export import Format, export
 from jobs.exchange.import_vectors import VectorImport
 from jobs.spec import AnnotationSpec, Resources
 from jobs.values import DEMO_MODEL
@@ -140,7 +140,7 @@ def add_column(location: str) -> dict[str, float]:
 def _values(collection: Collection) -> Iterator[pa.Table]:
     for part in collection.snapshot().live().parts(["image_id", "content_hash"], 100_000):
         numbers = part["image_id"].cast(pa.int64()).to_numpy()
-        nothing = pa.nulls(len(part), embedding_type(0))
+        nothing: pa.Array[Any] = pa.array([None] * len(part), embedding_type(0))
         yield part.append_column(EMBEDDING, nothing).append_column("v", pa.array(_value(numbers)))
 
 
@@ -270,8 +270,7 @@ def million(folder: Path, rows: int, report: Report) -> None:
 def write_vectors(path: Path, rows: int) -> None:
     target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, DIM))
     for start in range(0, rows, BLOCK):
-        vectors = Clustered().table(start, min(start + BLOCK, rows))[EMBEDDING].combine_chunks().flatten()
-        target[start : start + BLOCK] = vectors.to_numpy().reshape(-1, DIM)
+        target[start : start + BLOCK] = vectors_of(Clustered().table(start, min(start + BLOCK, rows))[EMBEDDING])
 
 
 def import_from(source: str, location: str) -> dict[str, float]:
@@ -295,12 +294,12 @@ def exchange(folder: Path, plan: Plan, report: Report) -> None:
     report.at_most("import: s", seconds["import"], 90)
     in_new_process(make, exported, plan.exported)
     expected, same = in_new_process(answers, exported), 0
-    forms: list[Format] = list(FILES)
+    forms: tuple[Format, ...] = get_args(Format)
     for form in forms:
         export(Collection.open(exported), str(folder / form), form)
         in_new_process(import_from, str(folder / form), str(folder / f"from-{form}"))
         same += in_new_process(answers, str(folder / f"from-{form}")) == expected
-    report.at_least(f"export, import: formats of {len(FILES)} with the same answers to the bit", same, len(FILES))
+    report.at_least(f"export, import: formats of {len(forms)} with the same answers to the bit", same, len(forms))
 
 
 def classifier_rates(folder: Path, images: int) -> dict[str, float]:
