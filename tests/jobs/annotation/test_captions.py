@@ -247,7 +247,7 @@ def test_killed_ten_times_every_image_has_its_caption_once(collection: Collectio
     save_llava(tmp_path / "llava")
     rng = np.random.default_rng(20261123)
     files = {
-        f"{number:03}.png": png(rng.integers(0, 256, (4, 4, 3)).repeat(10, 0).repeat(10, 1)) for number in range(240)
+        f"{number:03}.png": png(rng.integers(0, 256, (4, 4, 3)).repeat(10, 0).repeat(10, 1)) for number in range(160)
     }
     files |= {"100.png": png(np.full((40, 40, 3), UNLUCKY)), "broken.png": b"\x89PNG\r\n\x1a\n and no more"}
     collection_of(collection, tmp_path, files)
@@ -282,8 +282,9 @@ def test_killed_ten_times_every_image_has_its_caption_once(collection: Collectio
         job.wait()
     assert start().wait(timeout=300) == 0
 
-    (run,) = annotation_log(collection, "c").runs()
-    written = LiveRows.of_files(collection.storage, run.files).read(["image_id", "c", "error_message"]).to_pylist()
+    annotations = annotation_log(collection, "c")
+    (run,) = annotations.runs()
+    written = LiveRows.of_files(annotations.storage, run.files).read(["image_id", "c", "error_message"]).to_pylist()
     assert Counter(row["image_id"] for row in written) == Counter(files.keys())
     assert {row["image_id"] for row in written if row["error_message"]} == {"100.png", "broken.png"}
     said = {str(row["image_id"]): row["c"] for row in written}
