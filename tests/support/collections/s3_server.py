@@ -16,9 +16,11 @@ from functools import cached_property
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import boto3  # type: ignore[import-untyped]
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from tests.support.servers.scripted_server import QuietServer, in_thread
@@ -47,12 +49,22 @@ _ERROR = "<Error><Code>{code}</Code><Message>try again</Message><RequestId>1</Re
 def s3_server() -> Iterator[str]:
     """host:port of a server without buckets. What is in it is the process's: all servers of it share their content."""
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        yield f"{host}:{port}"
-    finally:
-        server.stop()
+    with patch.object(S3Response, "put_object", _put_object):
+        server.start()
+        try:
+            host, port = server.get_host_and_port()
+            yield f"{host}:{port}"
+        finally:
+            server.stop()
+
+
+_PUT, _PUTTING = S3Response.put_object, threading.Lock()
+
+
+def _put_object(self: Any) -> Any:
+    """One at a time: moto looks whether an object is as `If-Match` says, and writes, in two steps."""
+    with _PUTTING:
+        return _PUT(self)
 
 
 @dataclass(frozen=True)
