@@ -30,7 +30,8 @@ from tests.support.pictures.tiny_checkpoints import TOWER
 
 CLASSES = {number: f"class {number}" for number in range(12)}
 _NAMES: dict[str, Any] = {"id2label": CLASSES, "label2id": {name: number for number, name in CLASSES.items()}}
-Family = tuple[PreTrainedModel, torch.nn.Linear, Any]
+Family = tuple[PreTrainedModel, Any, Any]
+"""A model, its last layer, and its image processor."""
 
 
 def resnet() -> Family:
@@ -38,13 +39,13 @@ def resnet() -> Family:
     config = ResNetConfig(
         hidden_sizes=[16, 32, 48, 64], embedding_size=16, depths=[1] * 4, layer_type="basic", **_NAMES
     )
-    model = ResNetForImageClassification(config)  # type: ignore[no-untyped-call]
-    return model, model.classifier[-1], ConvNextImageProcessorPil(crop_pct=0.875)
+    model = ResNetForImageClassification(config)
+    return model, model.classifier[-1], ConvNextImageProcessorPil(size={"shortest_edge": 224}, crop_pct=0.875)
 
 
 def vit() -> Family:
     """A narrow one, with the preprocessing of google/vit-base-patch16-224: all of the picture, squashed."""
-    model = ViTForImageClassification(ViTConfig(**TOWER, **_NAMES))  # type: ignore[no-untyped-call]
+    model = ViTForImageClassification(ViTConfig(**TOWER, **_NAMES))
     return model, model.classifier, ViTImageProcessorPil()
 
 
@@ -53,7 +54,7 @@ def save(family: Callable[[], Family], pictures: list[Image.Image], folder: Path
     """A checkpoint with random weights, whose last layer is scaled so that it tells these pictures apart."""
     torch.manual_seed(1)
     model, head, processor = family()
-    model.eval()
+    model.train(False)
     logits = model(processor(pictures, return_tensors="pt")["pixel_values"]).logits
     scale = 2 / logits.std(dim=0).mean()
     head.weight.mul_(scale)
