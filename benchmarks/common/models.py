@@ -59,7 +59,7 @@ def save_resnet50(folder: Path) -> Path:
     names = {number: f"class {number}" for number in range(1000)}
     config = ResNetConfig(id2label=names, label2id={name: number for number, name in names.items()})
     ResNetForImageClassification(config).save_pretrained(folder)
-    ConvNextImageProcessorPil(crop_pct=0.875).save_pretrained(folder)
+    ConvNextImageProcessorPil(size={"shortest_edge": 224}, crop_pct=0.875).save_pretrained(folder)
     return folder
 
 

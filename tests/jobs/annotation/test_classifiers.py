@@ -31,6 +31,7 @@ from tests.support.pictures.tiny_checkpoints import TOWER
 CLASSES = {number: f"class {number}" for number in range(12)}
 _NAMES: dict[str, Any] = {"id2label": CLASSES, "label2id": {name: number for number, name in CLASSES.items()}}
 Family = tuple[PreTrainedModel, Any, Any]
+"""A model, its last layer, and its image processor."""
 
 
 def resnet() -> Family:
@@ -39,7 +40,7 @@ def resnet() -> Family:
         hidden_sizes=[16, 32, 48, 64], embedding_size=16, depths=[1] * 4, layer_type="basic", **_NAMES
     )
     model = ResNetForImageClassification(config)
-    return model, model.classifier[-1], ConvNextImageProcessorPil(crop_pct=0.875)
+    return model, model.classifier[-1], ConvNextImageProcessorPil(size={"shortest_edge": 224}, crop_pct=0.875)
 
 
 def vit() -> Family:
