@@ -47,7 +47,7 @@ from index.filters.filter import Filter
 from index.search import Searcher
 from jobs.annotation.annotate import Annotate, publish
 from jobs.annotation.labels import Labels
-from jobs.annotation.predictor import Batch, Columns, Recipe, vectors_of
+from jobs.annotation.predictor import Batch, Columns, Recipe
 from jobs.annotation.recipes import recipe_of
 from jobs.demo.clustered import BLOCK, DIM, Clustered
 from jobs.demo.drawing import SHAPES
@@ -328,7 +328,7 @@ def classifier_rates(folder: Path, images: int) -> dict[str, float]:
 
         return replace(recipe, make=make)
 
-    crop = Checkpoint.find(str(model), classifies=True).preprocessing.crop
+    crop = Checkpoint.find(str(model), task="image classification").preprocessing.crop
     pixels = [decode_image(Path(path).read_bytes(), crop).pixels for path in uris[:32]]
     before = bare_rate(str(model), pixels)
     spec = AnnotationSpec(name="c", classifier=str(model))
