@@ -14,7 +14,6 @@ from PIL import Image
 from embedder.errors import ModelError, ModelNotFoundError
 from embedder.identity import ModelIdentity
 from embedder.images import CropSpec
-from embedder.models.hub import SMALL_FILES, fetch_checkpoint
 from embedder.models.vision_config import embedding_dim, vision_config
 
 SUPPORTED = ("clip", "siglip", "dinov2", "dinov2_with_registers")
@@ -113,6 +112,8 @@ class Checkpoint:
     @cached_property
     def captioner_fingerprint(self) -> str:
         """Of a model for captions: its tokenizer, chat template and settings of generation count as well."""
+        from embedder.models.hub import SMALL_FILES
+
         digest = hashlib.sha256(self.classifier_fingerprint.encode())
         small = {path for pattern in SMALL_FILES for path in self.folder.glob(pattern)}
         for path in sorted(small):
@@ -174,6 +175,8 @@ def _locate(model: str, revision: str | None) -> tuple[Path, str, str | None]:
             f"there is no folder {folder.absolute()}: give the folder of a Hugging Face checkpoint (the one "
             "with config.json), or a hub id such as openai/clip-vit-base-patch32"
         )
+    from embedder.models.hub import fetch_checkpoint  # its client loads for a quarter of a second
+
     folder = fetch_checkpoint(model, revision)
     return folder, model, folder.name
 
