@@ -46,7 +46,10 @@ class PythonClass:
         try:
             if not is_class_name(self.name):
                 raise ValueError("there is no module, colon and name")
-            return getattr(importlib.import_module(module), attribute)
+            imported = importlib.import_module(module)
+            if not hasattr(imported, attribute):  # perhaps another module of that name, which comes first
+                raise AttributeError(f"there is no {attribute} in {getattr(imported, '__file__', None) or module}")
+            return getattr(imported, attribute)
         except (Exception, SystemExit) as error:  # the module's own code runs
             raise ModelError(
                 f"{self.name} cannot be imported ({type(error).__name__}: {error}): expected module:Class, with the "

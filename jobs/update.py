@@ -204,8 +204,8 @@ class Update:
         if self.adds_only and there and not there.agrees_with(model):
             raise OtherModelError(
                 f"{location} was embedded with {there}, not with {model}: their vectors cannot be compared. Use that "
-                "model, or name another folder for a new collection; `likeness reembed --model` changes the model, "
-                "and so does --embedder"
+                "model, or name another folder for a new collection; `likeness reembed` with --model or "
+                "--embedder changes the model"
             )
         return model
 

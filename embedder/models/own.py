@@ -32,8 +32,9 @@ class OwnModel:
         if type(dim) is not int or dim < 1 or not callable(getattr(found, "embed_images", None)):
             lacks = f"has dim = {dim!r}" if callable(getattr(found, "embed_images", None)) else "has no embed_images"
             raise ModelError(
-                f"{self.source.name} {lacks}: expected a class with `dim`, the length of its vectors, and the method "
-                "`embed_images`, from (n, side, side, 3) uint8 to (n, dim) float32"
+                f"{self.source.name} {lacks}: expected a class with `dim`, an int of the class itself that is the "
+                "length of its vectors, and the method `embed_images`, from (n, side, side, 3) uint8 to (n, dim) "
+                "float32"
             )
         fingerprint = self.source.fingerprint((dim, self.crop))
         return ModelIdentity(model_id=self.source.name, revision=None, fingerprint=fingerprint, dim=dim)

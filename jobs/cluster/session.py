@@ -21,6 +21,7 @@ from jobs.errors import JobError, RayStartError
 
 _START_S = 300
 """Ray's own patience with its processes is 30 s, too little on a busy machine."""
+_OWN = ("embedder", "index", "jobs", "api")
 _CPUS_NEEDED = 2  # one for an actor and one for decoding: with less the pipeline would wait for itself
 
 
@@ -100,7 +101,7 @@ def shipped_code() -> dict[str, Any]:
     Ray sends the folders, including the demo model (5 MB), once for each state of their files.
     """
     root = Path(__file__).resolve().parents[2]
-    packages = [str(root / name) for name in ("embedder", "index", "jobs", "api")]
+    packages = [str(root / name) for name in _OWN]
     return {"py_modules": packages, "excludes": ["__pycache__", "*.pyc", ".env"]}
 
 
@@ -149,6 +150,11 @@ def lacking(error: BaseException) -> str | None:
     found = re.search(r"No module named '([^'.]+)", str(error))
     if found is None:
         return None
+    if found[1] in _OWN:  # Ray's workers look in this process's directory first
+        return (
+            f"a worker found another {found[1]!r} than that of Likeness: is there a file {found[1]}.py or a folder "
+            f"{found[1]} in {Path.cwd()}? Rename it, or run the command elsewhere"
+        )
     return (
         f"a worker has no package {found[1]!r}: the image of every node must hold what Likeness needs, in the versions "
         "of constraints.txt; its own code alone is brought along"

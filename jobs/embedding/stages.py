@@ -110,8 +110,7 @@ def _leave_out(table: pa.Table, measured: pa.Table, images: ImageFilter) -> pa.T
     for name in measured.column_names:
         known = known.append_column(name, measured[name])
     why, _ = images.judge(known)
-    why = pc.if_else(pc.is_valid(table["error_reason"]), pa.scalar(None, why.type), why)
-    out = pc.is_valid(why)
+    out = pc.is_valid(why)  # broken ones too, by what is known of them: the next job could tell it from their rows
     if not pc.any(out).as_py():
         return table
     pixels = pc.if_else(out, pa.scalar(None, table["pixels"].type), table["pixels"])

@@ -2,8 +2,8 @@
 
 Its conditions, the parts that must all hold, are judged one by one, as soon as all is known that they name: what the
 listing says before an image is fetched, the rest once it is decoded. The row of an unchanged image still knows its
-size, width, height and format, so these need no file. Measures of the pixels are in no row: a row is believed in these
-if its run had the same expression, else the file is read again.
+size, hash, width, height and format, so these need no file. Measures of the pixels are in no row: a row is believed in
+these if its run had the same expression, else the file is read again.
 """
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
@@ -27,7 +27,7 @@ from jobs.sources.listing import KNOWN, LISTING, Column, refuse
 
 Mask = npt.NDArray[np.bool_]
 
-_FACTS: Final = ("size", "width", "height", "format")
+_FACTS: Final = ("size", *KNOWN.names)
 """What the listing may not know, and the file says."""
 MEASURE_TYPES: Final = {name: pa.bool_() if name == "near_uniform" else pa.float64() for name in MEASURES}
 

@@ -154,7 +154,7 @@ def _has_outcome(plan: Plan, todo: Positions, rows: pa.Table) -> npt.NDArray[np.
         return np.ones(len(todo), bool)
     why, judged = plan.images.judge(with_facts(plan.todo.take(todo), rows))
     judged |= bool(plan.images.measures)  # by the job that wrote the row: the pool has no others then
-    return np.asarray(pc.or_(pc.is_valid(rows["error_reason"]), pc.and_(pc.is_null(why), pa.array(judged))), bool)
+    return np.asarray(pc.and_(pc.is_null(why), pc.or_(pc.is_valid(rows["error_reason"]), pa.array(judged))), bool)
 
 
 def _same_content(todo: pa.Table, state: pa.Table, *, skip: Positions) -> tuple[Positions, Positions]:

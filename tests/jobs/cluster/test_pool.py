@@ -183,6 +183,9 @@ def test_a_package_that_a_worker_lacks_is_named() -> None:
     told = lacking(RuntimeError("Traceback …\nModuleNotFoundError: No module named 'faiss.contrib'\n"))
     assert told is not None
     assert told.startswith("a worker has no package 'faiss': the image of every node must hold what Likeness needs")
+    hidden = lacking(RuntimeError("No module named 'embedder.models'; 'embedder' is not a package"))
+    assert hidden is not None
+    assert f"is there a file embedder.py or a folder embedder in {Path.cwd()}? Rename it" in hidden
     assert lacking(RuntimeError("out of memory")) is None
 
 

@@ -84,9 +84,10 @@ class Unmade(Histogram):
         pass
 '''
 REFUSED = {
-    "palette:Missing": "cannot be imported (AttributeError",
+    "palette:Missing": "cannot be imported (AttributeError: there is no Missing in ",
+    "index:Histogram": f"there is no Histogram in {ROOT / 'index/__init__.py'})",  # not the index.py that is here
     "missing:Histogram": "Set PYTHONPATH to the folder that has it, or run the command there",
-    "palette:Dimless": "has dim = None: expected a class with `dim`",
+    "palette:Dimless": "has dim = None: expected a class with `dim`, an int of the class itself",
     "palette:Blind": "has no embed_images: expected a class with",
     "palette:Sideless": "palette:Sideless: ",
     "palette:Unmade": "cannot be constructed (TypeError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # pyarrow's types take arguments in its stubs alone
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -86,6 +87,11 @@ def embedded(nights: Nights) -> set[str]:
         ({**VARIED, **WIDE, **LARGE}, {"noise.jpg", "noise"}, {"plain.png", "small.png", "broken.jpg"}),
         ({"$and": [{"$not": {"format": "jpeg"}}, {"$or": [LARGE, VARIED]}]}, {"noise", "small"}, set()),
         ({"brightness": {"$lt": 0.4}}, {"plain"}, set()),
+        (
+            {"content_hash": {"$ne": hashlib.sha256(PICTURES["plain.png"]).hexdigest()}},
+            {"noise.jpg", "noise", "small"},
+            set(),
+        ),
     ],
 )
 def test_images_fall_out_as_soon_as_it_is_known(
@@ -166,6 +172,27 @@ def test_a_list_has_columns_to_filter_by_and_no_sizes(nights: Nights) -> None:
     mixed = {"$or": [{"kind": "p"}, {"contrast": {"$gt": 0.1}, "sharpness": 1}]}
     assert change("1", mixed)[0] == ["noise", "noise.jpg", "plain", "small"]
     assert change("2", mixed) == (["plain"], {"noise.jpg", "noise.png", "plain.png", "small.png"})
+
+
+def test_a_broken_picture_of_a_list_is_left_out_by_its_size(nights: Nights) -> None:
+    """As in a folder, where the size is known before; so the next night finds nothing that has changed."""
+    lines = nights.pictures.with_name("list.csv")
+    lines.write_text("\n".join(["id,uri", *(f"{name},{nights.pictures / name}" for name in sorted(PICTURES))]))
+    nights.block = 2
+
+    def kill() -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        night(nights, None, source=lines, after_block=kill)
+    expire(nights.collection.storage)
+    for counted in (0, 5):
+        assert night(nights, LARGE, source=lines, max_reject_rate=0).counts.unchanged == counted
+        assert outcomes(nights)["broken.jpg"] == "filtered"
+    night(nights, None, source=lines)
+    assert outcomes(nights)["broken.jpg"] == "not_an_image"
+    night(nights, LARGE, source=lines)
+    assert outcomes(nights)["broken.jpg"] == "filtered"
 
 
 def test_a_picture_that_changes_is_judged_anew(nights: Nights) -> None:
