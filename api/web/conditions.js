@@ -75,7 +75,8 @@ function range(from, to) {
 function shown(given, kind) {
   switch (kind) {
     case "text":
-      return given?.$prefix ? { operator: "prefix", value: given.$prefix } : { value: given };
+      if (given?.$prefix) return { operator: "prefix", value: given.$prefix };
+      return { value: typeof given === "string" ? given : "" };
     case "boolean":
       return { value: String(given) };
     case "number":

@@ -198,10 +198,12 @@ def annotated_rows(table: pa.Table, loaded: LoadedPredictor) -> pa.Table:
 
 
 def _only_as_embedded(table: pa.Table) -> pa.Table:
-    """`table` with the hashes that the collection has; an image whose bytes are others now is a reject."""
+    """`table` with the hashes that the collection has; an image whose bytes are others now is a reject.
+
+    Also if they do not decode: that says nothing of the bytes that were embedded, which may come back.
+    """
     listed = table[EMBEDDED_HASH].cast(pa.string())
     changed: Any = pc.not_equal(table["content_hash"], listed).fill_null(False)
-    changed = pc.and_(changed, pc.is_null(table["error_reason"]))
     reason = ("fetch", "changed", "changed since it was embedded: `likeness reembed` embeds it again", True)
     columns: dict[str, Any] = {"content_hash": listed}
     for name in ("pixels", "file"):

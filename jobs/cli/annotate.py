@@ -103,6 +103,8 @@ def _spec(context: typer.Context) -> "AnnotationSpec":
     except ValidationError as error:
         first = error.errors()[0]
         message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "string_pattern_mismatch":
+            message = f"expected {AnnotationSpec.model_fields[str(first['loc'][0])].description}"
         option = f"--{str(first['loc'][0]).replace('_', '-')} is {first['input']!r}: " if first["loc"] else ""
         raise UsageError(f"{option}{message}") from error
 

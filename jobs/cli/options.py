@@ -1,6 +1,7 @@
 """Shared by the commands: the terminal, common options, and what they print."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-console = Console()
-errors = Console(stderr=True)
+
+def _console(*, stderr: bool) -> Console:
+    """FORCE_COLOR, which the kernels of notebooks set, does not make a pipe a terminal: bars would be drawn into it."""
+    file = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, force_terminal=None if file and file.isatty() else False)
+
+
+console = _console(stderr=False)
+errors = _console(stderr=True)
 
 
 def _typeless_flags(params: list[Any]) -> list[Any]:

@@ -1,14 +1,16 @@
 """Rows of text: aligned columns on a terminal, and elsewhere lines that programs can split."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+_LEAST_WIDTH: Final = 9
+"""Characters, on average and with the gap: columns narrower than this are hard to read."""
 _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 
 
@@ -16,8 +18,9 @@ _ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(1
 class TextTable:
     """Rows of cells, below a `header` unless that is empty. Nothing in a cell is taken for markup.
 
-    A terminal folds long cells, except in the columns `unfolded`. If the output goes elsewhere, each row is one line,
-    with tabs between the cells, nothing folded or cut. Control characters are shown as Python's literals have them.
+    A terminal folds long cells, except in the columns `unfolded`; where it is too narrow for so many columns, each row
+    is a block of lines, with the column's name in each. If the output goes elsewhere, each row is one line, with tabs
+    between the cells, nothing folded or cut. Control characters are shown as Python's literals have them.
     """
 
     header: Sequence[str]
@@ -29,7 +32,8 @@ class TextTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         header, *rows = [[cell.translate(_ESCAPED) for cell in row] for row in (self.header, *self.rows)]
         if console.is_terminal:
-            yield self._table(header, rows)
+            narrow = len(header) * _LEAST_WIDTH > options.max_width
+            yield Group(*_blocks(header, rows)) if narrow else self._table(header, rows)
             return
         for row in [header, *rows] if header else rows:
             yield Segment("\t".join(row) + "\n")
@@ -46,6 +50,17 @@ class TextTable:
         for row in rows:
             table.add_row(*map(Text, row))
         return table
+
+
+def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+    for row in rows:
+        block = Table.grid(padding=(0, 2))
+        block.add_column(style="dim", no_wrap=True)
+        block.add_column(overflow="fold")
+        for name, cell in zip(header, row, strict=True):
+            block.add_row(Text(name), Text(cell))
+        yield block
+        yield ""
 
 
 def human_size(size: int) -> str:

@@ -292,6 +292,12 @@ def test_a_filter_that_nothing_passes_says_so(open_page: Callable[..., Page]) ->
     expect(page.get_by_text("Loosen a filter")).to_be_visible()
 
 
+def test_a_condition_that_the_fields_cannot_show_is_shown_as_it_is(open_page: Callable[..., Page]) -> None:
+    given = '{"$in":["star","heart"]}'
+    page = open_page("/?text=red&filter=" + quote(f'{{"label": {given}}}'))
+    expect(page.get_by_role("group", name="label", include_hidden=True).locator("code")).to_have_text(given)
+
+
 def test_conditions_come_out_as_they_went_in(open_page: Callable[..., Page]) -> None:
     """What the fields cannot show is kept as it is."""
     columns = {

@@ -170,8 +170,10 @@ def test_without_its_server_nothing_is_published_and_the_job_goes_on_later(
 def test_a_server_that_is_none_or_has_other_models(pictures: Collection, run: Run, vllm: Vllm) -> None:
     command = ("annotate", pictures.location, "--name", "c", "--engine", "vllm", "--captioner", "other", "--url")
     assert "serves tiny-vlm: expected other" in run(*command, f"{vllm.server.url}/v1").err
-    nowhere = run(*command, f"{vllm.server.url}/v2")
+    nowhere = run(*command, vllm.server.url)
     assert (nowhere.code, "there is no server of vLLM at" in nowhere.err) == (2, True)
+    assert "another --url, which ends in /v1" in " ".join(nowhere.err.split())
+    assert "such as http://localhost:8000/v1" in " ".join(run(*command, "localhost:8000/v1").err.split())
 
 
 @pytest.mark.parametrize(

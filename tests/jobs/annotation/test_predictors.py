@@ -110,6 +110,17 @@ def test_a_file_that_changed_since_its_embedding_is_a_reject(pictures: Collectio
     assert shown(pictures)["green.png"]["q_near_uniform"] is True
 
 
+def test_a_file_that_was_cut_off_for_a_while_is_tried_again(pictures: Collection, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "green.png"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    command = ("annotate", pictures.location, "--name", "q", "--quality", *_ANY_REJECTS)
+    assert "2 of 4 images annotated" in run(*command).out
+    file.write_bytes(whole)
+    assert "1 of 4 images annotated" in run(*command).out
+    assert shown(pictures)["green.png"]["q_near_uniform"] is True
+
+
 def test_images_without_a_known_hash_are_annotated_once(pictures: Collection, run: Run, tmp_path: Path) -> None:
     imported = rows(["imported.png"], unit_vectors(1, 7))
     at = imported.column_names.index("uri")

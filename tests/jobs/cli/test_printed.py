@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -96,3 +98,20 @@ def test_on_a_terminal_columns_are_aligned_and_long_cells_folded() -> None:
     assert max(map(len, lines)) <= 60
     assert "".join(line[13:].rstrip() for line in lines[1:5]).replace(" ", "") == LONG.replace(" ", "")
     assert lines[5].rstrip() == "2     0.500  two\\nlines and a\\ttab :smile: [red].png"
+
+
+def test_a_terminal_too_narrow_for_the_columns_gets_a_line_for_each() -> None:
+    out = io.StringIO()
+    metadata = {f"column_{number}": "a text of some length" for number in range(9)}
+    matches = [Match(image_id=name, score=0.5, uri="", metadata=metadata) for name in ("one.png", "two.png")]
+    Console(file=out, width=80, force_terminal=True, color_system=None).print(match_table(matches))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines[:4] == ["rank      1", "score     0.500", "image     one.png", "column_0  a text of some length"]
+    assert lines[12:14] == ["", "rank      2"]
+
+
+def test_a_pipe_is_no_terminal_whatever_the_environment_says(tmp_path: Path) -> None:
+    make_collection(tmp_path / "c", {"red.png": png((9, 9, 9))}, FakeEmbedder())
+    command = [sys.executable, "-m", "jobs", "columns", str(tmp_path / "c")]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})
+    assert done.stdout.startswith(b"name\tcolumns\tpredictor")
