@@ -239,7 +239,7 @@ def test_what_decides_the_text_is_in_the_fingerprint(pictures: Collection, run: 
     assert "expected a model for captions, got CLIPModel" in refused.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_killed_ten_times_every_image_has_its_caption_once(collection: Collection, tmp_path: Path) -> None:
     from embedder.models.captioner import ImageCaptioner

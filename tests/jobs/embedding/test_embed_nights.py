@@ -151,7 +151,7 @@ def test_embed_refuses_another_model(nights: Nights, other_model: str) -> None:
         nights.embed(model=other_model)
     assert f"was embedded with {DEMO} (fingerprint " in str(error.value)
     assert f"not with {other_model}" in str(error.value)
-    assert "Use that model, or name another folder for a new collection; `likeness reembed --model`" in str(error.value)
+    assert "or name another folder for a new collection; `likeness reembed` with --model or" in str(error.value)
     assert nights.embedded[1:] == [[]]
     assert_rows_are_what_is_there(nights)
 
