@@ -48,7 +48,7 @@ class ClipEmbedder:
     @classmethod
     def load(
         cls,
-        model: str,
+        model: str | Checkpoint,
         *,
         revision: str | None = None,
         device: str | None = None,
@@ -56,7 +56,7 @@ class ClipEmbedder:
         batch_size: int = 64,
         threads: int | None = None,
     ) -> "ClipEmbedder":
-        """Load a checkpoint by local folder or hub id; raises ModelNotFoundError or ModelError.
+        """Load a checkpoint by local folder or hub id, or one that is found; raises ModelNotFoundError or ModelError.
 
         `device` is cuda, mps or cpu (by default the first there is), `precision` auto, fp32 or bf16. `batch_size`
         bounds a forward pass and is halved when a CUDA device runs out of memory. `threads` sets torch's CPU threads,
@@ -74,9 +74,8 @@ class ClipEmbedder:
         # In a thread that ends: libgomp keeps a team of threads for each thread that has computed. With more threads
         # than cores they sleep between any two loops, 500 times in a pass of ViT-B/32, which then takes a sixth longer.
         with ThreadPoolExecutor(1, "likeness-load") as thread:
-            return thread.submit(
-                cls._load, Checkpoint.find(model, revision), where, pick_dtype(where, precision), batch_size
-            ).result()
+            checkpoint = Checkpoint.find(model, revision) if isinstance(model, str) else model
+            return thread.submit(cls._load, checkpoint, where, pick_dtype(where, precision), batch_size).result()
 
     @classmethod
     def _load(cls, checkpoint: Checkpoint, where: torch.device, dtype: torch.dtype, batch_size: int) -> "ClipEmbedder":

@@ -37,7 +37,7 @@ def find_model(model: str, revision: str | None = None, *, embedder: str | None 
 
 
 def load_embedder(
-    model: str,
+    model: str | Checkpoint,
     *,
     revision: str | None = None,
     device: str | None = None,
@@ -46,7 +46,7 @@ def load_embedder(
     threads: int | None = None,
     convert: bool = True,
 ) -> Embedder:
-    """Load a checkpoint by local folder or hub id; raises ModelNotFoundError or ModelError.
+    """Load a checkpoint by local folder or hub id, or one that is found; raises ModelNotFoundError or ModelError.
 
     `device` is cuda, mps or cpu (by default the first there is), `batch_size` bounds a forward pass, `threads` are the
     CPU's. Without `convert` a checkpoint that was not converted on this machine yet is loaded by torch: converting
@@ -58,10 +58,10 @@ def load_embedder(
     if on_cpu and precision in ("auto", "int8"):
         if batch_size < 1 or (threads is not None and threads < 1):
             raise ModelError(f"expected a batch size and threads of at least 1, got {batch_size} and {threads}")
-        checkpoint = Checkpoint.find(model, revision)
+        model = Checkpoint.find(model, revision) if isinstance(model, str) else model  # once: its identity is a hash
         try:
-            if folder := converted(checkpoint, precision, make=convert or precision == "int8"):
-                return ConvertedEmbedder(checkpoint, folder, batch_size, threads)
+            if folder := converted(model, precision, make=convert or precision == "int8"):
+                return ConvertedEmbedder(model, folder, batch_size, threads)
         except ModelError as error:
             if precision == "int8":
                 raise

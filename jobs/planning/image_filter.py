@@ -23,7 +23,7 @@ from index.collection.rows import FILTERED, TEXT, in_files, metadata_columns
 from index.errors import FilterError
 from index.filters.filter import Filter
 from jobs.errors import UsageError
-from jobs.sources.listing import KNOWN, LISTING, Column, refuse
+from jobs.sources.listing import KNOWN, LISTING, Column, put_column, refuse
 
 Mask = npt.NDArray[np.bool_]
 
@@ -108,11 +108,7 @@ def with_facts(listing: pa.Table, rows: pa.Table) -> pa.Table:
     sizes = pc.coalesce(listing["size"], rows["size"])
     table = listing.set_column(listing.column_names.index("size"), "size", sizes)
     for field in KNOWN:
-        column = rows[field.name]
-        if field.name in table.column_names:
-            table = table.set_column(table.column_names.index(field.name), field, column)
-        else:
-            table = table.append_column(field, column)
+        table = put_column(table, field, rows[field.name])
     return table
 
 

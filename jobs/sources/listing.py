@@ -75,11 +75,17 @@ def refuse(rows: pa.Table, reasons: Mapping[int, Reason]) -> pa.Table:
     mask[positions] = True
     for number, field in enumerate(REFUSAL):
         values = pa.array([reasons[row][number] for row in positions], field.type)
-        if field.name not in rows.column_names:
-            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-        at, before = rows.column_names.index(field.name), rows[field.name].combine_chunks().cast(field.type)
-        rows = rows.set_column(at, field, pc.replace_with_mask(before, pa.array(mask), values))
+        there = field.name in rows.column_names
+        before = rows[field.name].combine_chunks().cast(field.type) if there else pa.nulls(rows.num_rows, field.type)
+        rows = put_column(rows, field, pc.replace_with_mask(before, pa.array(mask), values))
     return rows
+
+
+def put_column(table: pa.Table, field: pa.Field[Any], values: Column) -> pa.Table:
+    """The table with this column, in the place of one of its name or behind the others."""
+    if field.name in table.column_names:
+        return table.set_column(table.column_names.index(field.name), field, values)
+    return table.append_column(field, values)
 
 
 def refused_mask(listing: pa.Table, reason: str | None = None) -> Column:
